@@ -1,0 +1,116 @@
+"""The figures of a report, in order: how each is drawn, how to read it, and what its absence means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+
+from probattn.experiments import figures, gallery
+
+if TYPE_CHECKING:
+    from probattn.experiments.report import Evidence
+
+
+@dataclass(frozen=True)
+class Plate:
+    """A figure of the report: how to draw it, how to read it, and what to say where there is none."""
+
+    key: str
+    title: str
+    draw: Callable[[Evidence], Figure | None]
+    caption: str
+    missing: str
+    wide: bool = False
+
+
+def _of_answers(draw: Callable[[Evidence], Figure | None]) -> Callable[[Evidence], Figure | None]:
+    return lambda evidence: draw(evidence) if evidence.answered else None
+
+
+def _gallery(evidence: Evidence, indices: Sequence[int]) -> Figure | None:
+    return gallery.gallery(evidence.images, evidence.probs, evidence.labels, evidence.classes, indices)
+
+
+NO_ANSWERS = "Not drawn: this run has no answers, or probabilities that are not finite."
+PLATES = (
+    Plate(
+        "reliability",
+        "Reliability diagram",
+        _of_answers(lambda e: gallery.reliability(e.probs, e.labels)),
+        "Of the answers given with 80 % confidence, 80 % should be right: the blue bars then end on the "
+        "dashed line and little is hatched. Bars below the line mean overconfidence, bars above it too "
+        "little confidence. The lower panel shows how many answers each bar stands for; a gap over few "
+        "answers matters little.",
+        NO_ANSWERS,
+    ),
+    Plate(
+        "risk_coverage",
+        "Risk–coverage curve",
+        _of_answers(lambda e: gallery.risk_coverage({e.name: (e.probs, e.labels)})),
+        "The error rate that remains if only the most confident answers are kept. A good network stays "
+        "near zero for long and hugs the dashed line, which would put every wrong answer last; at the "
+        "right end both reach the plain error rate.",
+        NO_ANSWERS,
+    ),
+    Plate(
+        "confidence",
+        "Confidence, right and wrong",
+        _of_answers(lambda e: gallery.confidence(e.probs, e.labels)),
+        "Right answers should pile up on the right side; wrong ones, where there are any, should spread "
+        "far to the left of them. A wrong pile near 100 % means errors that confidence cannot reveal.",
+        NO_ANSWERS,
+    ),
+    Plate(
+        "training",
+        "Training curves",
+        lambda e: figures.training(e.steps, e.epochs),
+        "Each term of the objective on its own (pale: each logged step, dark: their moving mean), then "
+        "validation by epoch. Good curves fall or rise and level off; a validation NLL that climbs again "
+        "while the training NLL falls is overfitting, and a KL that sinks to zero is a posterior that has"
+        " given up.",
+        "Not drawn: this run logged no steps and no epochs.",
+        wide=True,
+    ),
+    Plate(
+        "most_uncertain",
+        "The most uncertain answers",
+        _of_answers(lambda e: _gallery(e, gallery.most_uncertain(e.probs))),
+        "The images of the highest predictive entropy. Blue is the true class, orange a wrong answer. They "
+        "should look hard to you too: to doubt a hard image is right, to doubt a clear one is a fault.",
+        "Not drawn: this run has no images to show, no answers, or probabilities that are not finite.",
+        wide=True,
+    ),
+    Plate(
+        "most_confidently_wrong",
+        "The most confidently wrong answers",
+        _of_answers(lambda e: _gallery(e, gallery.most_confidently_wrong(e.probs, e.labels))),
+        "The wrong answers (orange) of the highest confidence. Ideally there are few, their bars are "
+        "short, and the true class (blue) comes second; a clear image with a full orange bar is the kind "
+        "of error to study, and sometimes a wrong label.",
+        "Not drawn: this run has no wrong answers, no images to show, or probabilities that are not finite.",
+        wide=True,
+    ),
+    Plate(
+        "spectrum",
+        "Singular spectrum of attention",
+        lambda e: figures.spectrum(e.spectra),
+        "Singular values of the attention kernel (lines, averaged over examples) and the learned Λ "
+        "(markers). Where the KSVD term has done its work, the markers lie on the lines; a spectrum that "
+        "falls fast beyond the last marker means that this rank keeps most of the attention.",
+        "Not drawn: this network has no layer whose kernel was decomposed.",
+        wide=True,
+    ),
+    Plate(
+        "posterior",
+        "Is the posterior alive?",
+        lambda e: figures.posterior(e.posterior),
+        "A posterior that learned something has a KL clearly above zero, and a spread below the prior's "
+        "(left of the dashed line). A KL near zero with a ratio near 1 is the prior itself: that site "
+        "does nothing.",
+        "Not drawn: this network is deterministic, it has no random variable to be uncertain about.",
+        wide=True,
+    ),
+)

@@ -1,0 +1,181 @@
+"""What came out of evaluated runs: a table for the terminal, a page of HTML, figures as PNG."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from probattn.experiments import figures, gallery, page
+from probattn.experiments.plates import PLATES
+from probattn.inference.metrics import DISPLAY
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that a report needs of one evaluated run; no model in it.
+
+    Terms of the objective are per example, in nats, loss = nll + Σ kl + Σ penalty; metrics are unscaled, as
+    `metrics.evaluate` returns them. Whatever a run lacks is an empty container, and the report says so.
+    """
+
+    name: str
+    command: str
+    settings: dict[str, object]
+    metrics: dict[str, float]
+    steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
+    epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
+    probs: Tensor  # (n, classes)
+    labels: Tensor  # (n,)
+    images: Tensor  # uint8 (n, channels, H, W); no elements where the data are no images
+    classes: tuple[str, ...]
+    spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s); descending
+    posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
+    variants: dict[str, dict[str, float]]  # metrics with u "at its mean", "drawn from q", …
+
+    def __post_init__(self):
+        n = len(self.labels)
+        if self.probs.ndim != 2 or len(self.probs) != n or (self.images.numel() and len(self.images) != n):
+            shapes = f"probs {tuple(self.probs.shape)}, images {tuple(self.images.shape)}"
+            raise ValueError(f"run {self.name!r}: {n} labels need as many probs and images, got {shapes}")
+        if len(self.classes) != self.probs.shape[1]:
+            raise ValueError(f"run {self.name!r}: {self.probs.shape[1]} classes, {len(self.classes)} names")
+
+    @property
+    def answered(self) -> bool:
+        """Whether there are answers to draw: at least one, and every probability finite."""
+        return len(self.labels) > 0 and bool(self.probs.isfinite().all())
+
+
+def table(evidences: Sequence[Evidence]) -> Table:
+    """Return a table for the terminal: a row per run in the papers' scale, the best of several in bold."""
+    result = Table()
+    result.add_column("run", overflow="fold")
+    for key in page.COLUMNS:
+        metric = DISPLAY[key]
+        head = f"{metric.title} {page.arrow(key)}\n{page.scale_name(metric.scale)}"
+        result.add_column(Text(head), justify="right", no_wrap=True)
+    runs = [evidence.metrics for evidence in evidences]
+    winners = {key: page.best(runs, key) for key in page.COLUMNS}
+    for evidence in evidences:
+        texts = {key: page.shown(evidence.metrics, key) for key in page.COLUMNS}
+        cells = [Text(text, style="bold" if text == winners[key] else "") for key, text in texts.items()]
+        result.add_row(Text(evidence.name), *cells)
+    return result
+
+
+def write(path: str | os.PathLike, evidences: Sequence[Evidence], *, title: str) -> None:
+    """Write one self-contained HTML file; it appears whole, replacing an earlier one, or not at all."""
+    if not evidences:
+        raise ValueError("a report needs at least one run")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = _comparison(evidences) + "".join(_run(each, place) for place, each in enumerate(evidences, 1))
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+        draft = Path(beside) / path.name
+        draft.write_text(page.page(title, body), encoding="utf-8")
+        os.replace(draft, path)
+
+
+def save_figures(folder: str | os.PathLike, evidence: Evidence) -> list[Path]:
+    """Save the run's figures as `folder`/KEY.png, those with nothing to show left out; return their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for plate in PLATES:
+        figure = plate.draw(evidence)
+        if figure is not None:
+            paths.append(folder / f"{plate.key}.png")
+            figure.savefig(paths[-1], dpi=150)
+    return paths
+
+
+def _comparison(evidences: Sequence[Evidence]) -> str:
+    several = len(evidences) > 1
+    parts = [page.metrics_table([(e.name, e.metrics) for e in evidences], mark=several, first="run")]
+    words = "↑: higher is better, ↓: lower is better. – means that the number does not exist for this run."
+    parts.append(page.note(words + (" The best of each column is bold." if several else "")))
+    if len({len(e.labels) for e in evidences}) > 1:
+        parts.append(page.note("The runs answered different numbers of examples: compare with care."))
+    parts.append(page.meanings())
+    if several:
+        names = _unique([e.name for e in evidences])
+        runs = {n: (e.probs, e.labels) for n, e in zip(names, evidences, strict=True) if e.answered}
+        figure = gallery.risk_coverage(runs)
+        caption = (
+            "The error rate among the answers kept, for all runs (dashed: the best possible at each run's "
+            "accuracy). The lower curve is the better network to rely on when one may decline to answer."
+        )
+        if figure is not None:
+            alt = f"Risk–coverage curves of {', '.join(names)}. {caption}"
+            parts.append(page.plate(figure, alt=alt, caption=caption, wide=False))
+        links = (f'<li><a href="#run-{at}">{escape(name)}</a></li>' for at, name in enumerate(names, 1))
+        parts.append(f"<nav>Run by run:<ul>{''.join(links)}</ul></nav>")
+    return "\n".join(parts)
+
+
+def _run(evidence: Evidence, place: int) -> str:
+    parts = [f'<section id="run-{place}">\n<h2>{escape(evidence.name)}</h2>']
+    parts.append(page.note(f"{len(evidence.labels)} examples, {len(evidence.classes)} classes. Made by:"))
+    parts.append(f"<pre><code>{escape(evidence.command)}</code></pre>")
+    rows = [(key, str(value)) for key, value in evidence.settings.items()]
+    settings = page.plain_table(("setting", "value"), rows, kind="settings")
+    if rows:
+        parts.append(f"<details><summary>Settings</summary>{settings}</details>")
+    else:
+        parts.append(page.note("No settings were recorded."))
+    parts.append('<div class="plates">')
+    for plate in PLATES:
+        figure = plate.draw(evidence)
+        head = f"<h3>{escape(plate.title)}</h3>"
+        alt = f"{plate.title} of {evidence.name}. {plate.caption}"
+        parts.append(f'<div class="{"wide" if plate.wide else ""}">{head}')
+        if figure is None:
+            parts.append(page.note(plate.missing))
+        else:
+            parts.append(page.plate(figure, alt=alt, caption=plate.caption, wide=plate.wide))
+        parts.append((_divergence(evidence) if plate.key == "training" else "") + "</div>")
+    return "\n".join([*parts, "</div>", _posterior_tables(evidence), "</section>"])
+
+
+def _divergence(evidence: Evidence) -> str:
+    rows = [[value for value in row.values() if isinstance(value, float)] for row in evidence.steps]
+    bad = sum(not all(map(math.isfinite, row)) for row in rows)
+    words = f"Training diverged: in {bad} of {len(rows)} logged steps a term is infinite or not a number."
+    return page.note(words) if bad else ""
+
+
+def _posterior_tables(evidence: Evidence) -> str:
+    parts = []
+    if evidence.posterior:
+        stds = ("prior std", "posterior std", "ratio of stds", "RMS of the mean")
+        head = ("site", "scalars", "KL (nats)", "KL per scalar", *stds)
+        rows = []
+        for row in evidence.posterior:
+            kl, prior, spread = (float(row[key]) for key in ("kl", "prior_std", "posterior_std"))
+            ratios = figures.ratio(kl, row["size"]), prior, spread, figures.ratio(spread, prior)
+            rows.append((row["site"], str(row["size"]), kl, *ratios, float(row["posterior_mean_rms"])))
+        parts.append(page.plain_table(head, rows))
+    if evidence.variants:
+        parts.append(page.metrics_table(list(evidence.variants.items()), mark=False, first="u is"))
+        parts.append(
+            page.note(
+                "The same network with u fixed at its posterior mean, drawn from the posterior q, and drawn "
+                "from the prior. Draws from the prior should be clearly worse: if they are not, u carries "
+                "nothing. Draws from q should be about as accurate as the mean, and better calibrated."
+            )
+        )
+    return "".join(parts)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Return names, numbered where one occurs more than once, so that all can be told apart."""
+    return [f"{name} ({at})" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]

@@ -1,0 +1,96 @@
+"""Checkpoints: written beside and renamed, read without unpickling, checked whole before a weight is touched."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+FORMAT = "probattn-1"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is missing, damaged, or of another architecture."""
+
+
+def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **extra: Any) -> None:
+    """Writes weights of a model and its guide, and what else is given, to one file.
+
+    It is written beside ``path`` and renamed, so that a crash leaves the old file or the new one, never half of one.
+
+    Args:
+        path: the file; its folder must exist.
+        model, guide: the modules whose state is saved.
+        extra: tensors, numbers, strings, and dicts and lists of them.
+    """
+    path = Path(path)
+    content = {
+        "format": FORMAT,
+        "model": model.state_dict(),
+        "guide": {} if guide is None else guide.state_dict(),
+        "extra": extra,
+    }
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
+    """Loads a checkpoint into a model and its guide, all or nothing.
+
+    Args:
+        path: the file.
+        model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
+
+    Returns:
+        What else was saved.
+
+    Raises:
+        CheckpointError: missing, damaged, or of another architecture, naming the first differences.
+    """
+    content = read(path)
+    targets = {"model": model} if guide is None else {"model": model, "guide": guide}
+    differences = [line for part, module in targets.items() for line in _differences(part, module, content[part])]
+    if differences:
+        shown = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
+        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {shown}")
+    for part, module in targets.items():
+        module.load_state_dict(content[part])
+    return content["extra"]
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The content of a checkpoint on the CPU: ``model``, ``guide``, ``extra``.
+
+    Raises:
+        CheckpointError: missing, damaged, or no checkpoint of this library.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a probattn checkpoint")
+    return content
+
+
+def _differences(part: str, module: nn.Module, saved: dict[str, torch.Tensor]) -> list[str]:
+    own = module.state_dict()
+    lines = [f"{part}: {name} is missing in the checkpoint" for name in own if name not in saved]
+    lines += [f"{part}: {name} is in the checkpoint only" for name in saved if name not in own]
+    return lines + [
+        f"{part}: {name} has shape {tuple(own[name].shape)}, the checkpoint {tuple(saved[name].shape)}"
+        for name in own
+        if name in saved and own[name].shape != saved[name].shape
+    ]

@@ -1,0 +1,33 @@
+"""Where a NaN or Inf came from."""
+
+from pyro.poutine import Trace
+from torch import Tensor, nn
+
+
+class NonFiniteError(ArithmeticError):
+    """A NaN or Inf in data, weights or loss."""
+
+
+def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
+    """Names the first thing that holds a NaN or Inf: the batch's rows, else a parameter, else a site; None where all is finite.
+
+    Args:
+        batch: ``(x, y)`` or ``(x, y, mask)``.
+        modules: model and guide by name.
+        traces: traces of the step, in the order in which they were run; may be empty.
+    """
+    for name, value in zip(("inputs", "labels"), batch, strict=False):
+        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+            rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
+            return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
+    for part, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if not parameter.isfinite().all():
+                return f"parameter {name} of the {part}: lower lr, or set clip_norm"
+    for trace in traces:
+        for name, site in trace.nodes.items():
+            if site["type"] == "sample":
+                for value in (site["value"], site.get("log_prob")):
+                    if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+                        return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
+    return None

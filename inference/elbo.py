@@ -1,0 +1,88 @@
+"""Pyro's ELBOs, in float32 or better under autocast, which tell the terms of their last value."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyro.infer
+import torch
+from pyro.poutine import Trace
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+
+class _Described:
+    """Runs the guide, log densities and KL outside autocast, and keeps the last traces."""
+
+    traces: tuple[Trace, Trace] | None = None
+
+    def differentiable_loss(self, model: nn.Module, guide: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        device_type = next(_parameters(model, guide)).device.type
+        within = same_autocast(model, device_type)
+        with torch.autocast(device_type, enabled=False):
+            return super().differentiable_loss(within, guide, *args, **kwargs)
+
+    def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
+        self.traces = super()._get_trace(model, guide, args, kwargs)
+        return self.traces
+
+    def terms(self) -> dict[str, float]:
+        """The terms of the last loss, in nats of the whole data set, which sum to it.
+
+        ``nll`` is −E log p(y), ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
+        """
+        model_trace, guide_trace = self.traces
+        terms = {}
+        with torch.no_grad():
+            for name, site in _sample_sites(model_trace):
+                if site["is_observed"]:
+                    key = f"penalty/{name}" if site["infer"].get("is_auxiliary") else "nll"
+                    terms[key] = -site["log_prob_sum"].item()
+                else:
+                    terms[f"kl/{name}"] = self._kl(site, guide_trace.nodes[name])
+            for name, site in _sample_sites(guide_trace):
+                if name not in model_trace.nodes:
+                    terms[f"kl/{name}"] = site["log_prob_sum"].item()
+        return terms
+
+    def _kl(self, model_site: dict, guide_site: dict) -> float:
+        return (guide_site["log_prob_sum"] - model_site["log_prob_sum"]).item()
+
+
+class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
+    """The ELBO with every log density taken at the draws, :class:`pyro.infer.Trace_ELBO`."""
+
+
+class TraceMeanField_ELBO(_Described, pyro.infer.TraceMeanField_ELBO):  # noqa: N801
+    """The ELBO with the KL in closed form where there is one, :class:`pyro.infer.TraceMeanField_ELBO`."""
+
+    def _kl(self, model_site: dict, guide_site: dict) -> float:
+        try:
+            kl = kl_divergence(guide_site["fn"], model_site["fn"])
+        except NotImplementedError:
+            return super()._kl(model_site, guide_site)
+        return (kl * guide_site["scale"]).sum().item()
+
+
+ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
+
+
+def same_autocast(program: Callable, device_type: str) -> Callable:
+    """The program under the autocast state of now, wherever it is run later."""
+    enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+
+    @functools.wraps(program)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device_type, dtype=dtype, enabled=enabled):
+            return program(*args, **kwargs)
+
+    return run
+
+
+def _parameters(*modules: nn.Module) -> Iterator[nn.Parameter]:
+    for module in modules:
+        yield from module.parameters()
+
+
+def _sample_sites(trace: Trace) -> Iterator[tuple[str, dict]]:
+    return ((name, site) for name, site in trace.nodes.items() if site["type"] == "sample")

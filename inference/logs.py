@@ -1,0 +1,78 @@
+"""The log of a run: JSON Lines for programs, TensorBoard for people where it is installed."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class RunLog:
+    """Appends records to ``log.jsonl`` and TensorBoard in a run's folder; without a folder it only keeps them.
+
+    A resumed log is cut back to the checkpoint's step, so that each step stands in it once.
+
+    Args:
+        folder: the run's folder, or None.
+        step: the last step that counts; later records are dropped.
+    """
+
+    def __init__(self, folder: Path | None, *, step: int = 0) -> None:
+        self.records = [] if folder is None else _cut_back(folder / "log.jsonl", step)
+        self._file = None if folder is None else (folder / "log.jsonl").open("a", encoding="utf-8")
+        self._board = None
+        if folder is not None and find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Adds one record, flushed at once.
+
+        Args:
+            kind: ``"step"`` or ``"epoch"``.
+            step: training steps so far.
+            values: numbers and strings.
+        """
+        record = {"kind": kind, "step": step, **values}
+        self.records.append(record)
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name if "/" in name else f"{kind}/{name}", value, step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for sink in (self._file, self._board):
+            if sink is not None:
+                sink.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The records of a log file; a last line that a crash left half-written is dropped."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = []
+    for number, line in enumerate(lines):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number < len(lines) - 1:
+                raise
+    return records
+
+
+def _cut_back(path: Path, step: int) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    records = [record for record in read_log(path) if record["step"] <= step]
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    beside.replace(path)
+    return records

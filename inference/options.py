@@ -1,0 +1,83 @@
+"""How to train: every option of :func:`probattn.inference.fit` with its default and its bounds."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of :func:`~probattn.inference.fit`.
+
+    Args:
+        epochs: passes over the training data.
+        lr, min_lr: Adam's learning rate behind the warm-up and at the end.
+        warmup_epochs: epochs of linear warm-up before the cosine.
+        weight_decay: L2 of Adam on the model's parameters; the guide's have none, the KL holds them.
+        clip_norm: largest norm of the gradient, or None.
+        elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
+        posterior_draws: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.
+        particles: posterior draws per example (or batch) that the loss averages.
+        kl_weight: weight of the KL; 1 is the ELBO.
+        kl_anneal_epochs: epochs in which that weight rises from 0 linearly.
+        monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``.
+        patience: epochs without a better one before stopping, or None.
+        num_draws: posterior draws of the validation's predictive.
+        precision: ``"32"`` or ``"bf16"`` (autocast of the network; densities and KL stay in float32).
+        accelerator, devices: as for Lightning Fabric.
+        seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.
+        log_every: steps between two log lines.
+
+    Raises:
+        ValueError: a value out of bounds, named with them.
+    """
+
+    epochs: int = 10
+    lr: float = 1e-3
+    min_lr: float = 1e-5
+    warmup_epochs: float = 0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    elbo: Literal["mean_field", "trace"] = "mean_field"
+    posterior_draws: Literal["example", "batch"] = "example"
+    particles: int = 1
+    kl_weight: float = 1.0
+    kl_anneal_epochs: float = 0
+    monitor: str = "accuracy"
+    patience: int | None = None
+    num_draws: int = 10
+    precision: Literal["32", "bf16"] = "32"
+    accelerator: str = "auto"
+    devices: int = 1
+    seed: int | None = 0
+    log_every: int = 10
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "epochs": self.epochs >= 1,
+            "lr": self.lr > 0,
+            "min_lr": 0 <= self.min_lr <= self.lr,
+            "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
+            "weight_decay": self.weight_decay >= 0,
+            "clip_norm": self.clip_norm is None or self.clip_norm > 0,
+            "elbo": self.elbo in ("mean_field", "trace"),
+            "posterior_draws": self.posterior_draws in ("example", "batch"),
+            "particles": self.particles >= 1,
+            "kl_weight": self.kl_weight >= 0,
+            "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
+            "patience": self.patience is None or self.patience >= 1,
+            "num_draws": self.num_draws >= 1,
+            "precision": self.precision in ("32", "bf16"),
+            "devices": self.devices >= 1,
+            "log_every": self.log_every >= 1,
+        }
+        wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]
+        if wrong:
+            raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
+
+    def differences(self, other: dict) -> list[str]:
+        """Where a saved run's options differ from these, as ``name: saved → now``."""
+        return [
+            f"{field.name}: {other.get(field.name)!r} → {getattr(self, field.name)!r}"
+            for field in fields(self)
+            if other.get(field.name) != getattr(self, field.name)
+        ]

@@ -1,0 +1,169 @@
+"""The posterior predictive: averages over draws of the latent sites, streamed over a data set."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+
+from probattn.guides import latent_sites, materialise
+from probattn.handlers import draws
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The posterior predictive of n examples, averaged over S coherent draws.
+
+    Entropies are in nats. The fields of the other kind of likelihood are None.
+
+    Args:
+        probs: mean probabilities ``(n, classes)`` (categorical likelihoods).
+        expected_entropy: mean over draws of the entropy ``(n,)`` (categorical).
+        draws: probabilities of each draw ``(S, n, classes)`` where asked for (categorical).
+        mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods).
+        labels: the labels that came with the inputs, or None.
+        components: the likelihood of each batch, with batch shape ``(S, batch)`` (other likelihoods).
+    """
+
+    probs: Tensor | None = None
+    expected_entropy: Tensor | None = None
+    draws: Tensor | None = None
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+    labels: Tensor | None = None
+    components: tuple[dist.TorchDistribution, ...] = ()
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the mean probabilities ``(n,)``: all uncertainty."""
+        return _entropy(self.probs)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """Entropy minus expected entropy ``(n,)``, ≥ 0: the uncertainty that more data could take away."""
+        return (self.entropy - self.expected_entropy).clamp(min=0)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``."""
+        if self.probs is not None:
+            picked = self.probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+            return picked.clamp(min=torch.finfo(picked.dtype).tiny).log()
+        sizes = [component.batch_shape[-1] for component in self.components]
+        log_probs = [c.log_prob(part) for c, part in zip(self.components, y.split(sizes), strict=True)]
+        return torch.cat([each.logsumexp(0) - torch.tensor(float(len(each))).log() for each in log_probs])
+
+
+def predict(
+    model: nn.Module,
+    guide: nn.Module | None,
+    data: Tensor | Iterable,
+    *,
+    num_draws: int = 10,
+    keep_draws: bool = False,
+) -> Prediction:
+    """The posterior predictive of a batch or of a loader's batches, in evaluation mode.
+
+    The draws are made once and shared by all batches: draw s is one function on the whole data set. Their dimension
+    appears at the first stochastic layer, so that the layers below run once a batch. A loader's batches are seen one
+    at a time; what is kept of each is its part of the result.
+
+    Args:
+        model: the model, with its labels at the site ``y``.
+        guide: its guide; None draws from the prior.
+        data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
+        num_draws: S.
+        keep_draws: whether to return the probabilities of each draw.
+
+    Raises:
+        ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
+    """
+    parts, latents = [], None
+    modes = [(module, module.training) for module in (model, guide) if module is not None]
+    device = next(model.parameters()).device
+    try:
+        for module, _ in modes:
+            module.eval()
+        with torch.no_grad(), draws(num_draws):
+            for number, (x, y, mask) in enumerate(_batches(data)):
+                home = x.device
+                if x.is_floating_point() and not x.isfinite().all():
+                    raise ValueError(f"NaN or Inf in the inputs of batch {number}")
+                inputs = (x.to(device), None, None if mask is None else mask.to(device))
+                if latents is None:
+                    latents = draw_latents(model, guide, inputs)
+                trace = poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs)
+                parts.append(_summary(trace.nodes["y"]["fn"], y, home, num_draws, keep_draws))
+    finally:
+        for module, mode in modes:
+            module.train(mode)
+    if not parts:
+        raise ValueError("no data to predict: the loader gave no batch")
+    return _join(parts)
+
+
+def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> poutine.Trace:
+    """A trace of one run of the guide (or of the prior, for None), outside autocast."""
+
+    def prior(*_: Any) -> None:
+        for site, distribution in latent_sites(model):
+            pyro.sample(site, distribution)
+
+    with torch.autocast(next(model.parameters()).device.type, enabled=False):
+        if guide is not None:
+            materialise(guide, inputs)
+        return poutine.trace(guide if guide is not None else prior).get_trace(*inputs)
+
+
+def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    for batch in (data,) if isinstance(data, Tensor) else data:
+        x, y, mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
+        yield x, y, mask
+
+
+def _summary(
+    likelihood: dist.TorchDistribution, labels: Tensor | None, home: torch.device, num_draws: int, keep_draws: bool
+) -> Prediction:
+    if len(likelihood.batch_shape) == 1:
+        likelihood = likelihood.expand((num_draws, *likelihood.batch_shape))
+    categorical = _categorical(likelihood)
+    if categorical is None:
+        means, variances = likelihood.mean, likelihood.variance
+        variance = variances.mean(0) + means.var(0, correction=0)
+        return Prediction(
+            mean=means.mean(0).to(home), variance=variance.to(home), labels=labels, components=(likelihood,)
+        )
+    probs = categorical.probs
+    if not probs.isfinite().all():
+        raise ValueError("the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that")
+    return Prediction(
+        probs=probs.mean(0).to(home),
+        expected_entropy=_entropy(probs).mean(0).to(home),
+        draws=probs.to(home) if keep_draws else None,
+        labels=labels,
+    )
+
+
+def _join(parts: list[Prediction]) -> Prediction:
+    def cat(field: str, dim: int = 0) -> Tensor | None:
+        values = [getattr(part, field) for part in parts]
+        return None if values[0] is None else torch.cat(values, dim)
+
+    return Prediction(
+        **{field: cat(field) for field in ("probs", "expected_entropy", "mean", "variance", "labels")},
+        draws=cat("draws", 1),
+        components=tuple(component for part in parts for component in part.components),
+    )
+
+
+def _categorical(likelihood: dist.TorchDistribution) -> torch.distributions.Categorical | None:
+    while isinstance(likelihood, (torch.distributions.Independent, dist.MaskedDistribution)):
+        likelihood = likelihood.base_dist
+    return likelihood if isinstance(likelihood, torch.distributions.Categorical) else None
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs).sum(-1)

@@ -1,0 +1,24 @@
+"""Random states as tensors, so that a resumed run draws what the run that was not killed would have drawn."""
+
+from typing import Any
+
+import torch
+
+
+def capture(loader: Any) -> dict[str, Any]:
+    """States of PyTorch's generators and of ``loader.generator``, if it has one."""
+    generator = getattr(loader, "generator", None)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "loader": None if generator is None else generator.get_state(),
+    }
+
+
+def restore(states: dict[str, Any], loader: Any) -> None:
+    """Sets the states that :func:`capture` took."""
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    if states["loader"] is not None:
+        loader.generator.set_state(states["loader"])

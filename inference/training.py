@@ -1,0 +1,91 @@
+"""Stochastic variational inference of a model and its guide, which can be killed and resumed at any moment."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from probattn.guides import materialise
+from probattn.inference.logs import RunLog
+from probattn.inference.options import TrainOptions
+from probattn.inference.progress import TrainProgress
+from probattn.inference.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened in training.
+
+    Args:
+        steps: records of training steps: ``loss`` and its terms ``nll``, ``kl/SITE``, ``penalty/SITE`` in nats per
+            example, ``lr``, ``epoch``, ``step``.
+        epochs: records of epochs: ``train_loss``, ``valid/METRIC``, ``seconds``, ``epoch``, ``step``.
+        best_epoch: the epoch whose weights the model has now.
+        best_value: its monitored metric, or None without validation data.
+    """
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_value: float | None = None
+
+
+def fit(
+    model: nn.Module,
+    guide: nn.Module,
+    train: Iterable,
+    valid: Iterable | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    **options: Any,
+) -> History:
+    """Trains a model and its guide by SVI and leaves them at the best epoch (without ``valid``: the last).
+
+    The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
+    ``last.pt`` holds everything to go on exactly, written after every epoch beside the old one and renamed,
+    ``best.pt`` the best epoch's weights, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
+
+    Args:
+        model: e.g. :class:`~probattn.models.Supervised`: has ``num_data`` and its labels at the site ``y``.
+        guide: of :func:`probattn.guides.for_model`, or any Pyro AutoGuide.
+        train: a sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
+        valid: the same for validation.
+        out: the run's folder.
+        resume: go on from ``out/last.pt``; where there is none, start.
+        progress: show the progress.
+        options: of :class:`~probattn.inference.TrainOptions`.
+
+    Raises:
+        FileExistsError: ``out`` holds a run and ``resume`` is False.
+        CheckpointError: a damaged checkpoint, or one of another architecture or other options.
+        NonFiniteError: a NaN or Inf in data, weights or loss, named; nothing on disk is touched.
+        ValueError: an option out of bounds, or no training data.
+    """
+    settings = TrainOptions(**options)
+    folder = None if out is None else Path(out)
+    last = None if folder is None else folder / "last.pt"
+    if last is not None and last.exists() and not resume:
+        raise FileExistsError(f"{folder} holds a run; go on with resume=True, or choose another folder")
+    if len(train) == 0:
+        raise ValueError("the training loader gives no batch")
+    if settings.seed is not None:
+        torch.manual_seed(settings.seed)
+    materialise(guide, tuple(next(iter(train))))
+    trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
+    if last is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if last.exists():
+            trainer.resume()
+    with (
+        RunLog(folder, step=trainer.step) as log,
+        TrainProgress(settings.epochs, len(train), start=trainer.epoch, shown=progress) as bar,
+    ):
+        trainer.run(log, bar)
+    trainer.load_best()
+    steps, epochs = ([r for r in log.records if r["kind"] == kind] for kind in ("step", "epoch"))
+    return History(steps, epochs, trainer.best_epoch, trainer.best_value)

@@ -1,0 +1,76 @@
+"""A network and a likelihood as one Pyro model of a labelled data set."""
+
+import pyro
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from probattn.guides import latent_sites
+from probattn.handlers import local_sites
+from probattn.models.likelihoods import Categorical
+
+
+class Supervised(PyroModule):
+    """The model ``y ~ likelihood(network(x))`` of ``num_data`` examples, of which a batch is seen at a time.
+
+    The likelihood and the layers' local sites are scaled by ``num_data / batch``; global sites count once, so that
+    an ELBO of a batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20).
+
+    Args:
+        network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``.
+        likelihood: a module of :mod:`probattn.models.likelihoods`, or any ``(outputs, mask) -> Distribution``.
+        num_data: number of examples in the training set.
+
+    Raises:
+        ValueError: num_data below 1; sites that would not be named by their paths.
+        RuntimeError: a layer built before ``import probattn`` (see :func:`check_local`).
+    """
+
+    def __init__(self, network: nn.Module, likelihood: nn.Module, *, num_data: int) -> None:
+        super().__init__()
+        if num_data < 1:
+            raise ValueError(f"num_data is the size of the training set, got {num_data}")
+        self.network, self.likelihood, self.num_data = network, likelihood, num_data
+        check_local(self)
+        list(latent_sites(self))
+
+    def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Draws the labels, or observes them.
+
+        Args:
+            x: inputs ``(batch, ...)``.
+            y: labels, or None to draw them.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            The site ``y``: labels ``(*draws, batch, ...)``.
+        """
+        with local_sites(batch=x.shape[0], num_data=self.num_data):
+            outputs = self.network(x) if mask is None else self.network(x, mask)
+            return pyro.sample("y", self.likelihood(outputs, mask), obs=y, infer={"local": True})
+
+
+class Classifier(Supervised):
+    """A model of one class per example.
+
+    Args:
+        network: gives logits ``(*draws, batch, classes)``.
+        num_data: number of examples in the training set.
+    """
+
+    def __init__(self, network: nn.Module, *, num_data: int) -> None:
+        super().__init__(network, Categorical(), num_data=num_data)
+
+
+def check_local(module: nn.Module) -> None:
+    """Refuses Pyro modules that were built while Pyro kept parameters in its global store.
+
+    Raises:
+        RuntimeError: naming the module and the mend.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, PyroModule) and not hasattr(part._pyro_context, "param_state"):
+            raise RuntimeError(
+                f"{type(part).__name__} {name!r} was built before `import probattn` took effect (Pyro's setting "
+                "module_local_params was off), so its parameters would live in Pyro's global store; import "
+                "probattn first and build it again"
+            )

@@ -1,0 +1,115 @@
+"""Vision transformer with any attention layer in any block."""
+
+from collections.abc import Sequence
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from probattn.attention.base import LayerFactory
+from probattn.attention.softmax import SoftmaxAttention
+
+
+class Block(PyroModule):
+    """Pre-norm encoder block: x + attention(norm(x)), then x + mlp(norm(x)).
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads.
+        mlp_dim: hidden width.
+        dropout: rate behind attention and behind both layers of the MLP.
+        attention: factory of the attention layer.
+    """
+
+    def __init__(self, dim: int, heads: int, *, mlp_dim: int, dropout: float, attention: LayerFactory) -> None:
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(dim)
+        self.attention = attention(dim, heads)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_mlp = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``(*draws, batch, tokens, dim)`` to that shape, with the attention layer's draws broadcast in."""
+        x = x + self.dropout(self.attention(self.norm_attention(x)))
+        return x + self.mlp(self.norm_mlp(x))
+
+
+class ViT(PyroModule):
+    """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean pool, linear head.
+
+    Args:
+        image_size: height and width in pixels; a multiple of ``patch_size``.
+        patch_size: side of a patch in pixels.
+        channels: channels of the images.
+        classes: number of outputs.
+        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dropout: dropout rate.
+        attention: factory ``(dim, heads) -> layer`` of every block, or one factory per block (see :func:`last`).
+
+    Raises:
+        ValueError: a patch size that does not divide the image, or a number of factories other than ``depth``.
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: int,
+        patch_size: int,
+        channels: int = 3,
+        classes: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
+    ) -> None:
+        super().__init__()
+        if image_size % patch_size:
+            raise ValueError(f"patch_size {patch_size} does not divide image_size {image_size}")
+        factories = list(attention) if isinstance(attention, Sequence) else [attention] * depth
+        if len(factories) != depth:
+            raise ValueError(f"{len(factories)} attention factories for {depth} blocks; give one, or one per block")
+        self.image_shape = (channels, image_size, image_size)
+        self.patch_size = patch_size
+        tokens = (image_size // patch_size) ** 2
+        self.embed = nn.Linear(channels * patch_size**2, dim)
+        self.positions = nn.Parameter(0.02 * torch.randn(tokens, dim))
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = PyroModule[nn.Sequential](
+            *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
+
+        Raises:
+            ValueError: images of another shape.
+        """
+        if images.shape[1:] != self.image_shape:
+            raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}")
+        x = self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
+        return self.head(self.norm(self.blocks(x).mean(-2)))
+
+
+def patches(images: Tensor, size: int) -> Tensor:
+    """Non-overlapping patches, row by row: ``(B, C, H, W)`` → ``(B, H·W / size², C · size²)``."""
+    return nn.functional.unfold(images, kernel_size=size, stride=size).mT
+
+
+def last(
+    number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = SoftmaxAttention
+) -> list[LayerFactory]:
+    """One factory per block: ``attention`` in the last ``number`` of ``of`` blocks, ``rest`` in those below.
+
+    Raises:
+        ValueError: a number outside 0..of.
+    """
+    if not 0 <= number <= of:
+        raise ValueError(f"cannot replace the last {number} of {of} blocks")
+    return [rest] * (of - number) + [attention] * number

@@ -1,0 +1,1 @@
+"""Attention layers, each a Pyro program in a file of its own."""

@@ -1,0 +1,97 @@
+"""What every attention layer shares: shapes, checks, named sites and penalties."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor
+
+LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
+
+
+class ProbabilisticAttention(PyroModule):
+    """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
+
+    A subclass draws its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
+    and lists its latent sites in :meth:`sites`. Site names are the layer's path in the model.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        if dim < 1 or heads < 1 or dim % heads:
+            raise ValueError(f"dim must be a positive multiple of heads, got dim={dim} and heads={heads}")
+        self.dim, self.heads, self.head_dim = dim, heads, dim // heads
+
+    @classmethod
+    def partial(cls, **options: Any) -> LayerFactory:
+        """A factory ``(dim, heads) -> layer`` with these options, which is what networks take as ``attention=``."""
+        return functools.partial(cls, **options)
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """Latent sites by name with their present priors, from which guides are built without data."""
+        return {}
+
+    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+        """Draws a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
+        return pyro.sample(self._pyro_get_fullname(name), prior)
+
+    def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
+        """Adds −penalty to the log joint as a named local factor site.
+
+        Args:
+            name: the site's name.
+            per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
+                only where a handler listens.
+        """
+        if not am_i_wrapped():
+            return
+        with torch.autocast(self._device_type(), enabled=False):
+            log_factor = -per_example()
+        unit = dist.Unit(log_factor)
+        infer = {"is_auxiliary": True, "local": True}
+        pyro.sample(self._pyro_get_fullname(name), unit, obs=unit.sample(), infer=infer)
+
+    def check(self, x: Tensor, mask: Tensor | None) -> None:
+        """Refuses inputs of another shape with an error that says which.
+
+        Raises:
+            ValueError: x not ``(..., batch, tokens, dim)``, mask not boolean ``(batch, tokens)``, or a row of the
+                mask without any token.
+        """
+        where = f"{type(self).__name__} {self._pyro_name!r}" if self._pyro_name else type(self).__name__
+        if x.dim() < 3 or x.shape[-1] != self.dim:
+            raise ValueError(
+                f"{where} takes x of shape (..., batch, tokens, {self.dim}), got {tuple(x.shape)}; "
+                f"build the layer with dim={x.shape[-1]} or project x first"
+            )
+        if mask is None:
+            return
+        if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:
+            raise ValueError(
+                f"{where} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
+                f"got {mask.dtype} {tuple(mask.shape)}"
+            )
+        if not mask.any(-1).all():
+            empty = (~mask.any(-1)).nonzero().flatten().tolist()
+            raise ValueError(f"{where} got examples without any token, rows {empty} of the mask; drop them")
+
+    def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Splits ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).movedim(-3, 0).transpose(-3, -2).unbind(0)
+
+    @staticmethod
+    def join_heads(x: Tensor) -> Tensor:
+        """Joins ``(..., heads, N, width)`` into ``(..., N, heads · width)``."""
+        return x.transpose(-3, -2).flatten(-2)
+
+    def _device_type(self) -> str:
+        return next(self.parameters()).device.type

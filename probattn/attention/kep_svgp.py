@@ -1,0 +1,150 @@
+"""Kernel-eigen pair sparse variational Gaussian process attention."""
+
+from typing import Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from probattn import priors
+from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.merge import Add, Concat, ConcatLowRank
+from probattn.attention.projection import DataProjection, PlainProjection
+from probattn.functional import kep_svgp, ksvd
+
+PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
+
+
+class KEPSVGPAttention(ProbabilisticAttention):
+    """KEP-SVGP attention (Chen et al., ICML 2024): two GP branches on the singular vectors of the attention kernel.
+
+    The program of one layer: scores E, R by KSVD (eq. 10); **u_d ~ N(0, Λ²)** for each head and output d, shared by
+    both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
+    heads' outputs to ``dim`` (the composition of the paper's s → d map of each head and the output projection).
+
+    Sites: ``u``, latent and global, event ``(heads, rank, rank)``: head, output, inducing index. ``ksvd``, a local
+    factor −η (J/n)², the KSVD penalty (11).
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        rank: s, the number of singular triplets and of outputs of each head; at most the head width.
+        merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
+        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
+        tokens: the number of tokens, where it is fixed.
+        multiple: f(X) has at most ``rank · multiple`` rows.
+        prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
+        eta: weight η of the KSVD penalty.
+        penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
+        scale: initial λ.
+        learn_scale: whether Λ is learned.
+        bias: whether query and key have a bias.
+
+    Raises:
+        ValueError: an option that does not fit, named with the ones that do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        rank: int,
+        merge: Literal["add", "concat", "concat_lowrank"] = "add",
+        projection: Literal["data", "plain"] = "data",
+        tokens: int | None = None,
+        multiple: int = 10,
+        prior: priors.Prior | str | None = None,
+        eta: float = 1.0,
+        penalty: Literal["example", "authors"] = "example",
+        scale: float = 1.0,
+        learn_scale: bool = True,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(dim, heads)
+        self._check_options(rank, merge, projection, tokens, multiple, penalty, scale, eta)
+        self.rank, self.tokens, self.eta = rank, tokens if merge != "add" else None, eta
+        self.prior = priors.resolve(prior)
+        self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
+        if projection == "plain":
+            self.projection = PlainProjection(heads, self.head_dim, rank)
+        else:
+            rows = min(tokens or rank * multiple, rank * multiple)
+            self.projection = DataProjection(heads, self.head_dim, rank, rows=max(rows, rank))
+        merges = {"add": Add, "concat": lambda: Concat(tokens), "concat_lowrank": lambda: ConcatLowRank(tokens, rank)}
+        self.merge = merges[merge]()
+        self.ksvd_penalty = PENALTIES[penalty]
+        self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), requires_grad=learn_scale)
+        self.out = nn.Linear(heads * rank, dim)
+
+    @property
+    def scale(self) -> Tensor:
+        """λ > 0, ``(heads, rank)``: the prior's scale and the learned singular values of the attention kernel."""
+        return self.log_scale.exp()
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """The prior of ``u`` at the present Λ."""
+        return {"u": self.prior(self.scale.unsqueeze(-2).expand(-1, self.rank, -1))}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Runs the program once.
+
+        Args:
+            x: ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            ``(*draws, batch, tokens, dim)``, with the draws of u broadcast in.
+        """
+        self.check(x, mask)
+        e, r, w_e, w_r = self.scores(x, mask)
+        lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+        self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, lengths))
+        u = self.sample("u", self.sites()["u"])
+        f = kep_svgp.function_values(self.merge(e, r), self.scale, u)
+        return self.out(self.join_heads(f))
+
+    def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
+        query, key = self.split_heads(self.query_key(x), 2)
+        w_e, w_r = self.projection(x, mask)
+        e, r = ksvd.scores(query, w_e), ksvd.scores(key, w_r)
+        if mask is not None:
+            real = mask[:, None, :, None]
+            e, r = e.where(real, 0.0), r.where(real, 0.0)
+        return e, r, w_e, w_r
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """φ_q(X) and φ_k(X), each ``(..., H, N, d)``, whose product is the attention kernel K_att."""
+        query, key = self.split_heads(self.query_key(x), 2)
+        return ksvd.cosine_features(query), ksvd.cosine_features(key)
+
+    def check(self, x: Tensor, mask: Tensor | None) -> None:
+        """Refuses another number of tokens than a fixed-length merge has, beside what every layer refuses."""
+        super().check(x, mask)
+        if self.tokens is not None and x.shape[-2] != self.tokens:
+            raise ValueError(
+                f"this layer merges by weights over {self.tokens} tokens, got {x.shape[-2]}; "
+                'use merge="add" where the length varies, or pad and mask'
+            )
+
+    def _weighted_penalty(self, e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lengths: Tensor | int) -> Tensor:
+        precise = (t if t.dtype == torch.float64 else t.float() for t in (e, r, w_e, w_r))
+        return self.eta * self.ksvd_penalty(*precise, self.scale, lengths)
+
+    def _check_options(self, rank, merge, projection, tokens, multiple, penalty, scale, eta) -> None:
+        if not 1 <= rank <= self.head_dim:
+            raise ValueError(
+                f"rank must lie in 1..{self.head_dim}, the head width dim / heads, got {rank}: "
+                "the attention kernel has no more singular values"
+            )
+        choices = {"merge": (merge, ("add", "concat", "concat_lowrank")), "projection": (projection, ("data", "plain"))}
+        for option, (value, known) in {**choices, "penalty": (penalty, tuple(PENALTIES))}.items():
+            if value not in known:
+                raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")
+        if merge != "add" and tokens is None:
+            raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
+        if tokens is not None and merge != "add" and rank > tokens:
+            raise ValueError(f"rank {rank} exceeds the {tokens} tokens of a fixed-length merge")
+        if multiple < 1 or scale <= 0 or eta < 0:
+            raise ValueError(f"need multiple ≥ 1, scale > 0, eta ≥ 0; got {multiple}, {scale}, {eta}")

@@ -1,0 +1,54 @@
+"""How the two branches of a KEP-SVGP layer become one (KEP-SVGP paper, eq. 19): on scores, before u is applied."""
+
+import torch
+from torch import Tensor, nn
+
+from probattn.functional import kep_svgp
+
+
+class Add(nn.Module):
+    """F^e + F^r, for any number of tokens."""
+
+    def forward(self, e: Tensor, r: Tensor) -> Tensor:
+        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        return kep_svgp.merge_add(e, r)
+
+
+class Concat(nn.Module):
+    """W₁ [F^e; F^r] with one W₁ for all heads, for a fixed number of tokens.
+
+    Args:
+        tokens: N.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(_fan_in_uniform(tokens, 2 * tokens))
+
+    def forward(self, e: Tensor, r: Tensor) -> Tensor:
+        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        return kep_svgp.merge_tokens(e, r, self.weights)
+
+
+class ConcatLowRank(nn.Module):
+    """A Bᵀ [F^e; F^r], linear in the fixed number of tokens.
+
+    Args:
+        tokens: N.
+        rank: width of A and B.
+    """
+
+    def __init__(self, tokens: int, rank: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(_fan_in_uniform(tokens, rank))
+        self.b = nn.Parameter(_fan_in_uniform(rank, 2 * tokens).mT.contiguous())
+
+    def forward(self, e: Tensor, r: Tensor) -> Tensor:
+        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        return kep_svgp.merge_tokens_lowrank(e, r, self.a, self.b)
+
+
+def _fan_in_uniform(rows: int, columns: int) -> Tensor:
+    """Uniform with variance 1 / columns, which keeps the variance of a product."""
+    bound = (3 / columns) ** 0.5
+    return torch.empty(rows, columns).uniform_(-bound, bound)

@@ -1,0 +1,52 @@
+"""Where the KSVD projection weights W_e and W_r come from (KEP-SVGP paper, section 3.2)."""
+
+import torch
+from torch import Tensor, nn
+
+from probattn.functional import ksvd
+
+
+class PlainProjection(nn.Module):
+    """W_e and W_r are parameters of each head, the same for every input.
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+        rank: s.
+    """
+
+    def __init__(self, heads: int, head_dim: int, rank: int) -> None:
+        super().__init__()
+        self.w_e = _orthogonal(heads, head_dim, rank)
+        self.w_r = _orthogonal(heads, head_dim, rank)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """W_e and W_r, each ``(H, d, s)``."""
+        return self.w_e, self.w_r
+
+
+class DataProjection(nn.Module):
+    """W_{e|X} = f(X)ᵀ W_e with evenly spaced rows f(X) of each head's slice of X, the papers' choice.
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+        rank: s.
+        rows: the most rows that f(X) takes.
+    """
+
+    def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+        self.weights = nn.Parameter(
+            torch.cat([_orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)], dim=-1) / head_dim**0.5
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """W_{e|X} and W_{r|X}, each ``(..., H, d, s)``, for x ``(..., N, H · d)``."""
+        rows = ksvd.spaced_rows(x, self.rows, mask).unflatten(-1, (self.weights.shape[0], -1))
+        return ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1)
+
+
+def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:
+    return nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)]))

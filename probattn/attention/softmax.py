@@ -1,0 +1,38 @@
+"""Canonical softmax attention, the deterministic baseline."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probattn.attention.base import ProbabilisticAttention
+
+
+class SoftmaxAttention(ProbabilisticAttention):
+    """Multi-head softmax attention with scale 1/√(head width) (KEP-SVGP paper, eqs. 8-9). It has no latent sites.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        bias: whether query, key and value have a bias.
+    """
+
+    def __init__(self, dim: int, heads: int, *, bias: bool = False) -> None:
+        super().__init__(dim, heads)
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attends over the real tokens.
+
+        Args:
+            x: ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            A tensor of x's shape.
+        """
+        self.check(x, mask)
+        query, key, value = (t.flatten(0, -4) for t in self.split_heads(self.query_key_value(x), 3))
+        if mask is not None:
+            mask = mask.expand(x.shape[:-1]).reshape(-1, 1, 1, x.shape[-2])
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return self.out(self.join_heads(attended)).view(x.shape)

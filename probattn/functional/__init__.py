@@ -1,0 +1,1 @@
+"""Pure, batched maths: tensors in, tensors out; no Pyro, no modules, no state."""

@@ -1,0 +1,87 @@
+"""Kernel-eigen pair sparse variational GP: function values, marginals and KL (KEP-SVGP paper, section 4).
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``s`` rank and number of outputs.
+The inducing variables u of output d are row d of a matrix ``(H, s, s)``.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """Mean ``(..., H, s, N)`` and covariance ``(..., H, s, N, N)`` of the s outputs of each head."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
+    """F = E Λ⁻¹ u: the s outputs at every token, given one draw of the inducing variables (MATH of eq. 16).
+
+    Linear in E, so merged scores (19) may stand for E: then F are the merged outputs.
+
+    Args:
+        e: scores ``(..., H, N, s)``.
+        lam: λ ``(H, s)``.
+        u: draws ``(..., H, s, s)``, broadcast against the leading dimensions of e.
+
+    Returns:
+        ``(..., H, N, s)``.
+    """
+    return e @ (u / lam.unsqueeze(-2)).mT
+
+
+def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:
+    """Closed form of q(F_d) = N(E Λ⁻¹ m_d, E Λ⁻¹ S_d Λ⁻¹ Eᵀ), S_d = L_d L_dᵀ (eq. 16).
+
+    The covariance has rank s or less: compare moments, never factorise it.
+
+    Args:
+        e: scores ``(..., H, N, s)``.
+        lam: λ ``(H, s)``.
+        loc: m ``(H, s, s)``, output before inducing index.
+        scale_tril: L ``(H, s, s, s)``.
+    """
+    whitened = e / lam.unsqueeze(-2)
+    factor = whitened.unsqueeze(-3) @ scale_tril
+    return Moments((whitened @ loc.mT).mT, factor @ factor.mT)
+
+
+def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
+    """KL(q(u) ‖ N(0, Λ²)) summed over outputs, in nats (Prop. 4.1, the bracket as in B.3).
+
+    Args:
+        loc: m ``(..., H, s, s)``.
+        scale_tril: L ``(..., H, s, s, s)`` with positive diagonal.
+        lam: λ ``(H, s)``.
+
+    Returns:
+        ``(..., H)``.
+    """
+    scale = lam.unsqueeze(-2)
+    trace = (scale_tril / scale.unsqueeze(-1)).square().sum((-2, -1))
+    mahalanobis = (loc / scale).square().sum(-1)
+    log_det = 2 * (scale.log().sum(-1) - scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1))
+    return 0.5 * (trace + mahalanobis + log_det - loc.shape[-1]).sum(-1)
+
+
+def merge_add(e: Tensor, r: Tensor) -> Tensor:
+    """Addition (19): F^e + F^r has the scores E + R."""
+    return e + r
+
+
+def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
+    """Concatenation (19): W₁ [F^e; F^r] has the scores W₁ [E; R], since W₁ acts on tokens and u on columns.
+
+    Args:
+        e, r: ``(..., H, N, s)``, zero at padding.
+        weights: W₁ ``(N, 2N)``.
+    """
+    return weights @ torch.cat((e, r), dim=-2)
+
+
+def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``: linear in the number of tokens (section 4.1)."""
+    return a @ (b.mT @ torch.cat((e, r), dim=-2))

@@ -1,0 +1,153 @@
+"""Kernel singular value decomposition of the attention kernel (KEP-SVGP paper, section 3.2, eqs. 10-13).
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width, ``s`` rank.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SingularTriplets(NamedTuple):
+    """Exact solution of the shifted eigenvalue problem (13) for explicit feature maps."""
+
+    w_e: Tensor
+    w_r: Tensor
+    values: Tensor
+    h_e: Tensor
+    h_r: Tensor
+
+
+def cosine_features(x: Tensor) -> Tensor:
+    """Feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays zero.
+
+    Args:
+        x: queries or keys ``(..., d)``.
+    """
+    return x / _norm(x)
+
+
+def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
+    """Evenly spaced rows f(X) of each sequence, from its real tokens only.
+
+    Example b with n_b real tokens gives its real tokens number ⌊linspace(0, n_b − 1, p_b)⌋ with
+    p_b = min(n_b, count); the rows behind are zero, so that they take no part in f(X)ᵀ W.
+
+    Args:
+        x: sequences ``(..., B, N, D)``.
+        count: the most rows wanted.
+        mask: ``(B, N)``, True where there is a token.
+
+    Returns:
+        ``(..., B, min(N, count), D)``.
+    """
+    tokens = x.shape[-2]
+    rows = min(tokens, count)
+    step = torch.arange(rows, device=x.device)
+    if mask is None:
+        return x if rows == tokens else x[..., step * (tokens - 1) // max(rows - 1, 1), :]
+    lengths = mask.sum(-1, keepdim=True)
+    used = lengths.clamp(max=rows)
+    nth = step * (lengths - 1) // (used - 1).clamp(min=1)
+    real_first = mask.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+    index = real_first.gather(-1, nth.clamp(max=tokens - 1))
+    picked = x.gather(-2, index.unsqueeze(-1).expand(*x.shape[:-2], rows, x.shape[-1]))
+    return picked.where((step < used).unsqueeze(-1), 0.0)
+
+
+def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
+    """Projection weights W_{e|X} = f(X)ᵀ W_e of each head (section 3.2).
+
+    Args:
+        rows: f(X), split into heads, ``(..., P, H, d)``.
+        weights: ``(H, P', s)`` with P' ≥ P; the first P rows are used.
+
+    Returns:
+        ``(..., H, d, s)``.
+    """
+    return torch.einsum("...phd,hps->...hds", rows, weights[:, : rows.shape[-3]])
+
+
+def scores(x: Tensor, weights: Tensor) -> Tensor:
+    """Projection scores E = φ(X) W of the cosine feature map (eq. 10), one batched product.
+
+    Normalising the s columns behind the product instead of the d columns before it costs less and is the same.
+
+    Args:
+        x: queries or keys ``(..., H, N, d)``.
+        weights: ``(..., H, d, s)``.
+
+    Returns:
+        ``(..., H, N, s)``.
+    """
+    return (x @ weights) / _norm(x)
+
+
+def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Tensor:
+    """KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before its square).
+
+    J is 0 at any set of exact singular triplets, where its gradient in W_e and W_r vanishes.
+
+    Args:
+        e, r: scores ``(..., H, N, s)``, zero at padding.
+        w_e, w_r: the weights that made them, ``(..., H, d, s)``.
+        lam: λ > 0, ``(H, s)``.
+
+    Returns:
+        ``(..., H)``, not divided by the number of tokens.
+    """
+    return coupling(w_e, w_r) - explained(e, r, lam)
+
+
+def explained(e: Tensor, r: Tensor, lam: Tensor) -> Tensor:
+    """The variance terms of (11), ½ tr(E Λ⁻¹ Eᵀ) + ½ tr(R Λ⁻¹ Rᵀ), ``(..., H)``."""
+    energy = e.square().sum(-2) + r.square().sum(-2)
+    return 0.5 * (energy / lam).sum(-1)
+
+
+def coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
+    """The coupling term of (11), tr(W_eᵀ W_r), ``(..., H)``."""
+    return (w_e * w_r).sum((-2, -1))
+
+
+def penalty(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
+    """Mean over heads of (J / n)² for each example: the loss of (11), per token so that η knows no length.
+
+    Args:
+        e, r, w_e, w_r, lam: as for :func:`objective`.
+        lengths: number n of real tokens, one int or ``(B, 1)``.
+
+    Returns:
+        ``(..., B)``.
+    """
+    return (objective(e, r, w_e, w_r, lam) / lengths).square().mean(-1)
+
+
+def penalty_of_mean(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
+    """The form of the authors' code: J averaged over batch and heads before its square, tr(W_eᵀ W_r) not per token.
+
+    Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets the same value.
+    """
+    per_head = coupling(w_e, w_r) - explained(e, r, lam) / lengths
+    return per_head.mean((-2, -1)).square().unsqueeze(-1).expand(per_head.shape[:-1])
+
+
+def singular_triplets(phi_q: Tensor, phi_k: Tensor, rank: int) -> SingularTriplets:
+    """Exact KSVD by dense SVD of K_att = φ_q φ_kᵀ: W_e = φ_kᵀ H_r, W_r = φ_qᵀ H_e (eqs. 10, 13).
+
+    Args:
+        phi_q, phi_k: explicit features ``(..., N, d)``.
+        rank: s, at most the rank of K_att.
+
+    Returns:
+        w_e, w_r ``(..., d, s)``, values ``(..., s)`` descending, h_e, h_r ``(..., N, s)``.
+    """
+    h_e, values, h_r = torch.linalg.svd(phi_q @ phi_k.mT, full_matrices=False)
+    h_e, values, h_r = h_e[..., :rank], values[..., :rank], h_r.mT[..., :rank]
+    return SingularTriplets(phi_k.mT @ h_r, phi_q.mT @ h_e, values, h_e, h_r)
+
+
+def _norm(x: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.where(norm > 0, 1.0)

@@ -1,0 +1,217 @@
+"""Guides: families of variational distributions over the latent sites of a model, built without data."""
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+import pyro
+import pyro.distributions as dist
+import torch
+import torch.nn.functional as F
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoGuide
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import register_kl, transform_to
+
+from probattn.attention.base import ProbabilisticAttention
+
+Family = Callable[[dist.TorchDistribution], PyroModule]
+'''A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution.'''
+
+
+class Full(PyroModule):
+    """Gaussian with mean m and S = L Lᵀ over the last dimension of the site, one each per output (paper, eq. 17).
+
+    Args:
+        prior: the site's prior, which gives shape and initial scale: m is a draw from it, L a share of its scale.
+        init_scale: that share.
+    """
+
+    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(prior.sample())
+        tril = torch.diag_embed(init_scale * _stddev(prior))
+        self.raw_tril = nn.Parameter(transform_to(constraints.softplus_lower_cholesky).inv(tril))
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """L, lower-triangular with positive diagonal, ``(*event, event[-1])``."""
+        return transform_to(constraints.softplus_lower_cholesky)(self.raw_tril)
+
+    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+        """q(u)."""
+        return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril).to_event(self.loc.dim() - 1)
+
+
+class Diagonal(PyroModule):
+    """Gaussian with independent components.
+
+    Args:
+        prior: the site's prior, which gives shape and initial scale.
+        init_scale: initial standard deviation as a share of the prior's.
+    """
+
+    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(prior.sample())
+        self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * _stddev(prior)))
+
+    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+        """q(u)."""
+        return dist.Normal(self.loc, F.softplus(self.raw_scale)).to_event(self.loc.dim())
+
+
+class LowRank(PyroModule):
+    """Gaussian with covariance D + V Vᵀ over the last dimension of the site.
+
+    Args:
+        prior: the site's prior, which gives shape and initial scale.
+        rank: columns of V, by default the rounded root of the last dimension.
+        init_scale: initial standard deviation as a share of the prior's, half its variance from D and half from V.
+    """
+
+    def __init__(
+        self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1
+    ) -> None:
+        super().__init__()
+        size = prior.event_shape[-1]
+        rank = rank or max(1, round(size**0.5))
+        scale = init_scale * _stddev(prior) / 2**0.5
+        self.loc = nn.Parameter(prior.sample())
+        self.raw_scale = nn.Parameter(_softplus_inverse(scale))
+        self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
+
+    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+        """q(u)."""
+        diagonal = F.softplus(self.raw_scale).square()
+        return dist.LowRankMultivariateNormal(self.loc, self.factor, diagonal).to_event(self.loc.dim() - 1)
+
+
+class Delta(PyroModule):
+    """A point mass on v = Λ⁻¹ u, so that the objective is the posterior density of v.
+
+    A point mass on u itself would gain without bound from a learned Λ that runs to 0, since the function values
+    depend on Λ⁻¹ u alone.
+
+    Args:
+        prior: the site's prior, which gives shape and scale.
+    """
+
+    def __init__(self, prior: dist.TorchDistribution) -> None:
+        super().__init__()
+        self.whitened = nn.Parameter(prior.sample() / _stddev(prior))
+
+    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+        """The point mass at Λ v, with the log density of the change of variables."""
+        scale = prior.stddev
+        return PointMass(scale * self.whitened, log_density=-scale.log().sum(), event_dim=scale.dim())
+
+
+class PointMass(dist.Delta):
+    """A ``Delta`` whose KL counts its log density, as its samples do under ``Trace_ELBO``."""
+
+
+@register_kl(PointMass, dist.Distribution)
+def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
+    return q.log_density - p.log_prob(q.v)
+
+
+FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}
+
+
+class Guide(PyroModule):
+    """Mean-field guide over sites: each has a module of its family, at the site's path inside the guide.
+
+    Built by :func:`for_model`. It holds the model without registering it, to read the priors' present scale.
+    """
+
+    def __init__(self, model: nn.Module, families: Mapping[str, Family]) -> None:
+        super().__init__()
+        self._model = (model,)
+        for site, prior in latent_sites(model):
+            *containers, name = site.split(".")
+            parent = self
+            for container in containers:
+                if container not in dict(parent.named_children()):
+                    setattr(parent, container, PyroModule())
+                parent = getattr(parent, container)
+            setattr(parent, name, families[site](prior))
+
+    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Draws every site; the arguments are the model's and are not used."""
+        return {
+            site: pyro.sample(site, self.get_submodule(site)(prior)) for site, prior in latent_sites(self._model[0])
+        }
+
+
+def for_model(
+    model: nn.Module, family: str | Family = "full", *, overrides: Mapping[str, str | Family] | None = None
+) -> Guide:
+    """A guide for every latent site of a model's attention layers.
+
+    Args:
+        model: a module that holds layers of this library (or is one).
+        family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable.
+        overrides: families by pattern of site names (``"*.6.*"``); the last that matches counts.
+
+    Raises:
+        ValueError: an unknown family, or a pattern that matches no site.
+    """
+    overrides = overrides or {}
+    sites = [site for site, _ in latent_sites(model)]
+    for pattern in overrides:
+        if not any(fnmatchcase(site, pattern) for site in sites):
+            raise ValueError(f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}")
+    chosen = {site: _family(family) for site in sites}
+    for pattern, other in overrides.items():
+        chosen.update({site: _family(other) for site in sites if fnmatchcase(site, pattern)})
+    return Guide(model, chosen)
+
+
+def latent_sites(model: nn.Module) -> Iterator[tuple[str, dist.TorchDistribution]]:
+    """Names and present priors of a model's latent sites, in the order of its modules.
+
+    Raises:
+        ValueError: a layer whose sites would not be named by its path, since a container above it is a plain module.
+    """
+    for path, layer in model.named_modules():
+        if not isinstance(layer, ProbabilisticAttention):
+            continue
+        if layer._pyro_name != path:
+            raise ValueError(
+                f"the sites of the layer at {path!r} would be called {layer._pyro_name!r}: a module above it is no "
+                "PyroModule. Build containers as PyroModule[nn.Sequential](...), or call "
+                "pyro.nn.module.to_pyro_module_(network) once"
+            )
+        for name, prior in layer.sites().items():
+            yield f"{path}.{name}" if path else name, prior
+
+
+def materialise(guide: nn.Module, batch: tuple) -> None:
+    """Creates the parameters of an AutoGuide by one run, before an optimiser, DDP or a checkpoint needs them.
+
+    Guides of this library have theirs from construction; for them this does nothing.
+
+    Args:
+        guide: any guide.
+        batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
+    """
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+        with torch.no_grad():
+            guide(*batch)
+
+
+def _family(family: str | Family) -> Family:
+    if callable(family):
+        return family
+    if family not in FAMILIES:
+        raise ValueError(f"unknown guide family {family!r}; known: {', '.join(FAMILIES)}, or give a callable")
+    return FAMILIES[family]
+
+
+def _stddev(prior: dist.TorchDistribution) -> Tensor:
+    return prior.stddev.detach()
+
+
+def _softplus_inverse(x: Tensor) -> Tensor:
+    return x + (-torch.expm1(-x)).log()

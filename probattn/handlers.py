@@ -1,0 +1,133 @@
+"""Effect handlers: how many posterior draws there are, and which sites belong to one example.
+
+The batch shape of a site is right-aligned with the batch of examples: ``()`` is one shared draw, ``(batch,)`` a draw
+per example, ``(S, 1)`` S draws for prediction. Layers only broadcast.
+"""
+
+from typing import Literal
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import ExpandedDistribution
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor
+from torch.distributions import kl_divergence, register_kl
+
+
+class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+    """Gives each global latent site many draws at once, around model *and* guide.
+
+    ``draws("example")`` makes one draw per example: the expected ELBO and gradient of one shared draw with far less
+    gradient noise. ``draws(S)`` makes S coherent draws, which appear as a new dimension left of the batch, so that
+    the layers below the first stochastic one run once. Both nest: ``draws("example")`` around ``draws(S)`` makes S
+    particles per example. Log densities are scaled so that the KL counts once and all draws are averaged.
+
+    >>> with draws("example"):
+    ...     loss = elbo(model, guide)(x, y)  # doctest: +SKIP
+
+    Args:
+        number: the number of draws, or ``"example"``.
+
+    Raises:
+        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which alone know the batch.
+    """
+
+    def __init__(self, number: int | Literal["example"]) -> None:
+        super().__init__()
+        if number != "example" and (isinstance(number, (str, bool)) or number < 1):
+            raise ValueError(f'draws takes a positive number or "example", got {number!r}')
+        self.number = number
+
+    def _pyro_sample(self, msg: Message) -> None:
+        fn = msg["fn"]
+        if not isinstance(fn, dist.torch_distribution.TorchDistributionMixin):
+            return
+        dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
+        if is_global_latent(msg):
+            batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
+            if batch_shape != fn.batch_shape:
+                msg["fn"] = ExpandedDistribution(fn, batch_shape)
+        elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
+            return
+        frame = CondIndepStackFrame(f"draws_{dim}", dim=dim, size=size, counter=0)
+        msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
+        msg["scale"] = msg["scale"] / size
+
+    def _batch_size(self) -> int:
+        """Batch size of the program being run, which the innermost enclosing trace has recorded."""
+        above = _PYRO_STACK[_PYRO_STACK.index(self) + 1 :]
+        for handler in above:
+            if isinstance(handler, TraceMessenger) and "_INPUT" in handler.trace.nodes:
+                inputs = handler.trace.nodes["_INPUT"]
+                for value in (*inputs["args"], *inputs["kwargs"].values()):
+                    if isinstance(value, Tensor) and value.dim() > 0:
+                        return value.shape[0]
+        raise ValueError(
+            'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
+            "with the batch as its first tensor, or use draws(number)"
+        )
+
+
+class local_sites(Messenger):  # noqa: N801
+    """Marks the sites with ``infer={"local": True}`` as one per example of a batch that stands for the data set.
+
+    They get the data plate (dimension −1) and the scale ``num_data / batch``; global sites pass untouched.
+
+    Args:
+        batch: number of examples in the batch.
+        num_data: number of examples in the data set.
+    """
+
+    def __init__(self, *, batch: int, num_data: int) -> None:
+        super().__init__()
+        self.frame = CondIndepStackFrame("data", dim=-1, size=batch, counter=0, full_size=num_data)
+        self.factor = num_data / batch
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["infer"].get("local"):
+            msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
+            msg["scale"] = msg["scale"] * self.factor
+
+
+class kl_weight(Messenger):  # noqa: N801
+    """Scales the global latent sites, around model *and* guide: weight 1 is the ELBO (20), 0 drops the KL.
+
+    Args:
+        weight: factor on log p(u) and log q(u).
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if is_global_latent(msg):
+            msg["scale"] = msg["scale"] * self.weight
+
+
+class at_mean(Messenger):
+    """Puts every global latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_draws=1)``."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if is_global_latent(msg) and not msg["done"]:
+            fn = msg["fn"]
+            msg["value"] = fn.mean.expand(fn.batch_shape + fn.event_shape)
+            msg["done"] = True
+
+
+def is_global_latent(msg: Message) -> bool:
+    """Whether a message or trace node is a latent sample site that the whole data set shares."""
+    return (
+        msg["type"] == "sample"
+        and not msg["is_observed"]
+        and not msg["infer"].get("local")
+        and isinstance(msg["fn"], dist.torch_distribution.TorchDistributionMixin)
+    )
+
+
+@register_kl(ExpandedDistribution, ExpandedDistribution)
+def _kl_expanded(q: ExpandedDistribution, p: ExpandedDistribution) -> Tensor:
+    return kl_divergence(q.base_dist, p.base_dist).expand(q.batch_shape)
