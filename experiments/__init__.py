@@ -1,0 +1,1 @@
+"""Data sets, presets, the `probattn` command, reports and benchmarks."""

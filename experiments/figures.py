@@ -89,7 +89,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     figure = Figure(figsize=(9.6, 1.1 + 0.34 * len(sites)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     rows = np.arange(len(sites))
-    density = np.array([ratio(row["kl"], row["size"]) for row in sites])
+    density = np.array([ratio(row["kl"], 1) for row in sites])
     spread = np.array([ratio(row["posterior_std"], row["prior_std"]) for row in sites])
     for ax, widths, colour in ((left, density, BLUE), (right, spread, SKY)):
         plain(ax)
@@ -137,7 +137,7 @@ def ratio(above: float, below: float) -> float:
 
 
 def short(path: str, limit: int = 30) -> str:
-    """Shorten a path or a name to `limit` characters by its middle, and spell it so that it is drawn as it is.
+    """Shorten a path or a name to `limit` characters by its middle, spelled so that it is drawn as it is.
 
     Beginning and end say the most. A $ would start a formula, and a legend hides what starts with _.
     """

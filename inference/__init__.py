@@ -5,6 +5,7 @@ from probattn.inference.checkpoint import CheckpointError, load, save
 from probattn.inference.diagnosis import NonFiniteError
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.options import TrainOptions
+from probattn.inference.posterior import attention_spectra, posterior_summary, posterior_variants
 from probattn.inference.prediction import Prediction, predict
 from probattn.inference.training import History, fit
 
@@ -16,9 +17,12 @@ __all__ = [
     "TraceMeanField_ELBO",
     "Trace_ELBO",
     "TrainOptions",
+    "attention_spectra",
     "fit",
     "load",
     "metrics",
+    "posterior_summary",
+    "posterior_variants",
     "predict",
     "save",
 ]

@@ -9,7 +9,7 @@ class NonFiniteError(ArithmeticError):
 
 
 def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
-    """Names the first thing that holds a NaN or Inf: the batch's rows, else a parameter, else a site; None where all is finite.
+    """Names the first thing that holds a NaN or Inf: rows of the batch, else a parameter, else a site; None if none does.
 
     Args:
         batch: ``(x, y)`` or ``(x, y, mask)``.

@@ -56,5 +56,5 @@ def resolve(prior: Prior | str | None) -> Prior:
     if callable(prior):
         return prior
     if prior not in PRIORS:
-        raise ValueError(f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or give a callable scale -> Distribution")
+        raise ValueError(f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> Distribution")
     return PRIORS[prior]

@@ -61,9 +61,7 @@ def test_crop_flip_crops_then_flips():
     assert not torch.equal(random_crop(images, padding=2, generator=seeded()), expected)
 
 
-@pytest.mark.parametrize(
-    "augment", [lambda x, generator: random_crop(x, padding=2, generator=generator), random_flip]
-)
+@pytest.mark.parametrize("augment", [lambda x, generator: random_crop(x, padding=2, generator=generator), random_flip])
 def test_generator_state_fixes_the_result_and_the_global_generator_is_left_alone(augment):
     images, generator = noise(32, 1, 5, 5), seeded()
     kept, state, elsewhere = images.clone(), generator.get_state(), torch.get_rng_state()

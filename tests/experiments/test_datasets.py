@@ -2,6 +2,7 @@ import os
 import pickle
 import sys
 from urllib.error import URLError
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -99,9 +100,7 @@ def root(tmp_path):
 def decoded(monkeypatch):
     """The folders that were decoded, in order."""
     calls, decode = [], datasets._decode
-    monkeypatch.setattr(
-        datasets, "_decode", lambda folder, names: calls.append(folder.name) or decode(folder, names)
-    )
+    monkeypatch.setattr(datasets, "_decode", lambda folder, names: calls.append(folder.name) or decode(folder, names))
     return calls
 
 
@@ -145,9 +144,7 @@ class TestDigits:
 
 
 class TestCuts:
-    LABELS = torch.arange(4).repeat_interleave(torch.tensor([50, 50, 7, 1]))[
-        torch.randperm(108, generator=seeded())
-    ]
+    LABELS = torch.arange(4).repeat_interleave(torch.tensor([50, 50, 7, 1]))[torch.randperm(108, generator=seeded())]
 
     def test_every_prefix_holds_the_classes_in_proportion(self):
         labels = torch.arange(7).repeat(9)
@@ -192,16 +189,12 @@ def test_channel_statistics_are_those_of_the_scaled_pixels():
     scaled = images.double() / 255
     mean, std = channel_statistics(images)
     torch.testing.assert_close(torch.tensor(mean).double(), scaled.mean((0, 2, 3)), atol=1e-6, rtol=0)
-    torch.testing.assert_close(
-        torch.tensor(std).double(), scaled.std((0, 2, 3), unbiased=False), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(torch.tensor(std).double(), scaled.std((0, 2, 3), unbiased=False), atol=1e-6, rtol=0)
 
 
 class TestImages:
     def test_tensors_of_another_kind_are_refused(self):
-        with pytest.raises(
-            ValueError, match=r"images must be uint8 \(n, C, H, W\), got torch.float32 \(2, 1, 3, 3\)"
-        ):
+        with pytest.raises(ValueError, match=r"images must be uint8 \(n, C, H, W\), got torch.float32 \(2, 1, 3, 3\)"):
             Images(torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.long))
         with pytest.raises(ValueError, match=r"labels must be int64 \(2,\), got torch.int64 \(3,\)"):
             Images(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.long))
@@ -274,9 +267,7 @@ class TestLoad:
         assert decoded == ["train", "test"]
 
     def test_download_where_there_is_a_network(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(
-            CIFAR10, "download", lambda self: self._check_integrity() or write_batches(tmp_path)
-        )
+        monkeypatch.setattr(CIFAR10, "download", lambda self: self._check_integrity() or write_batches(tmp_path))
         assert len(load("cifar10", root=tmp_path).test) == 10 * TEST
 
     @pytest.mark.parametrize(
@@ -456,9 +447,7 @@ class TestErrors:
         (root / "cifar10-jpeg" / "train" / "cat" / "0003.png").unlink()
         message = self.fails(root)
         assert message.startswith(f"{root / 'cifar10-jpeg'} is not a complete CIFAR-10: ")
-        assert (
-            "train/ holds 199 images in 10 classes, expected 200 in 10, 20 a class (found: cat 19)" in message
-        )
+        assert "train/ holds 199 images in 10 classes, expected 200 in 10, 20 a class (found: cat 19)" in message
         assert "test/" not in message
         assert "Unpack it there again" in message
         assert "--data" in message
@@ -502,6 +491,14 @@ class TestErrors:
         path.write_bytes(whole[: round(keep * len(whole))])
         assert f"cannot decode {path}: " in self.fails(tmp_path)
         assert not (tmp_path / ".probattn-cache").exists()
+
+    @pytest.mark.parametrize(
+        "chunk", [b"\0\0\0\0I?ND", b"\0\0\0\1IHDR\0" + crc32(b"IHDR\0").to_bytes(4)], ids=["type", "length"]
+    )
+    def test_an_image_with_a_broken_chunk_is_named(self, root, chunk):
+        path = root / "cifar10-jpeg" / "test" / "frog" / "0001.png"
+        path.write_bytes(path.read_bytes().replace(b"\0\0\0\0IEND", chunk))
+        assert f"cannot decode {path}: " in self.fails(root)
 
     @pytest.mark.parametrize(
         ("mode", "size", "found"),

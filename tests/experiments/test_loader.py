@@ -35,9 +35,7 @@ def pixels(x):
 
 def test_batches_are_torchvisions_normalisation_in_the_order_of_the_data():
     data = noise()
-    expected = torch.stack(
-        [tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images]
-    )
+    expected = torch.stack([tv.normalize(tv.to_dtype(i, torch.float32, scale=True), MEAN, STD) for i in data.images])
     x, y = epoch(loader(data))
     assert x.dtype == torch.float32
     torch.testing.assert_close(x, expected)
@@ -82,19 +80,13 @@ def test_augmented_images_are_zero_padded_crops_made_before_normalisation():
     for found, label in zip(pixels(x), y, strict=True):
         padded = tv.pad(data.images[label], [1])
         crops = {(top, left): tv.crop(padded, top, left, 5, 5) for top in range(3) for left in range(3)}
-        flips = {
-            (*at, flip): crop.flip(-1) if flip else crop
-            for at, crop in crops.items()
-            for flip in (False, True)
-        }
+        flips = {(*at, flip): crop.flip(-1) if flip else crop for at, crop in crops.items() for flip in (False, True)}
         (match,) = [offset for offset, image in flips.items() if torch.equal(image, found)]
         seen.add(match)
     assert len(seen) > 5
 
 
-@pytest.mark.parametrize(
-    "options", [{"shuffle": True}, {"augment": True}, {"shuffle": True, "augment": True}]
-)
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"augment": True}, {"shuffle": True, "augment": True}])
 def test_state_at_the_start_fixes_the_epoch(options):
     batches = loader(generator=seeded(), **options)
     elsewhere = torch.get_rng_state()
@@ -142,8 +134,7 @@ def test_to_moves_everything_but_the_generator():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_the_device_does_not_change_the_epoch():
     on_cpu, on_gpu = (
-        epoch(loader(shuffle=True, augment=True, generator=seeded(), device=device))
-        for device in ("cpu", "cuda")
+        epoch(loader(shuffle=True, augment=True, generator=seeded(), device=device)) for device in ("cpu", "cuda")
     )
     torch.testing.assert_close(on_gpu[0].cpu(), on_cpu[0])
     assert torch.equal(on_gpu[1].cpu(), on_cpu[1])

@@ -27,6 +27,8 @@ def evidence(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
         probs.argmax(-1),
         torch.randint(0, classes, (n,), generator=generator),
     )
+    if n:
+        labels[0] = (probs[0].argmax() + 1) % classes  # at least one wrong answer
     ramp = torch.arange(n, dtype=torch.uint8)[:, None, None, None]
     given = {
         "name": name,
@@ -331,7 +333,7 @@ def test_names_are_drawn_as_they_are():
 
 def run_with(name, **changed):
     base = {"accuracy": 0.5, "aurc": 0.04, "auroc": 0.8, "fpr95": 0.6, "ece": 0.1, "nll": 0.9, "brier": 0.3}
-    return evidence(name, metrics=base | changed)
+    return evidence(name, n=4, metrics=base | changed)
 
 
 def test_html_table_has_scales_arrows_and_the_best_in_bold(tmp_path):

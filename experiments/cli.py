@@ -1,0 +1,145 @@
+"""The ``probattn`` command."""
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+app = typer.Typer(
+    help="Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+bench_app = typer.Typer(help="Measure cost, as ratios within one run.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+Data = Annotated[Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
+
+
+@app.command()
+def train(
+    preset: Annotated[str, typer.Argument(help="One of `probattn presets`.")],
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/PRESET.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train a preset; stop it at any moment and go on with --resume."""
+    from probattn.experiments import presets, runs
+
+    settings = presets.preset(preset).with_changes(set_ or ())
+    folder = out or Path("runs") / preset
+    history = runs.train(settings, folder, name=preset, root=data, resume=resume)
+    monitor = settings.train.monitor
+    console.print(
+        f"best epoch {history.best_epoch} of {len(history.epochs)}, valid {monitor} {history.best_value:.4f}; "
+        f"next: probattn evaluate {folder}",
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    data: Data = None,
+    num_draws: Annotated[int | None, typer.Option(min=1, help="Posterior draws; default train.num_draws.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the posterior draws.")] = 0,
+) -> None:
+    """Evaluate a run on its test data: table, metrics.json, figures/ and report.html."""
+    from probattn.experiments import report, runs
+
+    evidence = runs.evaluate(run, root=data, num_draws=num_draws, seed=seed)
+    console.print(report.table([evidence]))
+    report.save_figures(run / "figures", evidence)
+    report.write(run / "report.html", [evidence], title=f"probattn: {evidence.name}")
+    console.print(f"report: {run / 'report.html'}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
+    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run.")] = 40,
+) -> None:
+    """Train KEP-SVGP and its softmax twin on digits and compare them in a table and an HTML report."""
+    from probattn.experiments import presets, report, runs
+
+    evidences = []
+    for name in ("digits/softmax", "digits/kep-svgp"):
+        folder = out / name.partition("/")[2]
+        settings = presets.preset(name).with_changes([f"train.epochs={epochs}"])
+        console.print(f"[bold]{name}[/bold]")
+        runs.train(settings, folder, name=name, resume=True)
+        evidences.append(runs.evaluate(folder))
+    console.print(report.table(evidences))
+    report.write(out / "report.html", evidences, title="probattn demo: handwritten digits")
+    console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+
+
+@app.command()
+def presets() -> None:
+    """List the presets."""
+    from probattn.experiments.presets import PRESETS
+
+    table = Table("preset", "data", "network", "layer", "epochs")
+    for name, settings in PRESETS.items():
+        network, layer = settings.network, settings.layer
+        where = f", last {layer.last}" if layer.last else ""
+        shape = f"{network.depth} × {network.dim}, {network.heads} heads"
+        table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", str(settings.train.epochs))
+    console.print(table)
+
+
+@bench_app.command("layers")
+def bench_layers(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")] = 11, json: Json = None
+) -> None:
+    """Forward and backward of the layers, relative to scaled-dot-product attention in the same run."""
+    from probattn.experiments import bench
+
+    _show(bench.layers(repeats=repeats), json)
+
+
+@bench_app.command("predict")
+def bench_predict(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")] = 7, json: Json = None
+) -> None:
+    """Ten-draw prediction and the training step of the 7-layer ViT, relative to the softmax ViT."""
+    from probattn.experiments import bench
+
+    _show(bench.prediction(repeats=repeats), json)
+
+
+def _show(result: dict, json: Path | None) -> None:
+    from probattn.experiments.runs import write_json
+
+    table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])
+    for row in result["rows"]:
+        table.add_row(row["case"], f"{row['ms']:.1f}", row["baseline"], f"{row['ratio']:.3f}")
+    console.print(table)
+    console.print(", ".join(f"{key} {value}" for key, value in result["environment"].items()))
+    if json is not None:
+        write_json(json, result)
+
+
+def main() -> None:
+    """Runs the command; errors that a user can mend are one message, not a traceback."""
+    from probattn.experiments.datasets import DatasetError
+    from probattn.experiments.settings import SettingsError
+    from probattn.inference import CheckpointError, NonFiniteError
+
+    try:
+        app()
+    except (SettingsError, DatasetError, CheckpointError, NonFiniteError, FileExistsError, ValueError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("stopped; go on with --resume")
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True).print(f"[bold red]error:[/bold red] {message}", highlight=False, soft_wrap=True)
+    raise SystemExit(1)

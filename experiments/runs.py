@@ -1,0 +1,212 @@
+"""One run in one folder: build it from its settings, train it, evaluate it."""
+
+import json
+import os
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from probattn import guides
+from probattn.experiments.datasets import ImageDataset, load
+from probattn.experiments.loader import ImageLoader
+from probattn.experiments.report import Evidence
+from probattn.experiments.settings import Settings, SettingsError, from_dict
+from probattn.inference import (
+    History,
+    attention_spectra,
+    fit,
+    metrics,
+    posterior_summary,
+    posterior_variants,
+    predict,
+)
+from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.checkpoint import load as load_checkpoint
+from probattn.inference.logs import read_log
+from probattn.models import Classifier, ViT, last
+
+SPECTRUM_EXAMPLES = 256
+
+
+class Loaders(NamedTuple):
+    """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
+
+    train: ImageLoader
+    valid: ImageLoader
+    test: ImageLoader
+
+
+def build(settings: Settings, dataset: ImageDataset) -> tuple[Classifier, guides.Guide]:
+    """Model and guide of a run, initialised from ``train.seed``."""
+    if settings.train.seed is not None:
+        torch.manual_seed(settings.train.seed)
+    network, layer = settings.network, settings.layer
+    channels, size = dataset.train.images.shape[1:3]
+    factory = layer.factory((size // network.patch_size) ** 2)
+    vit = ViT(
+        image_size=size,
+        channels=channels,
+        classes=len(dataset.classes),
+        attention=last(layer.last, factory, of=network.depth),
+        **asdict(network),
+    )
+    model = Classifier(vit, num_data=len(dataset.train))
+    return model, guides.for_model(model, layer.guide)
+
+
+def loaders(settings: Settings, dataset: ImageDataset, *, device: str) -> Loaders:
+    """Loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device."""
+    common = {"batch_size": settings.data.batch_size, "mean": dataset.mean, "std": dataset.std, "device": device}
+    generator = torch.Generator().manual_seed(settings.train.seed or 0)
+    train = ImageLoader(dataset.train, shuffle=True, augment=dataset.augment, generator=generator, **common)
+    return Loaders(train, ImageLoader(dataset.valid, **common), ImageLoader(dataset.test, **common))
+
+
+def train(
+    settings: Settings, out: Path, *, name: str, root: Path | None = None, resume: bool = False, progress: bool = True
+) -> History:
+    """Trains a run into its folder.
+
+    Args:
+        settings: of the run.
+        out: its folder, which gets ``settings.json``, the checkpoints and logs of ``fit``.
+        name: the preset's name, for the report.
+        root: where data sets lie.
+        resume: go on with a run that was stopped.
+        progress: show the progress.
+
+    Raises:
+        FileExistsError: the folder holds a run and ``resume`` is False.
+        SettingsError: it holds a run of other settings.
+    """
+    _claim(out, settings, name=name, resume=resume)
+    dataset = _dataset(settings, root)
+    model, guide = build(settings, dataset)
+    batches = loaders(settings, dataset, device=_device(settings.train.accelerator))
+    options = asdict(settings.train)
+    return fit(model, guide, batches.train, batches.valid, out=out, resume=resume, progress=progress, **options)
+
+
+def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = None, seed: int = 0) -> Evidence:
+    """Evaluates a run's best epoch on its test data and writes ``metrics.json``.
+
+    Args:
+        folder: the run's folder.
+        root: where data sets lie.
+        num_draws: posterior draws, by default ``train.num_draws``.
+        seed: of the posterior draws.
+
+    Raises:
+        SettingsError, CheckpointError: the folder holds no run, or a damaged one.
+    """
+    settings, name = read_settings(folder)
+    dataset = _dataset(settings, root)
+    model, guide = build(settings, dataset)
+    device = _device(settings.train.accelerator)
+    for module in (model, guide):
+        module.to(device)
+    if not (folder / "best.pt").exists():
+        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; train it first")
+    best = load_checkpoint(folder / "best.pt", model, guide)
+    test = loaders(settings, dataset, device=device).test
+    torch.manual_seed(seed)
+    num_draws = num_draws or settings.train.num_draws
+    prediction = predict(model, guide, test, num_draws=num_draws)
+    values = metrics.evaluate(prediction.probs, prediction.labels)
+    probabilistic = any(True for _ in guide.parameters())
+    records = read_log(folder / "log.jsonl")
+    evidence = Evidence(
+        name=name,
+        command=command(name, settings),
+        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **environment(device)},
+        metrics=values,
+        steps=[record for record in records if record["kind"] == "step"],
+        epochs=[record for record in records if record["kind"] == "epoch"],
+        probs=prediction.probs.cpu(),
+        labels=prediction.labels.cpu(),
+        images=dataset.test.images,
+        classes=dataset.classes,
+        spectra=attention_spectra(model, _examples(test)),
+        posterior=posterior_summary(model, guide) if probabilistic else [],
+        variants=posterior_variants(model, guide, test, num_draws=num_draws) if probabilistic else {},
+    )
+    content = {
+        "run": name,
+        "metrics": values,
+        "variants": evidence.variants,
+        "posterior": evidence.posterior,
+        "best_epoch": best["epoch"],
+        "num_draws": num_draws,
+        "seed": seed,
+        "environment": environment(device),
+    }
+    write_json(folder / "metrics.json", content)
+    return evidence
+
+
+def read_settings(folder: Path) -> tuple[Settings, str]:
+    """Settings and preset name of the run in a folder.
+
+    Raises:
+        SettingsError: no run there, or settings that cannot be read.
+    """
+    path = folder / "settings.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return from_dict(content["settings"]), content["name"]
+    except FileNotFoundError as error:
+        raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def command(name: str, settings: Settings) -> str:
+    """The command that trains a run of these settings."""
+    from probattn.experiments.presets import preset
+
+    defaults = preset(name).flat()
+    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if defaults.get(key) != value]
+    return " ".join(["probattn train", name, *changes])
+
+
+def environment(device: str) -> dict[str, str]:
+    """Versions and hardware of this process, for the record."""
+    hardware = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON beside and renames, NaN as null."""
+    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _claim(out: Path, settings: Settings, *, name: str, resume: bool) -> None:
+    if (out / "settings.json").exists():
+        if not resume:
+            raise FileExistsError(f"{out} holds a run; go on with --resume, or choose another folder with --out")
+        saved = read_settings(out)[0].flat()
+        changed = [f"{k}: {saved.get(k)!r} → {v!r}" for k, v in settings.flat().items() if saved.get(k) != v]
+        if changed:
+            raise SettingsError(f"{out} holds a run of other settings: {'; '.join(changed)}")
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "settings.json", {"name": name, "settings": asdict(settings)})
+
+
+def _dataset(settings: Settings, root: Path | None) -> ImageDataset:
+    return load(settings.data.name, root=root, seed=settings.data.seed, limit=settings.data.limit)
+
+
+def _examples(loader: ImageLoader) -> torch.Tensor:
+    return next(iter(loader))[0][:SPECTRUM_EXAMPLES]
+
+
+def _device(accelerator: str) -> str:
+    return "cuda" if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available() else "cpu"

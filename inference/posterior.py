@@ -1,0 +1,102 @@
+"""Is the posterior alive? What a guide has learned about each site, and what it does to predictions."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from probattn.attention.kep_svgp import KEPSVGPAttention
+from probattn.guides import Guide, latent_sites
+from probattn.handlers import at_mean
+from probattn.inference import metrics
+from probattn.inference.prediction import predict
+
+
+def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) -> list[dict[str, Any]]:
+    """One row a latent site: how far q(u) is from its prior.
+
+    Args:
+        model: the model.
+        guide: a guide of :func:`probattn.guides.for_model`.
+        kl_draws: draws that estimate a KL without closed form.
+
+    Returns:
+        ``site``; ``kl`` in nats; ``size``, its number of scalars; ``prior_std`` and ``posterior_std``, averaged over
+        scalars; ``posterior_mean_rms``, root mean square of the posterior mean.
+    """
+    rows = []
+    with torch.no_grad():
+        for site, prior in latent_sites(model):
+            posterior = guide.get_submodule(site)(prior)
+            try:
+                kl = kl_divergence(posterior, prior)
+            except NotImplementedError:
+                u = posterior.sample((kl_draws,))
+                kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
+            rows.append(
+                {
+                    "site": site,
+                    "kl": kl.sum().item(),
+                    "size": prior.event_shape.numel(),
+                    "prior_std": prior.stddev.mean().item(),
+                    "posterior_std": posterior.stddev.mean().item(),
+                    "posterior_mean_rms": posterior.mean.square().mean().sqrt().item(),
+                }
+            )
+    return rows
+
+
+def posterior_variants(
+    model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int = 10
+) -> dict[str, dict[str, float]]:
+    """Metrics with u at the mean of q, drawn from q, and drawn from the prior.
+
+    A posterior that has collapsed predicts as badly from q as from the prior; one that is a point predicts from q as
+    at the mean.
+
+    Args:
+        model, guide: a classifier and its guide.
+        data: batches ``(x, y)`` or ``(x, y, mask)``.
+        num_draws: draws from q and from the prior.
+    """
+    with at_mean():
+        mean = predict(model, guide, data, num_draws=1)
+    variants = {
+        "at its mean": mean,
+        "drawn from q": predict(model, guide, data, num_draws=num_draws),
+        "drawn from the prior": predict(model, None, data, num_draws=num_draws),
+    }
+    return {name: metrics.evaluate(prediction.probs, prediction.labels) for name, prediction in variants.items()}
+
+
+def attention_spectra(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """The singular spectrum of each KEP-SVGP layer's attention kernel, beside the learned Λ.
+
+    Args:
+        model: the model, run once in evaluation mode.
+        x: a batch of inputs.
+
+    Returns:
+        By the layer's path: singular values of K_att = φ_q φ_kᵀ averaged over examples ``(heads, N)``, and λ
+        ``(heads, rank)``, both descending.
+    """
+    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, KEPSVGPAttention)}
+    spectra: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(path: str, layer: KEPSVGPAttention, inputs: tuple) -> None:
+        phi_q, phi_k = layer.features(inputs[0])
+        values = torch.linalg.svdvals((phi_q @ phi_k.mT).float())
+        spectra[path] = (values.flatten(0, -3).mean(0).cpu(), layer.scale.sort(descending=True).values.cpu())
+
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, inputs, path=path: keep(path, layer, inputs))
+        for path, layer in layers.items()
+    ]
+    try:
+        predict(model, None, x, num_draws=1)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return spectra
