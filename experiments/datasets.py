@@ -252,9 +252,7 @@ def _list_classes(folder: Path) -> dict[str, list[str]]:
     names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     return {
         name: sorted(
-            file
-            for file in os.listdir(folder / name)
-            if file.lower().endswith(_SUFFIXES) and not file.startswith(".")
+            file for file in os.listdir(folder / name) if file.lower().endswith(_SUFFIXES) and not file.startswith(".")
         )
         for name in names
     }

@@ -89,7 +89,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     figure = Figure(figsize=(9.6, 1.1 + 0.34 * len(sites)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     rows = np.arange(len(sites))
-    density = np.array([ratio(row["kl"], 1) for row in sites])
+    density = np.array([ratio(row["kl"], row["size"]) for row in sites])
     spread = np.array([ratio(row["posterior_std"], row["prior_std"]) for row in sites])
     for ax, widths, colour in ((left, density, BLUE), (right, spread, SKY)):
         plain(ax)

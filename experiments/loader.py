@@ -93,10 +93,9 @@ class ImageLoader:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield one epoch."""
+        order = torch.arange(self.num_data)
         if self.shuffle:
             order = torch.randperm(self.num_data, generator=self.generator)
-        else:
-            order = torch.arange(self.num_data)
         for indices in order.to(self.device).split(self.batch_size)[: len(self)]:
             batch = self._data.select(indices)
             pixels = batch.images

@@ -493,12 +493,17 @@ class TestErrors:
         assert not (tmp_path / ".probattn-cache").exists()
 
     @pytest.mark.parametrize(
-        "chunk", [b"\0\0\0\0I?ND", b"\0\0\0\1IHDR\0" + crc32(b"IHDR\0").to_bytes(4)], ids=["type", "length"]
+        ("chunks", "reason"),
+        [
+            (b"\0\0\0\1IHDR\0" + crc32(b"IHDR\0").to_bytes(4), "Truncated IHDR chunk"),
+            (b"\0\0\0\0IDAT\0\0\0\0I?ND", "broken PNG file"),
+        ],
+        ids=["length", "type"],
     )
-    def test_an_image_with_a_broken_chunk_is_named(self, root, chunk):
+    def test_an_image_with_a_broken_chunk_is_named(self, root, chunks, reason):
         path = root / "cifar10-jpeg" / "test" / "frog" / "0001.png"
-        path.write_bytes(path.read_bytes().replace(b"\0\0\0\0IEND", chunk))
-        assert f"cannot decode {path}: " in self.fails(root)
+        path.write_bytes(path.read_bytes()[:33] + chunks)  # what follows the signature and the header
+        assert f"cannot decode {path}: {reason}" in self.fails(root)
 
     @pytest.mark.parametrize(
         ("mode", "size", "found"),

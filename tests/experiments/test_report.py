@@ -39,9 +39,7 @@ def evidence(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
             {"step": t, "epoch": t // 4, "loss": 3.5 - t / 4, "nll": 2.5 - t / 4, "kl/a.u": 1.0, "lr": 0.1}
             for t in range(8)
         ],
-        "epochs": [
-            {"epoch": e, "step": 4, "valid/accuracy": 0.5 + e / 4, "valid/nll": 1 - e / 4} for e in (0, 1)
-        ],
+        "epochs": [{"epoch": e, "step": 4, "valid/accuracy": 0.5 + e / 4, "valid/nll": 1 - e / 4} for e in (0, 1)],
         "probs": probs,
         "labels": labels,
         "images": ramp.expand(n, channels, 5, 5).contiguous(),  # image i is filled with i
@@ -54,9 +52,7 @@ def evidence(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
 
 
 def probabilistic(name="kep-svgp", n=60, **changes):
-    spectra = {
-        "network.blocks.0.attention": (torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), torch.tensor([[4.0, 2]] * 2))
-    }
+    spectra = {"network.blocks.0.attention": (torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), torch.tensor([[4.0, 2]] * 2))}
     rows = [
         {
             "site": "network.blocks.0.attention.u",
@@ -133,15 +129,14 @@ def heights(container):
 
 
 def test_reliability_bars_are_the_accuracies_of_the_bins():
-    confidence = torch.tensor([0.55, 0.58, 0.60, 0.95, 0.97, 1.0])  # bins 8, 8, 9, 14, 14, 14
+    edge = float(np.linspace(0, 1, 16)[9])  # 0.6, belongs to the bin that it opens
+    confidence = torch.tensor([0.55, 0.58, edge, 0.95, 0.97, 1.0], dtype=torch.float64)  # bins 8 8 9 14 14 14
     probs = torch.stack([confidence, 1 - confidence], 1)
     labels = torch.tensor([0, 1, 0, 0, 0, 1])
     top, below = gallery.reliability(probs, labels).axes
     accuracy, gap = top.containers
     assert heights(accuracy) == pytest.approx([1 / 2, 1, 2 / 3])
-    assert [bar.get_x() + bar.get_width() / 2 for bar in accuracy] == pytest.approx(
-        [8.5 / 15, 9.5 / 15, 14.5 / 15]
-    )
+    assert [bar.get_x() + bar.get_width() / 2 for bar in accuracy] == pytest.approx([8.5 / 15, 9.5 / 15, 14.5 / 15])
     assert [bar.get_y() for bar in gap] == pytest.approx([1 / 2, 1, 2 / 3])
     means = [0.565, 0.60, 2.92 / 3]
     assert [bar.get_y() + bar.get_height() for bar in gap] == pytest.approx(means)
@@ -233,9 +228,7 @@ def test_gallery_of_many_classes_shows_the_five_likeliest():
     bars = gallery.gallery(run.images, run.probs, run.labels, run.classes, [7]).axes[1]
     top = run.probs[7].topk(5)
     assert [bar.get_width() for bar in bars.patches] == pytest.approx(top.values.tolist())
-    assert [text.get_text() for text in bars.get_yticklabels()] == [
-        f"class {c}" for c in top.indices.tolist()
-    ]
+    assert [text.get_text() for text in bars.get_yticklabels()] == [f"class {c}" for c in top.indices.tolist()]
 
 
 def test_spectrum_lines_are_the_input():
@@ -468,9 +461,7 @@ def test_save_figures_writes_what_there_is_to_show(tmp_path):
         "most_uncertain",
         "most_confidently_wrong",
     ]
-    assert report.save_figures(tmp_path / "a", evidence(n=6)) == [
-        tmp_path / "a" / f"{key}.png" for key in keys
-    ]
+    assert report.save_figures(tmp_path / "a", evidence(n=6)) == [tmp_path / "a" / f"{key}.png" for key in keys]
     paths = report.save_figures(tmp_path / "b", probabilistic(n=4))
     assert [path.stem for path in paths] == [*keys, "spectrum", "posterior"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -530,9 +521,7 @@ def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
     few = replace(run, labels=torch.cat([(run.labels[:2] + 1) % 4, run.labels[2:]]))
     indices = gallery.most_confidently_wrong(few.probs, few.labels)
     assert sorted(indices) == [0, 1]
-    assert (
-        gallery_indices(gallery.gallery(few.images, few.probs, few.labels, few.classes, indices)) == indices
-    )
+    assert gallery_indices(gallery.gallery(few.images, few.probs, few.labels, few.classes, indices)) == indices
 
 
 def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(tmp_path):
@@ -551,6 +540,10 @@ def test_evidence_that_does_not_fit_together_is_refused(tmp_path):
         replace(evidence(), classes=("a",))
     with pytest.raises(ValueError, match="at least one run"):
         report.write(tmp_path / "r.html", [], title="t")
+
+
+def test_notes_are_escaped_and_keep_numbers_with_their_percent_sign():
+    assert page.note("<b> 5 %") == '<p class="note">&lt;b&gt; 5&nbsp;%</p>'
 
 
 def test_every_metric_of_the_table_is_explained():

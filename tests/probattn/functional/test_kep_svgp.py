@@ -1,0 +1,169 @@
+"""KEP-SVGP's closed forms against brute force, torch.distributions and GPyTorch, in float64 (MATH 1, tests a-f)."""
+
+import gpytorch
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn.functional import kep_svgp, ksvd
+
+N, H, S = 6, 2, 3
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def tril(*shape, seed=0):
+    lower = randn(*shape, shape[-1], seed=seed).tril(-1)
+    return lower + torch.diag_embed(randn(*shape, seed=seed + 1).exp())
+
+
+def linear_map(function, size):
+    """Matrix of a linear function of a vector, column by column."""
+    return torch.stack([function(column).flatten() for column in torch.eye(size, dtype=torch.float64)], dim=-1)
+
+
+def merged(kind, e, r):
+    weights = randn(N, 2 * N, seed=11)
+    merges = {
+        "e": lambda: e,
+        "r": lambda: r,
+        "add": lambda: kep_svgp.merge_add(e, r),
+        "concat": lambda: kep_svgp.merge_tokens(e, r, weights),
+    }
+    return merges[kind]()
+
+
+@pytest.mark.parametrize("kind", ["e", "r", "add", "concat"])
+def test_law_of_the_function_values_is_equation_16(kind):
+    """Exact: F is linear in u, so its covariance is the map's, applied to S of each output."""
+    e, r, lam = randn(H, N, S), randn(H, N, S, seed=1), randn(H, S, seed=2).exp()
+    loc, scale_tril = randn(H, S, S, seed=3), tril(H, S, S, seed=4)
+    scores = merged(kind, e, r)
+    moments = kep_svgp.marginals(scores, lam, loc, scale_tril)
+    assert_close(moments.mean, kep_svgp.function_values(scores, lam, loc).mT)
+    for h in range(H):
+        for d in range(S):
+
+            def of_output(u_d, h=h, d=d):
+                u = torch.zeros(H, S, S, dtype=torch.float64)
+                u[h, d] = u_d
+                return kep_svgp.function_values(scores, lam, u)[h, :, d]
+
+            matrix = linear_map(of_output, S)
+            covariance = scale_tril[h, d] @ scale_tril[h, d].T
+            assert_close(moments.covariance[h, d], matrix @ covariance @ matrix.T)
+            inverse = torch.diag(1 / lam[h])
+            assert_close(moments.mean[h, d], scores[h] @ inverse @ loc[h, d])
+            assert_close(
+                moments.covariance[h, d], scores[h] @ inverse @ covariance @ inverse @ scores[h].T, atol=1e-10, rtol=0
+            )
+
+
+def test_merging_scores_is_merging_function_values():
+    e, r, lam, u = randn(H, N, S), randn(H, N, S, seed=1), randn(H, S, seed=2).exp(), randn(H, S, S, seed=3)
+    f_e, f_r = kep_svgp.function_values(e, lam, u), kep_svgp.function_values(r, lam, u)
+    a, b = randn(N, 4, seed=4), randn(2 * N, 4, seed=5)
+    stacked = torch.cat((f_e, f_r), dim=-2)
+    assert_close(kep_svgp.function_values(kep_svgp.merge_add(e, r), lam, u), f_e + f_r)
+    assert_close(kep_svgp.function_values(kep_svgp.merge_tokens(e, r, a @ b.T), lam, u), (a @ b.T) @ stacked)
+    assert_close(kep_svgp.merge_tokens_lowrank(e, r, a, b), kep_svgp.merge_tokens(e, r, a @ b.T))
+
+
+def test_outputs_draw_independently_and_tokens_together():
+    """One u serves all tokens: a change of u_d moves output d at every token and no other output."""
+    e, lam, u = randn(1, N, S), randn(1, S, seed=1).exp(), randn(1, S, S, seed=2)
+    other = u.clone()
+    other[0, 1] += 1
+    change = kep_svgp.function_values(e, lam, other) - kep_svgp.function_values(e, lam, u)
+    assert change[0, :, [0, 2]].eq(0).all()
+    assert_close(change[0, :, 1], (e[0] / lam[0]).sum(-1))
+
+
+def test_kl_is_that_of_torch_distributions():
+    lam, loc, scale_tril = randn(H, S, seed=2).exp(), randn(H, S, S, seed=3), tril(H, S, S, seed=4)
+    value = kep_svgp.kl_divergence(loc, scale_tril, lam)
+    for h in range(H):
+        prior = MultivariateNormal(torch.zeros(S, dtype=torch.float64), torch.diag(lam[h] ** 2))
+        outputs = [kl_divergence(MultivariateNormal(loc[h, d], scale_tril=scale_tril[h, d]), prior) for d in range(S)]
+        assert_close(value[h], torch.stack(outputs).sum())
+
+
+def test_kl_is_proposition_4_1_written_out():
+    lam, loc, scale_tril = randn(1, S, seed=2).exp(), randn(1, S, S, seed=3), tril(1, S, S, seed=4)
+    precision = torch.diag(lam[0] ** -2)
+    expected = 0.0
+    for d in range(S):
+        s = scale_tril[0, d] @ scale_tril[0, d].T
+        m = loc[0, d]
+        log_ratio = torch.logdet(torch.diag(lam[0] ** 2)) - torch.logdet(s)
+        expected += 0.5 * (torch.trace(precision @ s) + m @ precision @ m + log_ratio - S)
+    assert_close(kep_svgp.kl_divergence(loc, scale_tril, lam)[0], expected)
+
+
+def test_prior_covariance_at_full_rank_is_the_kernel_times_its_transpose():
+    phi_q, phi_k = ksvd.cosine_features(randn(N, 4)), ksvd.cosine_features(randn(N, 4, seed=1))
+    w_e, w_r, values, _, _ = ksvd.singular_triplets(phi_q, phi_k, 4)
+    kernel = phi_q @ phi_k.T
+    zero, prior_tril = torch.zeros(1, 4, 4, dtype=torch.float64), torch.diag(values).expand(1, 4, 4, 4)
+    for scores, expected in ((phi_q @ w_e, kernel @ kernel.T), (phi_k @ w_r, kernel.T @ kernel)):
+        moments = kep_svgp.marginals(scores[None], values[None], zero, prior_tril)
+        assert_close(moments.covariance, expected.expand(1, 4, N, N))
+
+
+class _LinearGP(gpytorch.models.ExactGP):
+    def __init__(self, x, y, likelihood):
+        super().__init__(x, y, likelihood)
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = gpytorch.kernels.LinearKernel()
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+@pytest.mark.filterwarnings("ignore:The input matches the stored training data")
+@pytest.mark.parametrize("kind", ["e", "add"])
+def test_optimal_posterior_is_an_exact_gp_with_a_linear_kernel(kind):
+    """With a Gaussian likelihood the best q(u) gives the GP's posterior of F, and the ELBO its log evidence."""
+    lam, noise, y = randn(S, seed=2).exp(), 0.3, randn(N, seed=5)
+    scores = merged(kind, randn(1, N, S), randn(1, N, S, seed=1))
+    whitened = scores[0] / lam
+    s = torch.linalg.inv(torch.diag(lam**-2) + whitened.T @ whitened / noise)
+    m = s @ whitened.T @ y / noise
+
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    gp = _LinearGP(scores[0], y, likelihood).double()
+    likelihood.noise, gp.covar_module.variance = noise, 1.0
+    gp.train()
+    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, gp)(gp(scores[0]), y) * N
+    gp.eval()
+    with gpytorch.settings.fast_computations(False, False, False):
+        posterior = gp(scores[0])
+
+    scale_tril = torch.linalg.cholesky(s)
+    moments = kep_svgp.marginals(scores, lam[None], m.expand(1, 1, S), scale_tril.expand(1, 1, S, S))
+    assert_close(moments.mean[0, 0], posterior.mean, atol=1e-6, rtol=1e-6)
+    assert_close(moments.covariance[0, 0], posterior.covariance_matrix, atol=1e-6, rtol=1e-6)
+
+    log_likelihood = torch.distributions.Normal(moments.mean[0, 0], noise**0.5).log_prob(y).sum()
+    expected = log_likelihood - 0.5 * moments.covariance[0, 0].trace() / noise
+    kl = kep_svgp.kl_divergence(m.expand(1, 1, S), scale_tril.expand(1, 1, S, S), lam[None])[0]
+    assert_close(expected - kl, evidence, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients():
+    e, r, lam = randn(2, 1, 3, 2), randn(2, 1, 3, 2, seed=1), randn(1, 2, seed=2).exp()
+    loc, scale_tril, weights = randn(1, 2, 2, seed=3), tril(1, 2, 2, seed=4), randn(3, 6, seed=5)
+
+    def function(e, r, lam, loc, scale_tril, weights):
+        scores = kep_svgp.merge_tokens(e, r, weights)
+        moments = kep_svgp.marginals(scores, lam, loc, scale_tril)
+        return (
+            kep_svgp.function_values(scores, lam, loc),
+            *moments,
+            kep_svgp.kl_divergence(loc, scale_tril, lam),
+        )
+
+    assert torch.autograd.gradcheck(function, [t.requires_grad_() for t in (e, r, lam, loc, scale_tril, weights)])

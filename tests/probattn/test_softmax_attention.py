@@ -1,0 +1,92 @@
+"""Softmax attention against loops and torch.nn.MultiheadAttention."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probattn import SoftmaxAttention
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return SoftmaxAttention(12, 3, bias=True).double()
+
+
+def loops(layer, x, mask=None):
+    output = []
+    for b in range(x.shape[0]):
+        query, key, value = layer.query_key_value(x[b]).chunk(3, dim=-1)
+        joined = []
+        for h in range(layer.heads):
+            part = slice(h * layer.head_dim, (h + 1) * layer.head_dim)
+            score = query[:, part] @ key[:, part].T / layer.head_dim**0.5
+            if mask is not None:
+                score[:, ~mask[b]] = -torch.inf
+            joined.append(score.softmax(-1) @ value[:, part])
+        output.append(layer.out(torch.cat(joined, dim=-1)))
+    return torch.stack(output)
+
+
+def test_layer_is_attention_in_loops(layer):
+    x = randn(2, 6, 12)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
+    assert_close(layer(x), loops(layer, x))
+    assert_close(layer(x, mask), loops(layer, x, mask))
+
+
+def test_layer_is_torchs_multihead_attention(layer):
+    reference = torch.nn.MultiheadAttention(12, 3, batch_first=True).double()
+    reference.load_state_dict(
+        {
+            "in_proj_weight": layer.query_key_value.weight,
+            "in_proj_bias": layer.query_key_value.bias,
+            "out_proj.weight": layer.out.weight,
+            "out_proj.bias": layer.out.bias,
+        }
+    )
+    x = randn(2, 6, 12)
+    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    expected, _ = reference(x, x, x, key_padding_mask=~mask, need_weights=False)
+    assert_close(layer(x, mask), expected)
+
+
+def test_padding_changes_no_real_token(layer):
+    x, mask = randn(2, 6, 12), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    other = x.clone()
+    other[1, 4:] *= -30
+    assert_close(layer(other, mask)[mask], layer(x, mask)[mask])
+
+
+def test_draws_pass_through(layer):
+    x, mask = randn(3, 2, 6, 12), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    together = layer(x, mask)
+    for s in range(3):
+        assert_close(together[s], layer(x[s], mask))
+
+
+def test_non_contiguous_one_head_and_batch_of_one():
+    layer = SoftmaxAttention(12, 1).double()
+    x = randn(12, 6, 1).permute(2, 1, 0)
+    assert_close(layer(x), loops(layer, x))
+
+
+def test_gradients(layer):
+    x = randn(1, 3, 12).requires_grad_()
+    mask = torch.tensor([[True, True, False]])
+    assert torch.autograd.gradcheck(lambda x: (layer(x), layer(x, mask)), (x,))
+
+
+def test_it_has_no_latent_sites(layer):
+    assert layer.sites() == {}
+
+
+def test_bad_input_is_named(layer):
+    with pytest.raises(ValueError, match="project x first"):
+        layer(randn(2, 6, 10))
+    with pytest.raises(ValueError, match=r"rows \[0\]"):
+        layer(randn(1, 2, 12), torch.zeros(1, 2).bool())
