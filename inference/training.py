@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn.guides import materialise
+from probattn.guides import materialise, refuse_free_scale
 from probattn.inference.logs import RunLog
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
@@ -64,7 +64,7 @@ def fit(
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         CheckpointError: a damaged checkpoint, or one of another architecture or other options.
         NonFiniteError: a NaN or Inf in data, weights or loss, named; nothing on disk is touched.
-        ValueError: an option out of bounds, or no training data.
+        ValueError: an option out of bounds, no training data, or an ``AutoDelta`` where Λ is learned.
     """
     settings = TrainOptions(**options)
     folder = None if out is None else Path(out)
@@ -75,6 +75,7 @@ def fit(
         raise ValueError("the training loader gives no batch")
     if settings.seed is not None:
         torch.manual_seed(settings.seed)
+    refuse_free_scale(model, guide)
     materialise(guide, tuple(next(iter(train))))
     trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
     if last is not None:

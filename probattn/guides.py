@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from pyro.distributions import constraints
-from pyro.infer.autoguide import AutoGuide
+from pyro.infer.autoguide import AutoDelta, AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import register_kl, transform_to
@@ -199,6 +199,21 @@ def materialise(guide: nn.Module, batch: tuple) -> None:
     if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
         with torch.no_grad():
             guide(*batch)
+
+
+def refuse_free_scale(model: nn.Module, guide: nn.Module) -> None:
+    """Refuses an ``AutoDelta`` where Λ is learned.
+
+    Raises:
+        ValueError: naming the site and what to use.
+    """
+    if isinstance(guide, AutoDelta):
+        for site, prior in latent_sites(model):
+            if prior.stddev.requires_grad:
+                raise ValueError(
+                    f"AutoDelta is a point mass on {site} itself, whose density grows without bound as the learned Λ "
+                    'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
+                )
 
 
 def _family(family: str | Family) -> Family:

@@ -23,7 +23,7 @@ def normal(scale: Tensor) -> dist.TorchDistribution:
 
 
 def laplace(scale: Tensor) -> dist.TorchDistribution:
-    """Laplace(0, λ): heavier tails and a sharper peak than the normal; its KL is sampled."""
+    """Laplace(0, λ): heavier tails and a sharper peak than the normal; its KL is mostly sampled."""
     return dist.Laplace(torch.zeros_like(scale), scale).to_event(scale.dim())
 
 

@@ -1,0 +1,224 @@
+"""Guides: families, swaps with priors, analytic KLs, point masses, AutoGuides."""
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+    init_to_sample,
+)
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn import KEPSVGPAttention, draws, guides, local_sites, priors
+
+AUTO = {
+    "AutoNormal": AutoNormal,
+    "AutoMultivariateNormal": AutoMultivariateNormal,
+    "AutoLowRankMultivariateNormal": AutoLowRankMultivariateNormal,
+    "AutoDelta": AutoDelta,
+}
+ANALYTIC = {
+    *(("normal", family) for family in ("full", "diagonal", "lowrank")),
+    ("laplace", "diagonal"),
+    *((prior, "delta") for prior in priors.PRIORS),
+}
+
+
+class Regression(PyroModule):
+    """Two stochastic layers and a Gaussian likelihood over the mean token."""
+
+    num_data = 40
+
+    def __init__(self, prior="normal", learn_scale=True):
+        super().__init__()
+        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8)
+        self.layers = PyroModule[nn.Sequential](make(8, 2), make(8, 2))
+
+    def forward(self, x, y=None):
+        with local_sites(batch=len(x), num_data=self.num_data):
+            mean = self.layers(x).mean((-2, -1))
+            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
+
+
+@pytest.fixture
+def data():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(10, 5, 8, generator=generator), torch.randn(10, generator=generator)
+
+
+def seeded(make, *args, **options):
+    torch.manual_seed(0)
+    return make(*args, **options)
+
+
+def train(model, guide, data, steps=60):
+    guides.materialise(guide, data)
+    elbo = TraceMeanField_ELBO()(model, guide)
+    optimizer = torch.optim.Adam(elbo.parameters(), lr=0.02)
+    losses, reached = [], set()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with draws("example"):
+            loss = elbo(*data) / model.num_data
+        loss.backward()
+        reached |= {name for name, p in elbo.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+        optimizer.step()
+        losses.append(loss.item())
+    trained = {name for name, p in elbo.named_parameters() if p.requires_grad}
+    return losses, trained - reached
+
+
+@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("prior", priors.PRIORS)
+def test_every_prior_trains_with_every_family(prior, family, data):
+    model = seeded(Regression, prior)
+    guide = guides.for_model(model, family)
+    losses, unreached = train(model, guide, data)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.05
+
+
+@pytest.mark.parametrize("auto", AUTO.values(), ids=AUTO)
+@pytest.mark.parametrize("prior", ["normal", "laplace"])
+def test_pyros_autoguides_work_in_their_place(auto, prior, data):
+    model = seeded(Regression, prior, learn_scale=auto is not AutoDelta)
+    guide = auto(model, init_loc_fn=init_to_sample)
+    losses, unreached = train(model, guide, data)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.05
+
+
+@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("prior", priors.PRIORS)
+def test_which_pairs_have_an_analytic_kl(prior, family):
+    layer = seeded(KEPSVGPAttention, 8, 2, rank=2, prior=prior)
+    present = layer.sites()["u"]
+    posterior = guides.for_model(layer, family).u(present)
+    if (prior, family) not in ANALYTIC:
+        with pytest.raises(NotImplementedError):
+            kl_divergence(posterior, present)
+        return
+    kl = kl_divergence(posterior, present)
+    samples = posterior.sample((50_000,))
+    estimates = posterior.log_prob(samples) - present.log_prob(samples)
+    assert kl.shape == ()
+    assert (kl - estimates.mean()).abs() < 5 * estimates.std() / 50_000**0.5 + 1e-4
+
+
+def test_full_is_a_gaussian_with_its_own_covariance_per_output():
+    layer = seeded(KEPSVGPAttention, 8, 2, rank=3).double()
+    guide = guides.for_model(layer).double()
+    with torch.no_grad():
+        guide.u.raw_tril += torch.randn(2, 3, 3, 3, dtype=torch.float64)
+    posterior = guide.u(layer.sites()["u"])
+    u = torch.randn(2, 3, 3, dtype=torch.float64)
+    expected = 0.0
+    for h in range(2):
+        for d in range(3):
+            covariance = guide.u.scale_tril[h, d] @ guide.u.scale_tril[h, d].T
+            expected += MultivariateNormal(guide.u.loc[h, d], covariance).log_prob(u[h, d])
+    assert_close(posterior.log_prob(u), expected)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
+def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
+    prior = priors.normal(torch.full((2, 400, 3), 2.0))
+    posterior = seeded(guides.FAMILIES[family], prior)(prior)
+    assert posterior.stddev.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.05)
+    assert posterior.mean.std().item() == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("prior", priors.PRIORS)
+def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data):
+    """The loss with a point mass does not depend on Λ through p(u): d loss / d log λ comes from the KSVD term only."""
+    model = seeded(Regression, prior)
+    for layer in model.layers:
+        layer.eta = 0.0
+    guide = guides.for_model(model, "delta")
+    loss = elbo()(model, guide)(*data)
+    loss.backward()
+    for layer in model.layers:
+        assert layer.log_scale.grad.abs().max() < 1e-3 * loss.abs()
+    unit = priors.resolve(prior)(torch.ones(2, 2, 2))
+    whitened = [guide.get_submodule(f"layers.{i}.u").whitened * unit.stddev for i in range(2)]
+    u = {f"layers.{i}.u": v * model.layers[i].scale.unsqueeze(-2) for i, v in enumerate(whitened)}
+    trace = poutine.trace(poutine.condition(model, data=u)).get_trace(*data)
+    trace.compute_log_prob()
+    log_prior = sum(unit.log_prob(v) + unit.stddev.log().sum() for v in whitened)
+    assert_close(loss, -(trace.nodes["y"]["log_prob_sum"] + log_prior), rtol=1e-4, atol=1e-2)
+
+
+def test_overrides_go_by_pattern_and_the_last_match_counts():
+    model = Regression()
+    guide = guides.for_model(model, "full", overrides={"layers.*": "lowrank", "*.1.*": "diagonal"})
+    assert isinstance(guide.layers.get_submodule("0.u"), guides.LowRank)
+    assert isinstance(guide.layers.get_submodule("1.u"), guides.Diagonal)
+    own = guides.for_model(model, lambda prior: guides.Full(prior, init_scale=0.5))
+    prior = model.layers[0].sites()["u"]
+    assert_close(own.layers.get_submodule("0.u")(prior).stddev, 0.5 * prior.stddev)
+
+
+def test_bad_families_and_patterns_are_named():
+    with pytest.raises(ValueError, match="full, diagonal, lowrank, delta"):
+        guides.for_model(Regression(), "gaussian")
+    with pytest.raises(ValueError, match=r"matches no latent site; sites: layers.0.u, layers.1.u"):
+        guides.for_model(Regression(), overrides={"*.7.*": "full"})
+
+
+def test_a_plain_container_is_an_error_not_a_wrong_name():
+    model = PyroModule()
+    model.layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2))
+    with pytest.raises(ValueError, match="'layers.0' would be called ''.*to_pyro_module_"):
+        guides.for_model(model)
+    pyro.nn.module.to_pyro_module_(model)
+    assert set(guides.for_model(model)(None)) == {"layers.0.u"}
+
+
+def test_the_guide_holds_the_model_without_its_parameters():
+    model = Regression()
+    guide = guides.for_model(model)
+    assert {name for name, _ in guide.named_parameters()} == {
+        "layers.0.u.loc",
+        "layers.0.u.raw_tril",
+        "layers.1.u.loc",
+        "layers.1.u.raw_tril",
+    }
+
+
+def test_guide_follows_the_models_present_scale():
+    model = Regression()
+    guide = guides.for_model(model, "delta")
+    before = guide(None)["layers.0.u"]
+    with torch.no_grad():
+        model.layers[0].log_scale += 1.0
+    assert_close(guide(None)["layers.0.u"], before * torch.e)
+
+
+def test_materialise_makes_an_autoguides_parameters_once(data):
+    model = Regression()
+    guide = AutoNormal(model)
+    assert not list(guide.parameters())
+    guides.materialise(guide, data)
+    before = {name: p.clone() for name, p in guide.named_parameters()}
+    assert before
+    guides.materialise(guide, data)
+    assert all(torch.equal(p, before[name]) for name, p in guide.named_parameters())
+
+
+def test_autodelta_with_a_learned_scale_is_refused():
+    guides.refuse_free_scale(Regression(learn_scale=False), AutoDelta(Regression(learn_scale=False)))
+    guides.refuse_free_scale(Regression(), guides.for_model(Regression(), "delta"))
+    with pytest.raises(ValueError, match="learn_scale=False"):
+        guides.refuse_free_scale(Regression(), AutoDelta(Regression()))

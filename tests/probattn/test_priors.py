@@ -1,0 +1,46 @@
+"""Priors: scaled by λ elementwise, with the event of the scale."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probattn import priors
+
+SCALE = torch.tensor([[0.5, 1.0, 2.0], [3.0, 0.1, 0.7]], dtype=torch.float64)
+U = torch.tensor([[0.2, -1.0, 4.0], [1.0, 0.3, -0.6]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("prior", "reference"),
+    [
+        (priors.normal, dist.Normal(torch.zeros_like(SCALE), SCALE)),
+        (priors.laplace, dist.Laplace(torch.zeros_like(SCALE), SCALE)),
+        (priors.student_t(5.0), dist.StudentT(5.0, torch.zeros_like(SCALE), SCALE)),
+    ],
+)
+def test_density_and_spread_are_elementwise(prior, reference):
+    distribution = prior(SCALE)
+    assert (distribution.batch_shape, distribution.event_shape) == ((), (2, 3))
+    assert_close(distribution.log_prob(U), reference.log_prob(U).sum())
+    assert_close(distribution.stddev, reference.stddev.expand(2, 3).double())
+
+
+@pytest.mark.parametrize("prior", priors.PRIORS.values())
+def test_scaling_the_site_and_lambda_changes_the_density_by_the_jacobian(prior):
+    assert_close(prior(3 * SCALE).log_prob(3 * U), prior(SCALE).log_prob(U) - 6 * torch.tensor(3.0).double().log())
+
+
+def test_names_callables_and_the_default_resolve():
+    assert priors.resolve(None) is priors.normal
+    assert priors.resolve("laplace") is priors.laplace
+    own = lambda scale: dist.Normal(0.0, scale).to_event(2)  # noqa: E731
+    assert priors.resolve(own) is own
+    with pytest.raises(ValueError, match="normal, laplace, student_t"):
+        priors.resolve("horseshoe")
+
+
+@pytest.mark.parametrize("df", [2.0, 1.0, float("nan")])
+def test_student_t_needs_a_variance(df):
+    with pytest.raises(ValueError, match="df > 2"):
+        priors.student_t(df)

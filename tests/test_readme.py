@@ -1,0 +1,23 @@
+"""The README's Python runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_readme_code_runs(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 3
+    namespace = {}
+    for block in blocks:
+        exec(block, namespace)
+    assert namespace["history"].epochs[-1]["valid/accuracy"] > 0.6
+    assert "auroc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", ["ARCHITECTURE.md", "LICENSE", "CITATION.cff", "Makefile", ".ci/run"])
+def test_files_that_the_readme_names_exist(path):
+    assert (README.parent / path).is_file()
