@@ -128,7 +128,7 @@ def _show(result: dict, json: Path | None) -> None:
 
 def main() -> None:
     """Runs the command; errors that a user can mend are one message, not a traceback."""
-    from probattn.experiments.datasets import DatasetError
+    from probattn.experiments.images import DatasetError
     from probattn.experiments.settings import SettingsError
     from probattn.inference import CheckpointError, NonFiniteError
 

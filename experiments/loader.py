@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.augment import crop_flip
-from probattn.experiments.datasets import Images
+from probattn.experiments.images import Images
 
 
 class ImageLoader:

@@ -1,7 +1,7 @@
 """Checkpoints: written beside and renamed, read without unpickling, checked whole before a weight is touched."""
 
 import os
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,16 @@ def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> 
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
     content = read(path)
+    restore(content, model, guide, path=path)
+    return content["extra"]
+
+
+def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:
+    """Puts what :func:`read` gave into a model and its guide, all or nothing.
+
+    Raises:
+        CheckpointError: of another architecture, naming the first differences.
+    """
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
     differences = [line for part, module in targets.items() for line in _differences(part, module, content[part])]
     if differences:
@@ -64,7 +74,6 @@ def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> 
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {shown}")
     for part, module in targets.items():
         module.load_state_dict(content[part])
-    return content["extra"]
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -77,8 +86,11 @@ def read(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}")
     try:
+        with zipfile.ZipFile(path) as archive:  # torch.load checks no checksums
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:
         raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a probattn checkpoint")

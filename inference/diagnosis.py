@@ -9,7 +9,7 @@ class NonFiniteError(ArithmeticError):
 
 
 def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
-    """Names the first thing that holds a NaN or Inf: rows of the batch, else a parameter, else a site; None if none does.
+    """Names the first thing that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
 
     Args:
         batch: ``(x, y)`` or ``(x, y, mask)``.

@@ -33,7 +33,7 @@ class RunLog:
         Args:
             kind: ``"step"`` or ``"epoch"``.
             step: training steps so far.
-            values: numbers and strings.
+            values: numbers.
         """
         record = {"kind": kind, "step": step, **values}
         self.records.append(record)

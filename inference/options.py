@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from probattn.inference.metrics import DISPLAY
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
@@ -64,6 +66,7 @@ class TrainOptions:
             "particles": self.particles >= 1,
             "kl_weight": self.kl_weight >= 0,
             "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
+            "monitor": self.monitor in ("log_prob", *DISPLAY),
             "patience": self.patience is None or self.patience >= 1,
             "num_draws": self.num_draws >= 1,
             "precision": self.precision in ("32", "bf16"),

@@ -26,7 +26,7 @@ class Prediction:
         draws: probabilities of each draw ``(S, n, classes)`` where asked for (categorical).
         mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods).
         labels: the labels that came with the inputs, or None.
-        components: the likelihood of each batch, with batch shape ``(S, batch)`` (other likelihoods).
+        components: the likelihood of each batch, with batch shape ``(S, batch)`` (all but one class per example).
     """
 
     probs: Tensor | None = None
@@ -48,13 +48,21 @@ class Prediction:
         return (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``."""
-        if self.probs is not None:
+        """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``.
+
+        Raises:
+            ValueError: labels of another shape.
+        """
+        if not self.components:
             picked = self.probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
             return picked.clamp(min=torch.finfo(picked.dtype).tiny).log()
         sizes = [component.batch_shape[-1] for component in self.components]
-        log_probs = [c.log_prob(part) for c, part in zip(self.components, y.split(sizes), strict=True)]
-        return torch.cat([each.logsumexp(0) - torch.tensor(float(len(each))).log() for each in log_probs])
+        expected = (sum(sizes), *self.components[0].event_shape)
+        if y.shape != expected:
+            raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(y.shape)}")
+        parts = zip(self.components, y.split(sizes), strict=True)
+        log_probs = [component.log_prob(part.to(component.mean.device)) for component, part in parts]
+        return torch.cat([each.logsumexp(0) - math.log(len(each)) for each in log_probs]).to(y.device)
 
 
 def predict(
@@ -82,7 +90,8 @@ def predict(
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
     """
     parts, latents = [], None
-    modes = [(module, module.training) for module in (model, guide) if module is not None]
+    parts_of = {"model": model} if guide is None else {"model": model, "guide": guide}
+    modes = [(module, module.training) for part in parts_of.values() for module in part.modules()]
     device = next(model.parameters()).device
     try:
         for module, _ in modes:

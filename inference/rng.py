@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from probattn.inference.checkpoint import CheckpointError
+
 
 def capture(loader: Any) -> dict[str, Any]:
     """States of PyTorch's generators and of ``loader.generator``, if it has one."""
@@ -16,9 +18,19 @@ def capture(loader: Any) -> dict[str, Any]:
 
 
 def restore(states: dict[str, Any], loader: Any) -> None:
-    """Sets the states that :func:`capture` took."""
+    """Sets the states that :func:`capture` took.
+
+    Raises:
+        CheckpointError: a loader with a generator where the saved one had none, or the other way round.
+    """
+    generator = getattr(loader, "generator", None)
+    if (generator is None) != (states["loader"] is None):
+        raise CheckpointError(
+            "cannot resume exactly: the training loader had "
+            f"{'no' if states['loader'] is None else 'a'} generator and now has {'none' if generator is None else 'one'}"
+        )
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
-    if states["loader"] is not None:
-        loader.generator.set_state(states["loader"])
+    if generator is not None:
+        generator.set_state(states["loader"])

@@ -22,8 +22,6 @@ from probattn.inference.progress import TrainProgress
 from probattn.inference.schedule import annealed, warmup_cosine
 from probattn.inference.validation import is_better, validate
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
-
 
 class Trainer:
     """The state of a run behind :func:`~probattn.inference.fit`, whose arguments these are."""
@@ -54,21 +52,21 @@ class Trainer:
         self.scheduler = warmup_cosine(
             optimizer, steps=settings.epochs * steps, warmup=warmup, min_lr=settings.min_lr
         )
-        self.fabric = Fabric(
-            accelerator=settings.accelerator, devices=settings.devices, precision=PRECISIONS[settings.precision]
-        )
+        self.fabric = Fabric(accelerator=settings.accelerator, devices=settings.devices)
         self.module, self.optimizer = self.fabric.setup(self.elbo(model, guide), optimizer)
 
     def resume(self) -> None:
         """Goes back to the end of the last finished epoch, as ``last.pt`` holds it."""
         path = self.folder / "last.pt"
-        state = checkpoint.load(path, self.model, self.guide)
+        content = checkpoint.read(path)
+        state = content["extra"]
         differences = self.settings.differences(state["options"])
         if differences:
             raise checkpoint.CheckpointError(
                 f"{path} was trained with other options; resume with the same, or choose another folder:\n  "
                 + "\n  ".join(differences)
             )
+        checkpoint.restore(content, self.model, self.guide, path=path)
         self.epoch, self.step = state["epoch"], state["step"]
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
         self.optimizer.load_state_dict(state["optimizer"])
@@ -80,6 +78,7 @@ class Trainer:
         while self.epoch < self.settings.epochs and not self._out_of_patience():
             started = time.perf_counter()
             values = {"train_loss": self._train_epoch(log, progress)}
+            self._refuse_non_finite((), len(self.train) - 1, "the gradient was not finite")
             self.epoch += 1
             if self.valid is not None:
                 metrics = validate(self.model, self.guide, self.valid, num_draws=self.settings.num_draws)
@@ -107,7 +106,7 @@ class Trainer:
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             if self.settings.clip_norm is not None:
-                self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.settings.clip_norm)
+                self._clip(number)
             self.optimizer.step()
             lr = self.scheduler.get_last_lr()[0]
             self.scheduler.step()
@@ -132,6 +131,9 @@ class Trainer:
                     handlers.enter_context(draws("example"))
                 if self.settings.particles > 1:
                     handlers.enter_context(draws(self.settings.particles))
+                # Not Fabric's own precision: it would round the labels as well.
+                half = self.settings.precision == "bf16"
+                handlers.enter_context(torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=half))
                 loss = self.module(*batch) / self.model.num_data
         except (ValueError, RuntimeError) as error:
             self._refuse_non_finite(batch, number, str(error).splitlines()[0])
@@ -140,6 +142,20 @@ class Trainer:
             self._refuse_non_finite(batch, number, "the loss is not finite")
             raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: the loss is {loss.item()}; lower lr")
         return loss
+
+    def _clip(self, number: int) -> None:
+        try:
+            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.settings.clip_norm)
+        except RuntimeError as error:
+            parts = (("model", self.model), ("guide", self.guide))
+            broken = [
+                f"the gradient of {name} of the {part}"
+                for part, module in parts
+                for name, parameter in module.named_parameters()
+                if parameter.grad is not None and not parameter.grad.isfinite().all()
+            ]
+            source = broken[0] if broken else "the gradient's norm"
+            raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN or Inf in {source}") from error
 
     def _refuse_non_finite(self, batch: tuple, number: int, symptom: str) -> None:
         source = find_non_finite(batch, {"model": self.model, "guide": self.guide}, self.elbo.traces)

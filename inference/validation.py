@@ -1,5 +1,6 @@
 """Validation metrics, and which of two values is the better."""
 
+import math
 from collections.abc import Iterable
 
 from torch import nn
@@ -20,8 +21,10 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: i
 
 
 def is_better(monitor: str, value: float, best: float | None) -> bool:
-    """Whether a monitored value beats the best so far; NaN never does."""
+    """Whether a monitored value beats the best so far: the first always does, then NaN never, and any number a NaN."""
     if best is None:
-        return value == value
+        return True
+    if math.isnan(best) or math.isnan(value):
+        return math.isnan(best) and not math.isnan(value)
     higher = monitor == "log_prob" or metrics.DISPLAY[monitor].higher_is_better
     return value > best if higher else value < best

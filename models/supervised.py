@@ -38,15 +38,21 @@ class Supervised(PyroModule):
 
         Args:
             x: inputs ``(batch, ...)``.
-            y: labels, or None to draw them.
+            y: labels ``(batch, ...)``, or None to draw them.
             mask: ``(batch, tokens)``, True where there is a token.
 
         Returns:
             The site ``y``: labels ``(*draws, batch, ...)``.
+
+        Raises:
+            ValueError: labels of another shape than the likelihood's, which would broadcast to a wrong loss.
         """
         with local_sites(batch=x.shape[0], num_data=self.num_data):
-            outputs = self.network(x) if mask is None else self.network(x, mask)
-            return pyro.sample("y", self.likelihood(outputs, mask), obs=y, infer={"local": True})
+            likelihood = self.likelihood(self.network(x) if mask is None else self.network(x, mask), mask)
+            expected = x.shape[:1] + likelihood.event_shape
+            if y is not None and y.shape != expected:
+                raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
+            return pyro.sample("y", likelihood, obs=y, infer={"local": True})
 
 
 class Classifier(Supervised):

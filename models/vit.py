@@ -102,9 +102,7 @@ def patches(images: Tensor, size: int) -> Tensor:
     return nn.functional.unfold(images, kernel_size=size, stride=size).mT
 
 
-def last(
-    number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = SoftmaxAttention
-) -> list[LayerFactory]:
+def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = SoftmaxAttention) -> list[LayerFactory]:
     """One factory per block: ``attention`` in the last ``number`` of ``of`` blocks, ``rest`` in those below.
 
     Raises:

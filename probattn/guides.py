@@ -16,7 +16,7 @@ from torch.distributions import register_kl, transform_to
 from probattn.attention.base import ProbabilisticAttention
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
-'''A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution.'''
+"""A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
 
 class Full(PyroModule):
@@ -70,9 +70,7 @@ class LowRank(PyroModule):
         init_scale: initial standard deviation as a share of the prior's, half its variance from D and half from V.
     """
 
-    def __init__(
-        self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1
-    ) -> None:
+    def __init__(self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1) -> None:
         super().__init__()
         size = prior.event_shape[-1]
         rank = rank or max(1, round(size**0.5))

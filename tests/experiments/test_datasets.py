@@ -10,15 +10,9 @@ import torch
 from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from probattn.experiments import datasets
-from probattn.experiments.datasets import (
-    DatasetError,
-    Images,
-    channel_statistics,
-    load,
-    split,
-    stratified_order,
-)
+from probattn.experiments import cifar
+from probattn.experiments.datasets import load
+from probattn.experiments.images import DatasetError, Images, channel_statistics, split, stratified_order
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 """In torchvision's order, that of the original batches.meta."""
@@ -81,8 +75,8 @@ def small_cifar(monkeypatch):
         if not self._check_integrity():
             raise URLError("no network")
 
-    small = datasets._CIFAR["cifar10"]._replace(num_train=10 * TRAIN, num_test=10 * TEST)
-    monkeypatch.setitem(datasets._CIFAR, "cifar10", small)
+    small = cifar.CIFAR["cifar10"]._replace(num_train=10 * TRAIN, num_test=10 * TEST)
+    monkeypatch.setitem(cifar.CIFAR, "cifar10", small)
     monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
     monkeypatch.setattr(CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": None})
@@ -99,8 +93,8 @@ def root(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The folders that were decoded, in order."""
-    calls, decode = [], datasets._decode
-    monkeypatch.setattr(datasets, "_decode", lambda folder, names: calls.append(folder.name) or decode(folder, names))
+    calls, decode = [], cifar._decode
+    monkeypatch.setattr(cifar, "_decode", lambda folder, names: calls.append(folder.name) or decode(folder, names))
     return calls
 
 
@@ -374,8 +368,8 @@ class TestCache:
             before = folder.stat()
             (folder / "0000.png").unlink()
             os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
-        small = datasets._CIFAR["cifar10"]._replace(num_test=10 * (TEST - 1))
-        monkeypatch.setitem(datasets._CIFAR, "cifar10", small)
+        small = cifar.CIFAR["cifar10"]._replace(num_test=10 * (TEST - 1))
+        monkeypatch.setitem(cifar.CIFAR, "cifar10", small)
         assert len(load("cifar10", root=root).test) == 10 * (TEST - 1)
         assert decoded == ["train", "test"] * 2
 
