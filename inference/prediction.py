@@ -1,5 +1,6 @@
 """The posterior predictive: averages over draws of the latent sites, streamed over a data set."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,10 +9,12 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 
 from probattn.guides import latent_sites, materialise
 from probattn.handlers import draws
+from probattn.inference.diagnosis import find_non_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +93,12 @@ def predict(
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
     """
     parts, latents = [], None
-    parts_of = {"model": model} if guide is None else {"model": model, "guide": guide}
-    modes = [(module, module.training) for part in parts_of.values() for module in part.modules()]
+    whole = {"model": model} if guide is None else {"model": model, "guide": guide}
+    modes = [(module, module.training) for part in whole.values() for module in part.modules()]
     device = next(model.parameters()).device
     try:
-        for module, _ in modes:
-            module.eval()
+        for part in whole.values():
+            part.eval()
         with torch.no_grad(), draws(num_draws):
             for number, (x, y, mask) in enumerate(_batches(data)):
                 home = x.device
@@ -103,28 +106,42 @@ def predict(
                     raise ValueError(f"NaN or Inf in the inputs of batch {number}")
                 inputs = (x.to(device), None, None if mask is None else mask.to(device))
                 if latents is None:
+                    if guide is not None and y is not None:
+                        materialise(guide, (inputs[0], y.to(device), inputs[2]))
                     latents = draw_latents(model, guide, inputs)
-                trace = poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs)
+                try:
+                    trace = poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs)
+                except ValueError as error:
+                    source = find_non_finite((), whole, ())
+                    if source is None:
+                        raise
+                    raise ValueError(f"NaN or Inf in the outputs of batch {number}, from {source}") from error
                 parts.append(_summary(trace.nodes["y"]["fn"], y, home, num_draws, keep_draws))
     finally:
         for module, mode in modes:
-            module.train(mode)
+            module.training = mode
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     return _join(parts)
 
 
 def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> poutine.Trace:
-    """A trace of one run of the guide (or of the prior, for None), outside autocast."""
+    """The latent sites of one run of the guide (or of the prior, for None), outside autocast.
+
+    Raises:
+        ValueError: an AutoGuide that has no parameters yet.
+    """
+    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
 
     def prior(*_: Any) -> None:
         for site, distribution in latent_sites(model):
             pyro.sample(site, distribution)
 
     with torch.autocast(next(model.parameters()).device.type, enabled=False):
-        if guide is not None:
-            materialise(guide, inputs)
-        return poutine.trace(guide if guide is not None else prior).get_trace(*inputs)
+        trace = poutine.trace(guide if guide is not None else prior).get_trace(*inputs)
+    trace.remove_node("_INPUT")  # or the first batch would stay in memory
+    return trace
 
 
 def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
@@ -153,6 +170,7 @@ def _summary(
         expected_entropy=_entropy(probs).mean(0).to(home),
         draws=probs.to(home) if keep_draws else None,
         labels=labels,
+        components=(likelihood,) if likelihood.event_shape else (),
     )
 
 

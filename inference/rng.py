@@ -25,10 +25,8 @@ def restore(states: dict[str, Any], loader: Any) -> None:
     """
     generator = getattr(loader, "generator", None)
     if (generator is None) != (states["loader"] is None):
-        raise CheckpointError(
-            "cannot resume exactly: the training loader had "
-            f"{'no' if states['loader'] is None else 'a'} generator and now has {'none' if generator is None else 'one'}"
-        )
+        had, has = ("no", "one") if states["loader"] is None else ("a", "none")
+        raise CheckpointError(f"cannot resume exactly: the training loader had {had} generator and now has {has}")
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])

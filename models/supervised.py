@@ -29,8 +29,8 @@ class Supervised(PyroModule):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
+        check_local(nn.ModuleDict({"network": network}))
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
-        check_local(self)
         list(latent_sites(self))
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

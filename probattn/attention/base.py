@@ -86,7 +86,9 @@ class ProbabilisticAttention(PyroModule):
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Splits ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
-        return x.unflatten(-1, (parts, self.heads, self.head_dim)).movedim(-3, 0).transpose(-3, -2).unbind(0)
+        return tuple(
+            part.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2) for part in x.chunk(parts, dim=-1)
+        )
 
     @staticmethod
     def join_heads(x: Tensor) -> Tensor:

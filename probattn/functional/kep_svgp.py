@@ -30,7 +30,7 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
     Returns:
         ``(..., H, N, s)``.
     """
-    return e @ (u / lam.unsqueeze(-2)).mT
+    return ((u / lam.unsqueeze(-2)) @ e.mT).mT
 
 
 def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:
@@ -79,9 +79,14 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
         e, r: ``(..., H, N, s)``, zero at padding.
         weights: W₁ ``(N, 2N)``.
     """
-    return weights @ torch.cat((e, r), dim=-2)
+    return (_both_transposed(e, r) @ weights.mT).mT
 
 
 def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``: linear in the number of tokens (section 4.1)."""
-    return a @ (b.mT @ torch.cat((e, r), dim=-2))
+    return ((_both_transposed(e, r) @ b) @ a.mT).mT
+
+
+def _both_transposed(e: Tensor, r: Tensor) -> Tensor:
+    """[E; R]ᵀ ``(..., H, s, 2N)``, in which :func:`probattn.functional.ksvd.scores` lay their result."""
+    return torch.cat((e.mT, r.mT), dim=-1)

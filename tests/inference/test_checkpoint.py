@@ -1,0 +1,213 @@
+"""Checkpoints: atomic to write, safe to read, whole or not at all."""
+
+import os
+import pickle
+import random
+
+import pytest
+import torch
+from pyro.infer.autoguide import AutoNormal
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import CheckpointError, checkpoint, load, save
+
+
+def build(rank=2):
+    layer = KEPSVGPAttention(4, 2, rank=rank)
+    return layer, guides.for_model(layer)
+
+
+def weights(*modules):
+    return [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+
+
+def same(first, second):
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_what_is_saved_is_loaded_bit_by_bit(tmp_path):
+    path = tmp_path / "run.pt"
+    extra = {"step": 3, "value": 0.5, "name": "α", "list": [1, {"deep": torch.arange(3)}], "none": None}
+    first, second = build(), build()
+    assert not same(weights(*first), weights(*second))
+    save(path, *first, **extra)
+    loaded = load(path, *second)
+    assert same(weights(*first), weights(*second))
+    deep = loaded["list"][1].pop("deep")
+    assert torch.equal(deep, torch.arange(3))
+    assert loaded == {"step": 3, "value": 0.5, "name": "α", "list": [1, {}], "none": None}
+    assert os.listdir(tmp_path) == ["run.pt"]
+
+
+def test_a_materialised_auto_guide_comes_back(tmp_path):
+    x = torch.randn(2, 3, 4)
+    pairs = []
+    for _ in range(2):
+        model = KEPSVGPAttention(4, 2, rank=2)
+        guide = AutoNormal(model)
+        guides.materialise(guide, (x,))
+        pairs.append((model, guide))
+    save(tmp_path / "a.pt", *pairs[0])
+    load(tmp_path / "a.pt", *pairs[1])
+    assert same(weights(*pairs[0]), weights(*pairs[1]))
+    assert len(list(pairs[0][1].parameters())) == 2
+
+
+def test_the_model_alone_is_enough(tmp_path):
+    first, second = build(), build()
+    save(tmp_path / "a.pt", first[0])
+    load(tmp_path / "a.pt", second[0])
+    assert same(weights(first[0]), weights(second[0]))
+    with pytest.raises(CheckpointError, match="guide: u.loc is missing in the checkpoint"):
+        load(tmp_path / "a.pt", *second)
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failure_midway_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, error):
+    path = tmp_path / "run.pt"
+    old = build()
+    save(path, *old, step=1)
+    before = path.read_bytes()
+
+    def fail(content, file):
+        file.write(b"half of a file")
+        raise error
+
+    monkeypatch.setattr(checkpoint.torch, "save", fail)
+    with pytest.raises(type(error)):
+        save(path, *build(), step=2)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["run.pt"]
+    assert load(path, *build())["step"] == 1
+
+
+def test_the_new_file_is_on_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, checkpoint.Path.replace
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: (order.append("fsync"), fsync(number)))
+    monkeypatch.setattr(checkpoint.Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
+    save(tmp_path / "a.pt", *build())
+    assert order == ["fsync", "replace"]
+
+
+class Malicious:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("writer", [pickle.dump, torch.save])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, writer):
+    path, marker = tmp_path / "a.pt", tmp_path / "was-run"
+    content = {"format": checkpoint.FORMAT, "model": {}, "guide": {}, "extra": Malicious(marker)}
+    with path.open("wb") as file:
+        writer(content, file)
+    with pytest.raises(CheckpointError, match="a.pt is damaged"):
+        load(path, *build())
+    assert not marker.exists()
+
+
+def test_truncated_at_any_length_is_an_error_that_names_the_file(tmp_path):
+    path = tmp_path / "last.pt"
+    save(path, *build())
+    whole = path.read_bytes()
+    pair = build()
+    before = weights(*pair)
+    for length in [0, 1, 2, 4, 30, *range(31, len(whole), len(whole) // 60), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"last\.pt is damaged or half-written"):
+            load(path, *pair)
+    assert same(weights(*pair), before)
+
+
+def test_random_bytes_are_an_error(tmp_path):
+    path, source = tmp_path / "last.pt", random.Random(0)
+    for start in (b"", b"\x80\x02", b"\x80\x04", b"PK\x03\x04"):
+        for _ in range(50):
+            path.write_bytes(start + source.randbytes(source.randrange(60)))
+            with pytest.raises(CheckpointError, match="is damaged"):
+                load(path, *build())
+
+
+def test_a_flipped_bit_is_an_error_or_changes_nothing(tmp_path):
+    """PyTorch's own reader takes a damaged weight for a good one."""
+    path, source = tmp_path / "last.pt", random.Random(0)
+    saved = build()
+    save(path, *saved, step=7)
+    whole = path.read_bytes()
+    refused = 0
+    pair = build()
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[source.randrange(len(damaged))] ^= 1 << source.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            extra = load(path, *pair)
+        except CheckpointError:
+            refused += 1
+        else:
+            assert same(weights(*pair), weights(*saved))
+            assert extra == {"step": 7}
+    assert refused > 100
+
+
+def test_a_flipped_bit_in_a_weight_is_refused(tmp_path):
+    path = tmp_path / "last.pt"
+    model, guide = build()
+    with torch.no_grad():
+        model.out.bias.fill_(1.2345678)
+    save(path, model, guide)
+    whole = path.read_bytes()
+    at = whole.index(model.out.bias.detach().numpy().tobytes())
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(CheckpointError, match="damaged"):
+        load(path, *build())
+
+
+@pytest.mark.parametrize("content", [{"format": "other"}, {"model": {}}, [1, 2], torch.zeros(3)])
+def test_another_programs_file_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=r"a\.pt is not a probattn checkpoint"):
+        load(tmp_path / "a.pt", *build())
+
+
+def test_a_missing_file_and_a_folder_are_errors_that_name_it(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no checkpoint at .*none\.pt"):
+        load(tmp_path / "none.pt", *build())
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        load(tmp_path, *build())
+
+
+def test_another_architecture_is_refused_whole_with_its_differences(tmp_path):
+    path = tmp_path / "a.pt"
+    save(path, *build(rank=1))
+    pair = build(rank=2)
+    before = weights(*pair)
+    with pytest.raises(CheckpointError, match="another architecture") as error:
+        load(path, *pair)
+    assert same(weights(*pair), before)
+    assert "model: log_scale has shape (2, 2), the checkpoint (2, 1)" in str(error.value)
+    save(path, *build())
+    model = nn.Linear(2, 2)
+    weight = model.weight.detach().clone()
+    with pytest.raises(CheckpointError, match="model: weight is missing in the checkpoint") as error:
+        load(path, model)
+    assert "model: log_scale is in the checkpoint only" in str(error.value)
+    assert torch.equal(model.weight, weight)
+
+
+def test_a_guide_of_another_family_leaves_the_model_untouched(tmp_path):
+    path = tmp_path / "a.pt"
+    save(path, *build())
+    model, _ = build()
+    guide = guides.for_model(model, "diagonal")
+    before = weights(model, guide)
+    with pytest.raises(CheckpointError, match="guide: u.raw_scale is missing"):
+        load(path, model, guide)
+    assert same(weights(model, guide), before)

@@ -1,0 +1,159 @@
+"""The library's ELBOs: their terms, and their precision under autocast."""
+
+import math
+from contextlib import ExitStack
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import KEPSVGPAttention, draws, guides
+from probattn.handlers import kl_weight
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
+from probattn.models import Classifier
+
+N, BATCH = 12, 4
+SITES = ("network.0.u", "network.1.u")
+AUTO = [AutoNormal, AutoMultivariateNormal, AutoDelta, AutoLowRankMultivariateNormal]
+GUIDES = pytest.mark.parametrize("family", ["full", "diagonal", "lowrank", "delta", *AUTO])
+ELBOS = pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return x.mean(-2)
+
+
+def build(family="full", *, prior=None, dtype=torch.float64):
+    layer = KEPSVGPAttention.partial(rank=2, eta=0.5, prior=prior)
+    network = PyroModule[nn.Sequential](layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3))
+    model = Classifier(network, num_data=N).to(dtype)
+    x, y = torch.randn(BATCH, 5, 4, dtype=dtype), torch.randint(3, (BATCH,))
+    with torch.no_grad():
+        for i in (0, 1):
+            network[i].log_scale.add_(torch.randn_like(network[i].log_scale) / 3)
+    if isinstance(family, str):
+        return model, guides.for_model(model, family), x, y
+    guide = family(model)
+    guides.materialise(guide, (x, y))
+    return model, guide.to(dtype), x, y
+
+
+@GUIDES
+@ELBOS
+@pytest.mark.parametrize("handlers", [(), ("example",), ("example", 3), (3,)])
+@pytest.mark.parametrize("prior", [None, "laplace"])
+def test_terms_sum_to_the_loss(family, elbo, handlers, prior):
+    model, guide, x, y = build(family, prior=prior)
+    elbo = elbo()
+    with ExitStack() as stack:
+        stack.enter_context(kl_weight(0.7))
+        for number in handlers:
+            stack.enter_context(draws(number))
+        loss = elbo(model, guide)(x, y)
+    terms = elbo.terms()
+    assert math.isclose(sum(terms.values()), loss.item(), rel_tol=1e-10)
+    assert {"nll", "penalty/network.0.ksvd", "penalty/network.1.ksvd"} < set(terms)
+    assert {f"kl/{site}" for site in SITES} < set(terms)
+
+
+@GUIDES
+@pytest.mark.parametrize("number", [1, "example", 3])
+def test_expected_kl_counts_once_whatever_the_number_of_draws(family, number):
+    """The KL terms of closed-form guides are the same number for every number of draws."""
+    model, guide, x, y = build(family)
+    elbo = TraceMeanField_ELBO()
+    totals = []
+    for n in (1, number):
+        with draws(n):
+            elbo(model, guide)(x, y)
+        totals.append(sum(value for name, value in elbo.terms().items() if name.startswith("kl/")))
+    if family in ("full", "diagonal", "lowrank", "delta", AutoDelta):
+        assert math.isclose(*totals, rel_tol=1e-10)
+        return
+    values = []
+    torch.manual_seed(0)
+    for n in (1, number):
+        each = []
+        for _ in range(60):
+            with draws(n):
+                elbo(model, guide)(x, y)
+            each.append(sum(value for name, value in elbo.terms().items() if name.startswith("kl/")))
+        values.append(torch.tensor(each))
+    error = sum(v.var() / len(v) for v in values).sqrt()
+    assert (values[0].mean() - values[1].mean()).abs() < 4.5 * error
+
+
+@ELBOS
+def test_terms_of_the_prior_as_guide_are_zero(elbo):
+    model, guide, x, y = build("full")
+    with torch.no_grad():
+        for i, site in enumerate(SITES):
+            q = guide.get_submodule(site)
+            q.loc.zero_()
+            tril = torch.diag_embed(model.network[i].scale.unsqueeze(-2).expand_as(q.loc))
+            q.raw_tril.copy_(torch.distributions.transform_to(dist.constraints.softplus_lower_cholesky).inv(tril))
+    elbo = elbo()
+    with draws("example"):
+        elbo(model, guide)(x, y)
+    for site in SITES:
+        assert abs(elbo.terms()[f"kl/{site}"]) < 1e-9
+
+
+@ELBOS
+@pytest.mark.parametrize("family", ["full", "diagonal", "lowrank", "delta", AutoNormal, AutoMultivariateNormal])
+@pytest.mark.parametrize("number", ["example", 3])
+def test_under_autocast_guide_densities_and_kl_stay_in_float32(elbo, family, number):
+    model, guide, x, y = build(family, dtype=torch.float32)
+    seen = []
+    model.network[0].query_key.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    losses, objective = [], elbo()
+    for half in (False, True):
+        torch.manual_seed(0)
+        with draws(number), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            losses.append(objective(model, guide)(x, y))
+    assert seen == [torch.float32, torch.bfloat16]
+    assert losses[1].dtype == torch.float32
+    assert losses[0].item() != losses[1].item()
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.05, atol=0.5)
+    for trace in objective.traces:
+        for name, node in trace.nodes.items():
+            if node["type"] == "sample" and not name.startswith("_"):
+                assert node["log_prob_sum"].dtype == torch.float32, name
+                if node["value"].is_floating_point():
+                    assert node["value"].dtype == torch.float32, name
+    model_trace, guide_trace = objective.traces
+    for site in SITES:
+        if family in ("full", "diagonal", "lowrank"):
+            kl = torch.distributions.kl_divergence(guide_trace.nodes[site]["fn"], model_trace.nodes[site]["fn"])
+            assert kl.dtype == torch.float32
+
+
+@ELBOS
+def test_the_kl_does_not_feel_autocast(elbo):
+    model, guide, x, y = build("full", dtype=torch.float32)
+    terms = []
+    for half in (False, True):
+        torch.manual_seed(0)
+        objective = elbo()
+        with draws("example"), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            objective(model, guide)(x, y)
+        terms.append(objective.terms())
+    assert terms[0]["nll"] != terms[1]["nll"]
+    for site in SITES:
+        assert terms[0][f"kl/{site}"] == terms[1][f"kl/{site}"]
+
+
+def test_the_network_is_in_autocast_again_within_the_elbo_and_the_backward_pass_works():
+    model, guide, x, y = build("full", dtype=torch.float32)
+    with draws("example"), torch.autocast("cpu", torch.bfloat16):
+        loss = TraceMeanField_ELBO()(model, guide)(x, y)
+    assert not torch.is_autocast_enabled("cpu")
+    loss.backward()
+    for module in (model, guide):
+        for name, parameter in module.named_parameters():
+            assert parameter.grad.dtype == torch.float32, name
+            assert parameter.grad.isfinite().all(), name

@@ -1,0 +1,115 @@
+"""Learning rates and KL weights by formula at every step, and the options' bounds."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from probattn.inference import TrainOptions
+from probattn.inference.metrics import DISPLAY
+from probattn.inference.schedule import annealed, warmup_cosine
+
+
+def learning_rates(scheduler, optimizer, steps):
+    rates = []
+    for _ in range(steps):
+        assert optimizer.param_groups[0]["lr"] == scheduler.get_last_lr()[0]
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def expected_rate(step, *, steps, warmup, lr, min_lr):
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    return min_lr + (lr - min_lr) * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 4, 19])
+@pytest.mark.parametrize("min_lr", [0.0, 0.02])
+def test_linear_warm_up_then_cosine(warmup, min_lr):
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
+    scheduler = warmup_cosine(optimizer, steps=20, warmup=warmup, min_lr=min_lr)
+    rates = learning_rates(scheduler, optimizer, 20)
+    by_formula = [expected_rate(step, steps=20, warmup=warmup, lr=0.1, min_lr=min_lr) for step in range(20)]
+    assert rates == pytest.approx(by_formula, rel=1e-9)
+    assert scheduler.get_last_lr()[0] == pytest.approx(min_lr, abs=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 4])
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 11])
+def test_a_restored_schedule_goes_on_exactly(warmup, stop):
+    def fresh():
+        optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
+        return warmup_cosine(optimizer, steps=20, warmup=warmup, min_lr=0.01), optimizer
+
+    whole = learning_rates(*fresh(), 20)
+    scheduler, optimizer = fresh()
+    learning_rates(scheduler, optimizer, stop)
+    other, other_optimizer = fresh()
+    other_optimizer.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(scheduler.state_dict())
+    assert learning_rates(other, other_optimizer, 20 - stop) == whole[stop:]
+
+
+def test_annealed_rises_linearly_from_zero_and_stays():
+    assert [annealed(2.0, step=step, steps=4) for step in range(7)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert [annealed(0.5, step=step, steps=0) for step in range(3)] == [0.5] * 3
+
+
+OUT_OF_BOUNDS = [
+    {"epochs": 0},
+    {"lr": 0.0},
+    {"lr": -1.0},
+    {"lr": math.nan},
+    {"min_lr": -1e-6},
+    {"min_lr": 1.0},
+    {"warmup_epochs": -1},
+    {"warmup_epochs": 10},
+    {"weight_decay": -0.1},
+    {"clip_norm": 0.0},
+    {"clip_norm": -1.0},
+    {"elbo": "renyi"},
+    {"posterior_draws": "token"},
+    {"particles": 0},
+    {"kl_weight": -1.0},
+    {"kl_anneal_epochs": -1},
+    {"monitor": "acurracy"},
+    {"patience": 0},
+    {"num_draws": 0},
+    {"precision": "16"},
+    {"devices": 0},
+    {"log_every": 0},
+]
+
+
+@pytest.mark.parametrize("options", OUT_OF_BOUNDS)
+def test_an_option_out_of_bounds_is_named_with_its_value(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match="out of bounds") as error:
+        TrainOptions(**options)
+    assert f"{name}={value!r}" in str(error.value)
+    others = {field.name for field in dataclasses.fields(TrainOptions)} - {name}
+    assert not any(f"{other}=" in str(error.value).replace("min_lr", "").replace(f"{name}=", "") for other in others)
+
+
+def test_all_options_out_of_bounds_are_named_at_once():
+    with pytest.raises(ValueError, match=r"epochs=0, particles=0"):
+        TrainOptions(epochs=0, particles=0)
+
+
+def test_defaults_and_every_metric_as_monitor_are_in_bounds():
+    TrainOptions()
+    TrainOptions(clip_norm=1.0, patience=1, warmup_epochs=0.5, kl_anneal_epochs=2.5, min_lr=0.0, seed=None)
+    for monitor in ("log_prob", *DISPLAY):
+        TrainOptions(monitor=monitor)
+
+
+def test_differences_name_the_option_with_both_values():
+    saved = dataclasses.asdict(TrainOptions(lr=0.1, seed=3))
+    assert TrainOptions(lr=0.1, seed=3).differences(saved) == []
+    assert TrainOptions(lr=0.2, seed=None).differences(saved) == ["lr: 0.1 → 0.2", "seed: 3 → None"]
+    del saved["particles"]
+    assert TrainOptions(lr=0.1, seed=3).differences(saved) == ["particles: None → 1"]
