@@ -35,66 +35,85 @@ class _LayerModel(PyroModule):
             pyro.sample("y", unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True})
 
 
-def layers(*, repeats: int) -> dict[str, Any]:
-    """Forward and backward, ELBO terms included, beside softmax attention of the same width."""
-    dim, heads = 384, 12
-    concat = KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64)
-    add = KEPSVGPAttention.partial(rank=10, merge="add")
-    small = _time(
-        {
-            "softmax, batch 128, N 64": layer_step(SoftmaxAttention, dim, heads, batch=128, tokens=64),
-            "KEP-SVGP concat, batch 128, N 64": layer_step(concat, dim, heads, batch=128, tokens=64),
-            "KEP-SVGP add, batch 128, N 64": layer_step(add, dim, heads, batch=128, tokens=64),
-        },
-        repeats,
-    )
-    long = _time(
-        {
-            "softmax, batch 1, N 4096": layer_step(SoftmaxAttention, dim, heads, batch=1, tokens=4096),
-            "KEP-SVGP add, batch 1, N 4096": layer_step(add, dim, heads, batch=1, tokens=4096),
-        },
-        repeats,
-    )
-    growth = _time(
-        {
-            "KEP-SVGP add, batch 1, N 4096 (alone)": layer_step(add, dim, heads, batch=1, tokens=4096),
-            "KEP-SVGP add, batch 1, N 16384": layer_step(add, dim, heads, batch=1, tokens=16384),
-        },
-        repeats,
-    )
-    rows = _rows(small) + _rows(long) + _rows(growth)
+def layers(
+    *,
+    repeats: int,
+    dim: int = 384,
+    heads: int = 12,
+    rank: int = 10,
+    batch: int = 128,
+    tokens: int = 64,
+    long: int = 4096,
+    longer: int = 16384,
+) -> dict[str, Any]:
+    """Forward and backward, ELBO terms included, beside softmax attention of the same width.
+
+    Args:
+        repeats: timed rounds.
+        dim, heads, rank: of every layer.
+        batch, tokens: of the short sequences.
+        long, longer: numbers of tokens, at batch 1, between which the growth of time is measured.
+    """
+    concat = KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=tokens)
+    add = KEPSVGPAttention.partial(rank=rank, merge="add")
+
+    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
+        return layer_step(factory, dim, heads, batch=batch, tokens=tokens)
+
+    short = {
+        f"softmax, batch {batch}, N {tokens}": case(SoftmaxAttention, batch, tokens),
+        f"KEP-SVGP concat, batch {batch}, N {tokens}": case(concat, batch, tokens),
+        f"KEP-SVGP add, batch {batch}, N {tokens}": case(add, batch, tokens),
+    }
+    one = {
+        f"softmax, batch 1, N {long}": case(SoftmaxAttention, 1, long),
+        f"KEP-SVGP add, batch 1, N {long}": case(add, 1, long),
+    }
+    growth = {
+        f"KEP-SVGP add, batch 1, N {long} (alone)": case(add, 1, long),
+        f"KEP-SVGP add, batch 1, N {longer}": case(add, 1, longer),
+    }
     return {
         "title": f"forward + backward of one layer, dim {dim}, {heads} heads, float32",
         "repeats": repeats,
-        "rows": rows,
+        "rows": [row for cases in (short, one, growth) for row in _rows(_time(cases, repeats))],
         "environment": environment("cpu"),
     }
 
 
-def prediction(*, repeats: int) -> dict[str, Any]:
-    """Ten-draw prediction and training step of the 7-layer CIFAR-10 ViT, batch 128."""
-    x, y = torch.randn(128, 3, 32, 32), torch.randint(10, (128,))
-    softmax = Classifier(_vit(SoftmaxAttention), num_data=45_000)
-    kep = Classifier(_vit(KEPSVGPAttention.partial(rank=10, merge="concat", tokens=64, eta=10.0)), num_data=45_000)
+def prediction(
+    *, repeats: int, dim: int = 384, depth: int = 7, heads: int = 12, rank: int = 10, batch: int = 128
+) -> dict[str, Any]:
+    """Ten-draw prediction and training step of the CIFAR-10 ViT.
+
+    Args:
+        repeats: timed rounds.
+        dim, depth, heads, rank: of the network, whose hidden width is ``dim``.
+        batch: number of images.
+    """
+
+    def vit(attention: LayerFactory) -> ViT:
+        attention = last(1, attention, of=depth)
+        shape = {"dim": dim, "depth": depth, "heads": heads, "mlp_dim": dim}
+        return ViT(image_size=32, patch_size=4, classes=10, dropout=0.1, attention=attention, **shape)
+
+    x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+    softmax = vit(SoftmaxAttention)
+    kep_svgp = KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=64, eta=10.0)
+    kep = Classifier(vit(kep_svgp), num_data=45_000)
     guide = guides.for_model(kep)
-    predicting = _time(
-        {
-            "deterministic forward, softmax ViT": forward_step(softmax.network, x),
-            "ten-draw prediction, KEP-SVGP in the last layer": lambda: predict(kep, guide, x, num_draws=10),
-        },
-        repeats,
-    )
-    training = _time(
-        {
-            "training step, softmax ViT, plain torch": plain_training_step(softmax.network, x, y),
-            "training step, KEP-SVGP in the last layer, SVI": svi_training_step(kep, guide, x, y),
-        },
-        repeats,
-    )
+    predicting = {
+        "deterministic forward, softmax ViT": forward_step(softmax, x),
+        "ten-draw prediction, KEP-SVGP in the last layer": lambda: predict(kep, guide, x, num_draws=10),
+    }
+    training = {
+        "training step, softmax ViT, plain torch": plain_training_step(softmax, x, y),
+        "training step, KEP-SVGP in the last layer, SVI": svi_training_step(kep, guide, x, y),
+    }
     return {
-        "title": "7-layer ViT, dim 384, 12 heads, batch 128, float32",
+        "title": f"{depth}-layer ViT, dim {dim}, {heads} heads, batch {batch}, float32",
         "repeats": repeats,
-        "rows": _rows(predicting) + _rows(training),
+        "rows": _rows(_time(predicting, repeats)) + _rows(_time(training, repeats)),
         "environment": environment("cpu"),
     }
 
@@ -153,20 +172,6 @@ def svi_training_step(model: Classifier, guide: nn.Module, x: Tensor, y: Tensor)
         optimizer.step()
 
     return step
-
-
-def _vit(attention: LayerFactory) -> ViT:
-    return ViT(
-        image_size=32,
-        patch_size=4,
-        classes=10,
-        dim=384,
-        depth=7,
-        heads=12,
-        mlp_dim=384,
-        dropout=0.1,
-        attention=last(1, attention, of=7),
-    )
 
 
 def _time(cases: dict[str, Step], repeats: int) -> dict[str, float]:

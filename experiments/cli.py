@@ -1,11 +1,15 @@
 """The ``probattn`` command."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 console = Console()
 app = typer.Typer(
@@ -30,16 +34,21 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Train a preset; stop it at any moment and go on with --resume."""
-    from probattn.experiments import presets, runs
+    with _stoppable("the same command with --resume goes on after the last whole epoch"):
+        from probattn.experiments import presets, runs
 
-    settings = presets.preset(preset).with_changes(set_ or ())
-    folder = out or Path("runs") / preset
-    history = runs.train(settings, folder, name=preset, root=data, resume=resume)
-    monitor = settings.train.monitor
-    console.print(
-        f"best epoch {history.best_epoch} of {len(history.epochs)}, valid {monitor} {history.best_value:.4f}; "
-        f"next: probattn evaluate {folder}",
-        soft_wrap=True,
+        settings = presets.preset(preset).with_changes(set_ or ())
+        folder = out or Path("runs") / preset
+        done = runs.epochs_done(folder) if resume else 0
+        history = runs.train(settings, folder, name=preset, root=data, resume=resume)
+    if len(history.epochs) == done:
+        _say(f"{folder} was finished already, after {done} epochs; nothing to do")
+    monitor = settings.train.monitor or "accuracy"
+    if history.best_value is None:
+        _fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
+    _say(
+        f"best epoch {history.best_epoch} of {len(history.epochs)}, "
+        f"valid {monitor} {history.best_value:.4f}; next: probattn evaluate {folder}"
     )
 
 
@@ -54,10 +63,10 @@ def evaluate(
     from probattn.experiments import report, runs
 
     evidence = runs.evaluate(run, root=data, num_draws=num_draws, seed=seed)
-    console.print(report.table([evidence]))
+    _show_table(report.table([evidence]))
     report.save_figures(run / "figures", evidence)
     report.write(run / "report.html", [evidence], title=f"probattn: {evidence.name}")
-    console.print(f"report: {run / 'report.html'}", soft_wrap=True)
+    _say(f"report: {run / 'report.html'}")
 
 
 @app.command()
@@ -66,18 +75,19 @@ def demo(
     epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run.")] = 40,
 ) -> None:
     """Train KEP-SVGP and its softmax twin on digits and compare them in a table and an HTML report."""
-    from probattn.experiments import presets, report, runs
+    with _stoppable("the same command goes on after the last whole epoch"):
+        from probattn.experiments import presets, report, runs
 
-    evidences = []
-    for name in ("digits/softmax", "digits/kep-svgp"):
-        folder = out / name.partition("/")[2]
-        settings = presets.preset(name).with_changes([f"train.epochs={epochs}"])
-        console.print(f"[bold]{name}[/bold]")
-        runs.train(settings, folder, name=name, resume=True)
-        evidences.append(runs.evaluate(folder))
-    console.print(report.table(evidences))
-    report.write(out / "report.html", evidences, title="probattn demo: handwritten digits")
-    console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+        evidences = []
+        for name in ("digits/softmax", "digits/kep-svgp"):
+            folder = out / name.partition("/")[2]
+            settings = presets.preset(name).with_changes([f"train.epochs={epochs}"])
+            _say(name, style="bold")
+            runs.train(settings, folder, name=name, resume=True)
+            evidences.append(runs.evaluate(folder))
+        _show_table(report.table(evidences))
+        report.write(out / "report.html", evidences, title="probattn demo: handwritten digits")
+    _say(f"report: {out / 'report.html'}")
 
 
 @app.command()
@@ -85,13 +95,13 @@ def presets() -> None:
     """List the presets."""
     from probattn.experiments.presets import PRESETS
 
-    table = Table("preset", "data", "network", "layer", "epochs")
+    table = Table(Column("preset", no_wrap=True), "data", "network", "layer", Column("epochs", justify="right"))
     for name, settings in PRESETS.items():
         network, layer = settings.network, settings.layer
         where = f", last {layer.last}" if layer.last else ""
         shape = f"{network.depth} × {network.dim}, {network.heads} heads"
         table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", str(settings.train.epochs))
-    console.print(table)
+    _show_table(table)
 
 
 @bench_app.command("layers")
@@ -101,6 +111,7 @@ def bench_layers(
     """Forward and backward of the layers, relative to scaled-dot-product attention in the same run."""
     from probattn.experiments import bench
 
+    _check_writable(json)
     _show(bench.layers(repeats=repeats), json)
 
 
@@ -111,6 +122,7 @@ def bench_predict(
     """Ten-draw prediction and the training step of the 7-layer ViT, relative to the softmax ViT."""
     from probattn.experiments import bench
 
+    _check_writable(json)
     _show(bench.prediction(repeats=repeats), json)
 
 
@@ -120,26 +132,57 @@ def _show(result: dict, json: Path | None) -> None:
     table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])
     for row in result["rows"]:
         table.add_row(row["case"], f"{row['ms']:.1f}", row["baseline"], f"{row['ratio']:.3f}")
-    console.print(table)
-    console.print(", ".join(f"{key} {value}" for key, value in result["environment"].items()))
+    _show_table(table)
+    _say(", ".join(f"{key} {value}" for key, value in result["environment"].items()))
     if json is not None:
         write_json(json, result)
 
 
+def _check_writable(path: Path | None) -> None:
+    """Makes the folder of a file that is written after minutes of work, or fails now."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise OSError(f"cannot write {path}; choose another file with --json")
+
+
+def _show_table(table: Table) -> None:
+    """Prints a table with no cell cut off: folded to a terminal as far as it goes, in its natural width to a file."""
+    extent = console.measure(table, options=console.options.update(max_width=1_000))
+    width = max(console.width, extent.minimum) if console.is_terminal else extent.maximum
+    Console(width=width).print(table)
+
+
+def _say(text: str, *, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """Runs the command; errors that a user can mend are one message, not a traceback."""
-    from probattn.experiments.images import DatasetError
-    from probattn.experiments.settings import SettingsError
-    from probattn.inference import CheckpointError, NonFiniteError
-
     try:
         app()
-    except (SettingsError, DatasetError, CheckpointError, NonFiniteError, FileExistsError, ValueError) as error:
-        _fail(str(error))
+    except Exception as error:
+        if not isinstance(error, _mendable()):
+            raise
+        _fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+
+
+def _mendable() -> tuple[type[Exception], ...]:
+    from probattn.experiments.images import DatasetError
+    from probattn.inference import CheckpointError, NonFiniteError
+
+    return DatasetError, CheckpointError, NonFiniteError, OSError, ValueError
+
+
+@contextmanager
+def _stoppable(advice: str) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
-        _fail("stopped; go on with --resume")
+        Console(stderr=True).print(f"stopped; {advice}", markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(130) from None
 
 
 def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {message}", highlight=False, soft_wrap=True)
+    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
     raise SystemExit(1)

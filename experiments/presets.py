@@ -17,7 +17,7 @@ _DIGITS = Settings(
     data=DataSettings(name="digits", batch_size=64),
     network=NetworkSettings(patch_size=2, dim=64, depth=4, heads=4, mlp_dim=128),
     layer=KEPSVGPSettings(rank=8),
-    train=TrainOptions(epochs=40, lr=1e-3, min_lr=1e-5, warmup_epochs=2, log_every=5),
+    train=TrainOptions(epochs=40, lr=1e-3, min_lr=1e-5, warmup_epochs=2, monitor="accuracy", log_every=5),
 )
 
 _CIFAR10 = Settings(
@@ -53,6 +53,7 @@ def preset(name: str) -> Settings:
         SettingsError: an unknown name, with the ones that are near.
     """
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=3) or list(PRESETS)
-        raise SettingsError(f"unknown preset {name!r}; did you mean {', '.join(near)}? `probattn presets` lists all")
+        near = get_close_matches(name, PRESETS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known presets: {', '.join(PRESETS)};"
+        raise SettingsError(f"unknown preset {name!r}; {hint} `probattn presets` lists all")
     return PRESETS[name]

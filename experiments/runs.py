@@ -25,9 +25,11 @@ from probattn.inference import (
 )
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.checkpoint import load as load_checkpoint
+from probattn.inference.checkpoint import read as read_checkpoint
 from probattn.inference.logs import read_log
 from probattn.models import Classifier, ViT, last
 
+GPUS = ("gpu", "cuda")
 SPECTRUM_EXAMPLES = 256
 
 
@@ -79,15 +81,30 @@ def train(
         progress: show the progress.
 
     Raises:
-        FileExistsError: the folder holds a run and ``resume`` is False.
+        FileExistsError: the folder holds a run and ``resume`` is False, or other files.
         SettingsError: it holds a run of other settings.
+        OSError: it cannot be written.
     """
-    _claim(out, settings, name=name, resume=resume)
+    accelerator = settings.train.accelerator
+    if accelerator in GPUS and not torch.cuda.is_available():
+        raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
+    _check_free(out, settings, resume=resume)
     dataset = _dataset(settings, root)
     model, guide = build(settings, dataset)
-    batches = loaders(settings, dataset, device=_device(settings.train.accelerator))
+    batches = loaders(settings, dataset, device=_device(accelerator))
+    _claim(out, settings, name=name)
     options = asdict(settings.train)
     return fit(model, guide, batches.train, batches.valid, out=out, resume=resume, progress=progress, **options)
+
+
+def epochs_done(folder: Path) -> int:
+    """Epochs that the run in a folder has finished; 0 where there is none.
+
+    Raises:
+        CheckpointError: a damaged ``last.pt``.
+    """
+    last = folder / "last.pt"
+    return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
 
 
 def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = None, seed: int = 0) -> Evidence:
@@ -103,13 +120,13 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         SettingsError, CheckpointError: the folder holds no run, or a damaged one.
     """
     settings, name = read_settings(folder)
+    if not (folder / "best.pt").exists():
+        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
     dataset = _dataset(settings, root)
     model, guide = build(settings, dataset)
     device = _device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    if not (folder / "best.pt").exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; train it first")
     best = load_checkpoint(folder / "best.pt", model, guide)
     test = loaders(settings, dataset, device=device).test
     torch.manual_seed(seed)
@@ -117,7 +134,8 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
     prediction = predict(model, guide, test, num_draws=num_draws)
     values = metrics.evaluate(prediction.probs, prediction.labels)
     probabilistic = any(True for _ in guide.parameters())
-    records = read_log(folder / "log.jsonl")
+    log = folder / "log.jsonl"
+    records = read_log(log) if log.exists() else []
     evidence = Evidence(
         name=name,
         command=command(name, settings),
@@ -129,7 +147,7 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         labels=prediction.labels.cpu(),
         images=dataset.test.images,
         classes=dataset.classes,
-        spectra=attention_spectra(model, _examples(test)),
+        spectra=attention_spectra(model, guide, _examples(test)),
         posterior=posterior_summary(model, guide) if probabilistic else [],
         variants=posterior_variants(model, guide, test, num_draws=num_draws) if probabilistic else {},
     )
@@ -157,10 +175,14 @@ def read_settings(folder: Path) -> tuple[Settings, str]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return from_dict(content["settings"]), content["name"]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+    except KeyError as error:
+        raise SettingsError(f"{path} lacks {error}; put back the file that the run was started with") from error
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            f"{path} cannot be used: {error}; put back the file that the run was started with"
+        ) from error
 
 
 def command(name: str, settings: Settings) -> str:
@@ -186,18 +208,36 @@ def write_json(path: Path, content: Any) -> None:
     beside.replace(path)
 
 
-def _claim(out: Path, settings: Settings, *, name: str, resume: bool) -> None:
+def _check_free(out: Path, settings: Settings, *, resume: bool) -> None:
+    """Refuses a folder whose files a run of these settings would harm, before anything is written."""
     if (out / "settings.json").exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; go on with --resume, or choose another folder with --out")
         saved = read_settings(out)[0].flat()
-        changed = [f"{k}: {saved.get(k)!r} → {v!r}" for k, v in settings.flat().items() if saved.get(k) != v]
+        now = settings.flat()
+        changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
         if changed:
-            raise SettingsError(f"{out} holds a run of other settings: {'; '.join(changed)}")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise SettingsError(
+                f"{out} holds a run of other settings: {'; '.join(changed)}; "
+                "resume it with its own, or choose another folder with --out"
+            )
+    elif out.exists() and (not out.is_dir() or any(not _is_draft(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "settings.json", {"name": name, "settings": asdict(settings)})
+
+
+def _claim(out: Path, settings: Settings, *, name: str) -> None:
+    if (out / "settings.json").exists():
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "settings.json", {"name": name, "settings": asdict(settings)})
+    except OSError as error:
+        raise OSError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
+
+
+def _is_draft(path: Path) -> bool:
+    """Whether the file is what a run killed while it wrote its settings left behind."""
+    return path.name.startswith(".settings.json.")
 
 
 def _dataset(settings: Settings, root: Path | None) -> ImageDataset:
@@ -209,4 +249,4 @@ def _examples(loader: ImageLoader) -> torch.Tensor:
 
 
 def _device(accelerator: str) -> str:
-    return "cuda" if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available() else "cpu"
+    return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"

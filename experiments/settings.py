@@ -1,9 +1,11 @@
 """The settings of one run: what a preset is, what ``--set key=value`` changes, what ``settings.json`` keeps."""
 
+import math
 import types
 import typing
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
@@ -24,6 +26,9 @@ class DataSettings:
     limit: int | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "batch_size", "limit")
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
@@ -35,6 +40,9 @@ class NetworkSettings:
     heads: int
     mlp_dim: int
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "patch_size", "dim", "depth", "heads", "mlp_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,41 +98,50 @@ class Settings:
         return {f"{part}.{key}": value for part, values in asdict(self).items() for key, value in values.items()}
 
     def with_changes(self, assignments: Iterable[str]) -> "Settings":
-        """These settings with ``key=value`` changes.
+        """These settings with ``key=value`` changes, made together: the last counts where a key comes twice.
 
         Raises:
-            SettingsError: no ``=``, an unknown key, or a value of another kind, named with what is known.
+            SettingsError: no ``=``, an unknown key, or a value of another kind or out of bounds, named with what is
+                known.
         """
-        settings = self
+        known, changes = self.flat(), {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {assignment!r}")
-            known = settings.flat()
             if key not in known:
-                raise SettingsError(f"unknown key {key!r}; known keys: {', '.join(known)}")
+                near = get_close_matches(key, known, n=3)
+                guess = f"did you mean {' or '.join(near)}? " if near else ""
+                raise SettingsError(f"unknown key {key!r}; {guess}known keys: {', '.join(known)}")
             part, name = key.split(".")
-            group = getattr(settings, part)
-            value = _parse(key, text, typing.get_type_hints(type(group))[name])
-            try:
-                settings = replace(settings, **{part: replace(group, **{name: value})})
-            except ValueError as error:
-                raise SettingsError(f"{assignment}: {error}") from error
-        return settings
+            kind = typing.get_type_hints(type(getattr(self, part)))[name]
+            changes.setdefault(part, {})[name] = _parse(key, text, kind)
+        try:
+            return replace(self, **{part: replace(getattr(self, part), **new) for part, new in changes.items()})
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
 
 
 def from_dict(values: dict[str, dict[str, Any]]) -> Settings:
     """Settings from what ``asdict`` made of them, as ``settings.json`` holds it.
 
     Raises:
-        SettingsError: keys that this version does not know or lacks.
+        SettingsError: keys that this version does not know or lacks, values of another kind or out of bounds.
     """
     layers = {"softmax": SoftmaxSettings, "kep-svgp": KEPSVGPSettings}
     try:
         kinds = {"data": DataSettings, "network": NetworkSettings, "layer": layers[values["layer"]["name"]]}
-        return Settings(**{part: kind(**values[part]) for part, kind in {**kinds, "train": TrainOptions}.items()})
-    except (KeyError, TypeError) as error:
+        kinds["train"] = TrainOptions
+        for part, kind in kinds.items():
+            hints = typing.get_type_hints(kind)
+            for key, value in values[part].items():
+                if key in hints and not _fits(value, hints[key]):
+                    raise SettingsError(f"{part}.{key} cannot be {value!r}")
+        return Settings(**{part: kind(**values[part]) for part, kind in kinds.items()})
+    except (KeyError, TypeError, AttributeError) as error:
         raise SettingsError(f"these settings are of another version of probattn: {error}") from error
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _parse(key: str, text: str, kind: Any) -> Any:
@@ -133,11 +150,34 @@ def _parse(key: str, text: str, kind: Any) -> Any:
         if text in typing.get_args(kind):
             return text
         raise SettingsError(f"{key} is one of {', '.join(typing.get_args(kind))}, got {text!r}")
-    if origin in (types.UnionType, typing.Union):
-        if text.lower() == "none":
-            return None
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
-    try:
-        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
-    except (ValueError, KeyError) as error:
-        raise SettingsError(f"{key} takes {kind.__name__}, got {text!r}") from error
+    kinds = typing.get_args(kind) if origin in (types.UnionType, typing.Union) else (kind,)
+    if type(None) in kinds and text.lower() == "none":
+        return None
+    kinds = [each for each in kinds if each is not type(None)]
+    for each in kinds:
+        try:
+            value = {"true": True, "false": False}[text.lower()] if each is bool else each(text)
+        except (ValueError, KeyError):
+            continue
+        if each is float and not math.isfinite(value):
+            raise SettingsError(f"{key} takes a finite number, got {text!r}")
+        return value
+    known = " or ".join("true or false" if each is bool else each.__name__ for each in kinds)
+    raise SettingsError(f"{key} takes {known}, got {text!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value read from JSON is of a field's kind."""
+    if typing.get_origin(kind) is Literal:
+        return value in typing.get_args(kind)
+    kinds = typing.get_args(kind) or (kind,)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+
+
+def _check_positive(settings: Any, *names: str) -> None:
+    values = {name: getattr(settings, name) for name in names}
+    wrong = [f"{name}={value}" for name, value in values.items() if value is not None and value < 1]
+    if wrong:
+        raise ValueError(f"must be at least 1: {', '.join(wrong)}")

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from probattn.attention.base import ProbabilisticAttention
+
 FORMAT = "probattn-1"
 
 
@@ -30,14 +32,19 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         "format": FORMAT,
         "model": model.state_dict(),
         "guide": {} if guide is None else guide.state_dict(),
+        "layers": _layers(model),
         "extra": extra,
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
+        try:
+            read(beside)
+        except CheckpointError as error:
+            raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -68,7 +75,12 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
         CheckpointError: of another architecture, naming the first differences.
     """
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
-    differences = [line for part, module in targets.items() for line in _differences(part, module, content[part])]
+    differences = [
+        f"layer {path or '(the model)'}: {saved} in the checkpoint, {_layers(model).get(path)} here"
+        for path, saved in content["layers"].items()
+        if _layers(model).get(path) != saved
+    ]
+    differences += [line for part, module in targets.items() for line in _differences(part, module, content[part])]
     if differences:
         shown = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {shown}")
@@ -95,6 +107,13 @@ def read(path: str | Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a probattn checkpoint")
     return content
+
+
+def _layers(model: nn.Module) -> dict[str, dict[str, int | str]]:
+    """What the shapes of parameters do not show, such as the number of heads."""
+    return {
+        path: layer.signature() for path, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)
+    }
 
 
 def _differences(part: str, module: nn.Module, saved: dict[str, torch.Tensor]) -> list[str]:

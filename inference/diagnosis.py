@@ -31,3 +31,8 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
                     if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
                         return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
     return None
+
+
+def refuses_nan(error: Exception) -> bool:
+    """Whether an error is a distribution's refusal of parameters that are NaN."""
+    return "to satisfy the constraint" in str(error) and "Real()" in str(error).splitlines()[0]

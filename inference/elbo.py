@@ -16,6 +16,9 @@ class _Described:
 
     traces: tuple[Trace, Trace] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"traces": None}
+
     def differentiable_loss(self, model: nn.Module, guide: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         device_type = next(_parameters(model, guide)).device.type
         within = same_autocast(model, device_type)
@@ -29,7 +32,7 @@ class _Described:
     def terms(self) -> dict[str, float]:
         """The terms of the last loss, in nats of the whole data set, which sum to it.
 
-        ``nll`` is −E log p(y), ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
+        ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
         """
         model_trace, guide_trace = self.traces
         terms = {}
@@ -37,7 +40,7 @@ class _Described:
             for name, site in _sample_sites(model_trace):
                 if site["is_observed"]:
                     key = f"penalty/{name}" if site["infer"].get("is_auxiliary") else "nll"
-                    terms[key] = -site["log_prob_sum"].item()
+                    terms[key] = terms.get(key, 0.0) - site["log_prob_sum"].item()
                 else:
                     terms[f"kl/{name}"] = self._kl(site, guide_trace.nodes[name])
             for name, site in _sample_sites(guide_trace):

@@ -1,6 +1,7 @@
 """The log of a run: JSON Lines for programs, TensorBoard for people where it is installed."""
 
 import json
+import math
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +39,7 @@ class RunLog:
         record = {"kind": kind, "step": step, **values}
         self.records.append(record)
         if self._file is not None:
-            self._file.write(json.dumps(record) + "\n")
+            self._file.write(_line(record))
             self._file.flush()
         if self._board is not None:
             for name, value in values.items():
@@ -56,16 +57,25 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a log file; a last line that a crash left half-written is dropped."""
+    """The records of a log file, null as NaN; a last line that a crash left half-written is dropped."""
     lines = path.read_text(encoding="utf-8").splitlines()
     records = []
     for number, line in enumerate(lines):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
+            records.append({key: math.nan if value is None else value for key, value in record.items()})
         except json.JSONDecodeError:
             if number < len(lines) - 1:
                 raise
     return records
+
+
+def _line(record: dict[str, Any]) -> str:
+    """One line of strict JSON: NaN and Inf become null."""
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()
+    }
+    return json.dumps(finite) + "\n"
 
 
 def _cut_back(path: Path, step: int) -> list[dict[str, Any]]:
@@ -73,6 +83,6 @@ def _cut_back(path: Path, step: int) -> list[dict[str, Any]]:
         return []
     records = [record for record in read_log(path) if record["step"] <= step]
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    beside.write_text("".join(map(_line, records)), encoding="utf-8")
     beside.replace(path)
     return records

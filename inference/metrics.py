@@ -90,9 +90,7 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         )
     if not probs.isfinite().all():
         rows = (~probs.isfinite().all(dim=1)).sum()
-        raise ValueError(
-            f"probs must be finite, got NaN or infinity in {rows} of {len(probs)} rows: check the network"
-        )
+        raise ValueError(f"probs must be finite, got NaN or infinity in {rows} of {len(probs)} rows: check the network")
     if probs.min() < -_RANGE_TOLERANCE or probs.max() > 1 + _RANGE_TOLERANCE:
         raise ValueError(
             f"probs must lie in [0, 1], got {probs.min():.6g}..{probs.max():.6g}: logits? apply softmax first"

@@ -21,11 +21,12 @@ class TrainOptions:
         particles: posterior draws per example (or batch) that the loss averages.
         kl_weight: weight of the KL; 1 is the ELBO.
         kl_anneal_epochs: epochs in which that weight rises from 0 linearly.
-        monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``.
+        monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``; None
+            is ``"accuracy"`` for classifiers and ``"log_prob"`` for others.
         patience: epochs without a better one before stopping, or None.
         num_draws: posterior draws of the validation's predictive.
-        precision: ``"32"`` or ``"bf16"`` (autocast of the network; densities and KL stay in float32).
-        accelerator, devices: as for Lightning Fabric.
+        precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
+        accelerator, devices: as for Lightning Fabric, where they come to one device: ``1``, or ``"1,"`` for the second.
         seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.
         log_every: steps between two log lines.
 
@@ -44,12 +45,12 @@ class TrainOptions:
     particles: int = 1
     kl_weight: float = 1.0
     kl_anneal_epochs: float = 0
-    monitor: str = "accuracy"
+    monitor: str | None = None
     patience: int | None = None
     num_draws: int = 10
-    precision: Literal["32", "bf16"] = "32"
+    precision: Literal["32", "bf16-mixed"] = "32"
     accelerator: str = "auto"
-    devices: int = 1
+    devices: int | str = 1
     seed: int | None = 0
     log_every: int = 10
 
@@ -66,11 +67,11 @@ class TrainOptions:
             "particles": self.particles >= 1,
             "kl_weight": self.kl_weight >= 0,
             "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
-            "monitor": self.monitor in ("log_prob", *DISPLAY),
+            "monitor": self.monitor in (None, "log_prob", *DISPLAY),
             "patience": self.patience is None or self.patience >= 1,
             "num_draws": self.num_draws >= 1,
-            "precision": self.precision in ("32", "bf16"),
-            "devices": self.devices >= 1,
+            "precision": self.precision in ("32", "bf16-mixed"),
+            "devices": isinstance(self.devices, str) or self.devices >= 1,
             "log_every": self.log_every >= 1,
         }
         wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]

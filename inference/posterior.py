@@ -11,7 +11,7 @@ from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.guides import Guide, latent_sites
 from probattn.handlers import at_mean
 from probattn.inference import metrics
-from probattn.inference.prediction import predict
+from probattn.inference.prediction import Prediction, predict
 
 
 def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) -> list[dict[str, Any]]:
@@ -26,6 +26,8 @@ def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) ->
         ``site``; ``kl`` in nats; ``size``, its number of scalars; ``prior_std`` and ``posterior_std``, averaged over
         scalars; ``posterior_mean_rms``, root mean square of the posterior mean.
     """
+    if not isinstance(guide, Guide):
+        raise TypeError(f"posterior_summary takes a guide of guides.for_model, got {type(guide).__name__}")
     rows = []
     with torch.no_grad():
         for site, prior in latent_sites(model):
@@ -49,7 +51,7 @@ def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) ->
 
 
 def posterior_variants(
-    model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int = 10
+    model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int = 10, drawn: Prediction | None = None
 ) -> dict[str, dict[str, float]]:
     """Metrics with u at the mean of q, drawn from q, and drawn from the prior.
 
@@ -60,22 +62,23 @@ def posterior_variants(
         model, guide: a classifier and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``.
         num_draws: draws from q and from the prior.
+        drawn: a prediction with draws from q, where there is one already.
     """
     with at_mean():
         mean = predict(model, guide, data, num_draws=1)
     variants = {
         "at its mean": mean,
-        "drawn from q": predict(model, guide, data, num_draws=num_draws),
+        "drawn from q": drawn or predict(model, guide, data, num_draws=num_draws),
         "drawn from the prior": predict(model, None, data, num_draws=num_draws),
     }
     return {name: metrics.evaluate(prediction.probs, prediction.labels) for name, prediction in variants.items()}
 
 
-def attention_spectra(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def attention_spectra(model: nn.Module, guide: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """The singular spectrum of each KEP-SVGP layer's attention kernel, beside the learned Λ.
 
     Args:
-        model: the model, run once in evaluation mode.
+        model, guide: run once in evaluation mode, with u at its mean.
         x: a batch of inputs.
 
     Returns:
@@ -83,20 +86,25 @@ def attention_spectra(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Te
         ``(heads, rank)``, both descending.
     """
     layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, KEPSVGPAttention)}
-    spectra: dict[str, tuple[Tensor, Tensor]] = {}
+    spectra: dict[str, list[Tensor]] = {}
 
     def keep(path: str, layer: KEPSVGPAttention, inputs: tuple) -> None:
         phi_q, phi_k = layer.features(inputs[0])
-        values = torch.linalg.svdvals((phi_q @ phi_k.mT).float())
-        spectra[path] = (values.flatten(0, -3).mean(0).cpu(), layer.scale.sort(descending=True).values.cpu())
+        values = torch.linalg.svdvals((phi_q @ phi_k.mT).float()).flatten(0, -3)
+        spectra.setdefault(path, []).append(values)
 
     hooks = [
         layer.register_forward_pre_hook(lambda layer, inputs, path=path: keep(path, layer, inputs))
         for path, layer in layers.items()
     ]
     try:
-        predict(model, None, x, num_draws=1)
+        with at_mean():
+            predict(model, guide, x, num_draws=1)
     finally:
         for hook in hooks:
             hook.remove()
-    return spectra
+    with torch.no_grad():
+        return {
+            path: (torch.cat(values).mean(0).cpu(), layers[path].scale.sort(descending=True).values.cpu())
+            for path, values in spectra.items()
+        }

@@ -9,12 +9,15 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
 
-from probattn.guides import latent_sites, materialise
-from probattn.handlers import draws
-from probattn.inference.diagnosis import find_non_finite
+from probattn import guides
+from probattn.handlers import draws, is_global_latent
+from probattn.inference.diagnosis import find_non_finite, refuses_nan
+
+CPU_EXAMPLE_DRAWS = 256
+"""Examples times draws that run at once on a CPU: more fall out of its caches and take a third longer."""
+GPU_EXAMPLE_DRAWS = 16_384
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +83,7 @@ def predict(
 
     The draws are made once and shared by all batches: draw s is one function on the whole data set. Their dimension
     appears at the first stochastic layer, so that the layers below run once a batch. A loader's batches are seen one
-    at a time; what is kept of each is its part of the result.
+    at a time, in pieces of a bounded number of examples times draws; what is kept of each is its part of the result.
 
     Args:
         model: the model, with its labels at the site ``y``.
@@ -92,14 +95,17 @@ def predict(
     Raises:
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
     """
-    parts, latents = [], None
+    repeated, parts, latents = draws(num_draws), [], None
     whole = {"model": model} if guide is None else {"model": model, "guide": guide}
+    if guide is not None:
+        guides.check(model, guide)
     modes = [(module, module.training) for part in whole.values() for module in part.modules()]
     device = next(model.parameters()).device
+    size = max(1, (CPU_EXAMPLE_DRAWS if device.type == "cpu" else GPU_EXAMPLE_DRAWS) // num_draws)
     try:
         for part in whole.values():
             part.eval()
-        with torch.no_grad(), draws(num_draws):
+        with torch.no_grad(), repeated:
             for number, (x, y, mask) in enumerate(_batches(data)):
                 home = x.device
                 if x.is_floating_point() and not x.isfinite().all():
@@ -107,16 +113,22 @@ def predict(
                 inputs = (x.to(device), None, None if mask is None else mask.to(device))
                 if latents is None:
                     if guide is not None and y is not None:
-                        materialise(guide, (inputs[0], y.to(device), inputs[2]))
+                        guides.materialise(guide, (inputs[0], y.to(device), inputs[2]))
                     latents = draw_latents(model, guide, inputs)
                 try:
-                    trace = poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs)
+                    for start in range(0, len(x), size):
+                        piece = slice(start, start + size)
+                        likelihood = _likelihood(
+                            model, guide, latents, tuple(None if part is None else part[piece] for part in inputs)
+                        )
+                        labels = None if y is None else y[piece]
+                        parts.append(_summary(likelihood, labels, home, num_draws, keep_draws))
                 except ValueError as error:
                     source = find_non_finite((), whole, ())
-                    if source is None:
+                    if source is None and not refuses_nan(error):
                         raise
-                    raise ValueError(f"NaN or Inf in the outputs of batch {number}, from {source}") from error
-                parts.append(_summary(trace.nodes["y"]["fn"], y, home, num_draws, keep_draws))
+                    why = f"from {source}" if source else str(error).splitlines()[0]
+                    raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
     finally:
         for module, mode in modes:
             module.training = mode
@@ -126,22 +138,35 @@ def predict(
 
 
 def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> poutine.Trace:
-    """The latent sites of one run of the guide (or of the prior, for None), outside autocast.
+    """The global latent sites of one run of the guide (or of the prior, for None), outside autocast.
 
     Raises:
         ValueError: an AutoGuide that has no parameters yet.
     """
-    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+    if guide is not None and guides.is_lazy(guide):
         raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
 
     def prior(*_: Any) -> None:
-        for site, distribution in latent_sites(model):
+        for site, distribution in guides.latent_sites(model):
             pyro.sample(site, distribution)
 
     with torch.autocast(next(model.parameters()).device.type, enabled=False):
         trace = poutine.trace(guide if guide is not None else prior).get_trace(*inputs)
-    trace.remove_node("_INPUT")  # or the first batch would stay in memory
+    for name, node in list(trace.nodes.items()):  # the inputs, too, would keep the first batch in memory
+        if not (node["type"] == "sample" and is_global_latent(node)):
+            trace.remove_node(name)
     return trace
+
+
+def _likelihood(
+    model: nn.Module, guide: nn.Module | None, latents: poutine.Trace, inputs: tuple
+) -> dist.TorchDistribution:
+    """The likelihood of some examples given the global latents; local ones are drawn by the guide here."""
+    if guide is not None:
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            latents = poutine.trace(poutine.replay(guide, trace=latents)).get_trace(*inputs)
+    with poutine.mask(mask=False):
+        return poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs).nodes["y"]["fn"]
 
 
 def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from probattn.handlers import draws, kl_weight
 from probattn.inference import checkpoint, rng
-from probattn.inference.diagnosis import NonFiniteError, find_non_finite
+from probattn.inference.diagnosis import NonFiniteError, find_non_finite, refuses_nan
 from probattn.inference.elbo import ELBOS
 from probattn.inference.logs import RunLog
 from probattn.inference.options import TrainOptions
@@ -49,10 +49,10 @@ class Trainer:
         optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=settings.lr)
         steps = len(train)
         warmup = round(settings.warmup_epochs * steps)
-        self.scheduler = warmup_cosine(
-            optimizer, steps=settings.epochs * steps, warmup=warmup, min_lr=settings.min_lr
-        )
+        self.scheduler = warmup_cosine(optimizer, steps=settings.epochs * steps, warmup=warmup, min_lr=settings.min_lr)
         self.fabric = Fabric(accelerator=settings.accelerator, devices=settings.devices)
+        if self.fabric.world_size != 1:
+            raise ValueError(f"fit trains on one device, devices={settings.devices!r} come to {self.fabric.world_size}")
         self.module, self.optimizer = self.fabric.setup(self.elbo(model, guide), optimizer)
 
     def resume(self) -> None:
@@ -103,6 +103,9 @@ class Trainer:
         for number, batch in enumerate(self.train):
             batch = self.fabric.to_device(tuple(batch))
             loss = self._loss(batch, number)
+            # Before the optimiser's step, which changes the parameters that the closed-form KL reads.
+            logged = self.step == 0 or (self.step + 1) % self.settings.log_every == 0
+            terms = self.elbo.terms() if logged else {}
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             if self.settings.clip_norm is not None:
@@ -112,8 +115,8 @@ class Trainer:
             self.scheduler.step()
             self.step += 1
             total, examples = total + loss.item() * len(batch[0]), examples + len(batch[0])
-            if self.step % self.settings.log_every == 0 or self.step == 1:
-                terms = {name: value / self.model.num_data for name, value in self.elbo.terms().items()}
+            if logged:
+                terms = {name: value / self.model.num_data for name, value in terms.items()}
                 log.write("step", self.step, epoch=self.epoch + 1, loss=loss.item(), lr=lr, **terms)
             progress.step_done()
         return total / examples
@@ -132,11 +135,14 @@ class Trainer:
                 if self.settings.particles > 1:
                     handlers.enter_context(draws(self.settings.particles))
                 # Not Fabric's own precision: it would round the labels as well.
-                half = self.settings.precision == "bf16"
+                half = self.settings.precision == "bf16-mixed"
                 handlers.enter_context(torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=half))
                 loss = self.module(*batch) / self.model.num_data
         except (ValueError, RuntimeError) as error:
-            self._refuse_non_finite(batch, number, str(error).splitlines()[0])
+            symptom = str(error).splitlines()[0]
+            self._refuse_non_finite(batch, number, symptom)
+            if refuses_nan(error):
+                raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN; lower lr ({symptom})") from error
             raise
         if not math.isfinite(loss.item()):
             self._refuse_non_finite(batch, number, "the loss is not finite")
@@ -163,11 +169,12 @@ class Trainer:
             raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN or Inf in {source} ({symptom})")
 
     def _keep_if_best(self, values: dict[str, float]) -> None:
-        value = values.get(f"valid/{self.settings.monitor}")
+        monitor = self.settings.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")
+        value = values.get(f"valid/{monitor}")
         if self.valid is not None and value is None:
             known = ", ".join(name.removeprefix("valid/") for name in values if name.startswith("valid/"))
-            raise ValueError(f"monitor {self.settings.monitor!r} is no metric of this model; choose one of {known}")
-        if value is not None and not is_better(self.settings.monitor, value, self.best_value):
+            raise ValueError(f"monitor {monitor!r} is no metric of this model; choose one of {known}")
+        if value is not None and not is_better(monitor, value, self.best_value):
             return
         self.best_epoch, self.best_value = self.epoch, value
         if self.folder is not None:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn.guides import materialise, refuse_free_scale
-from probattn.inference.logs import RunLog
+from probattn import guides
+from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.logs import RunLog, read_log
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
 from probattn.inference.trainer import Trainer
@@ -64,19 +65,23 @@ def fit(
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         CheckpointError: a damaged checkpoint, or one of another architecture or other options.
         NonFiniteError: a NaN or Inf in data, weights or loss, named; nothing on disk is touched.
-        ValueError: an option out of bounds, no training data, or an ``AutoDelta`` where Λ is learned.
+        ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta``
+            where Λ is learned.
     """
     settings = TrainOptions(**options)
     folder = None if out is None else Path(out)
     last = None if folder is None else folder / "last.pt"
-    if last is not None and last.exists() and not resume:
-        raise FileExistsError(f"{folder} holds a run; go on with resume=True, or choose another folder")
+    if folder is not None:
+        _refuse_to_overwrite(folder, resume=resume)
     if len(train) == 0:
         raise ValueError("the training loader gives no batch")
+    _check_size(train, model.num_data)
     if settings.seed is not None:
         torch.manual_seed(settings.seed)
-    refuse_free_scale(model, guide)
-    materialise(guide, tuple(next(iter(train))))
+    guides.check(model, guide)
+    if guides.is_lazy(guide):
+        device = next(model.parameters()).device
+        guides.materialise(guide, tuple(part.to(device) for part in next(iter(train))))
     trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
     if last is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,3 +95,26 @@ def fit(
     trainer.load_best()
     steps, epochs = ([r for r in log.records if r["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)
+
+
+def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
+    there = [name for name in ("last.pt", "best.pt", "log.jsonl") if (folder / name).exists()]
+    if there and not resume:
+        raise FileExistsError(f"{folder} holds a run; go on with resume=True, or choose another folder")
+    if there and "last.pt" not in there and any(r["kind"] == "epoch" for r in _records(folder / "log.jsonl")[:-1]):
+        raise CheckpointError(f"{folder} holds a run without last.pt, which cannot go on; choose another folder")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return read_log(path) if path.exists() else []
+
+
+def _check_size(train: Iterable, num_data: int) -> None:
+    """A wrong ``num_data`` would weigh the KL wrongly without a sign."""
+    data = getattr(train, "dataset", None)
+    size = getattr(train, "num_data", None) or (len(data) if hasattr(data, "__len__") else num_data)
+    if size != num_data:
+        raise ValueError(
+            f"the model was built with num_data={num_data}, but the training loader has {size} examples: the KL would "
+            f"count {size / num_data:.3g} times; build the model with num_data={size}"
+        )

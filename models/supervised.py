@@ -17,7 +17,8 @@ class Supervised(PyroModule):
 
     Args:
         network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``.
-        likelihood: a module of :mod:`probattn.models.likelihoods`, or any ``(outputs, mask) -> Distribution``.
+        likelihood: a module of :mod:`probattn.models.likelihoods`, or any callable ``outputs -> Distribution``
+            (``(outputs, mask)`` where a mask is given).
         num_data: number of examples in the training set.
 
     Raises:
@@ -42,13 +43,20 @@ class Supervised(PyroModule):
             mask: ``(batch, tokens)``, True where there is a token.
 
         Returns:
-            The site ``y``: labels ``(*draws, batch, ...)``.
+            The site ``y``: the labels given, or drawn ones ``(*draws, batch, ...)``.
 
         Raises:
-            ValueError: labels of another shape than the likelihood's, which would broadcast to a wrong loss.
+            ValueError: outputs that do not belong to the batch; labels of another shape than the likelihood's, which
+                would broadcast to a wrong loss.
         """
         with local_sites(batch=x.shape[0], num_data=self.num_data):
-            likelihood = self.likelihood(self.network(x) if mask is None else self.network(x, mask), mask)
+            extra = () if mask is None else (mask,)
+            likelihood = self.likelihood(self.network(x, *extra), *extra)
+            if likelihood.batch_shape[-1:] != x.shape[:1]:
+                raise ValueError(
+                    f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
+                    "end with the batch: networks index from the right, since draws are a dimension on the left"
+                )
             expected = x.shape[:1] + likelihood.event_shape
             if y is not None and y.shape != expected:
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")

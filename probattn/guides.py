@@ -8,7 +8,7 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from pyro.distributions import constraints
-from pyro.infer.autoguide import AutoDelta, AutoGuide
+from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoLaplaceApproximation
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import register_kl, transform_to
@@ -179,10 +179,15 @@ def latent_sites(model: nn.Module) -> Iterator[tuple[str, dist.TorchDistribution
             raise ValueError(
                 f"the sites of the layer at {path!r} would be called {layer._pyro_name!r}: a module above it is no "
                 "PyroModule. Build containers as PyroModule[nn.Sequential](...), or call "
-                "pyro.nn.module.to_pyro_module_(network) once"
+                "pyro.nn.module.to_pyro_module_(network) once; compile parts by module.compile(), which keeps names"
             )
         for name, prior in layer.sites().items():
             yield f"{path}.{name}" if path else name, prior
+
+
+def is_lazy(guide: nn.Module) -> bool:
+    """Whether a guide is an AutoGuide whose parameters do not exist yet."""
+    return isinstance(guide, AutoGuide) and guide.prototype_trace is None
 
 
 def materialise(guide: nn.Module, batch: tuple) -> None:
@@ -194,22 +199,27 @@ def materialise(guide: nn.Module, batch: tuple) -> None:
         guide: any guide.
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
-    if isinstance(guide, AutoGuide) and guide.prototype_trace is None:
+    if is_lazy(guide):
         with torch.no_grad():
             guide(*batch)
 
 
-def refuse_free_scale(model: nn.Module, guide: nn.Module) -> None:
-    """Refuses an ``AutoDelta`` where Λ is learned.
+def check(model: nn.Module, guide: nn.Module) -> None:
+    """Refuses a guide of another model, and Pyro's point masses on u where Λ is learned.
 
     Raises:
         ValueError: naming the site and what to use.
     """
-    if isinstance(guide, AutoDelta):
+    if isinstance(guide, Guide) and guide._model[0] is not model:
+        raise ValueError(
+            "this guide was built for another model, whose priors it would follow: build it with "
+            "guides.for_model(model), and copy the two together, copy.deepcopy((model, guide))"
+        )
+    if any(isinstance(part, (AutoDelta, AutoLaplaceApproximation)) for part in guide.modules()):
         for site, prior in latent_sites(model):
             if prior.stddev.requires_grad:
                 raise ValueError(
-                    f"AutoDelta is a point mass on {site} itself, whose density grows without bound as the learned Λ "
+                    f"this guide is a point mass on {site} itself, whose density grows without bound as the learned Λ "
                     'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
                 )
 

@@ -47,6 +47,11 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
             return
         dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
         if is_global_latent(msg):
+            if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
+                raise ValueError(
+                    f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: sites of layers "
+                    "belong outside plates; mark those of one example with infer={'local': True} under local_sites"
+                )
             batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
             if batch_shape != fn.batch_shape:
                 msg["fn"] = ExpandedDistribution(fn, batch_shape)
@@ -57,7 +62,7 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         msg["scale"] = msg["scale"] / size
 
     def _batch_size(self) -> int:
-        """Batch size of the program being run, which the innermost enclosing trace has recorded."""
+        """Batch size of the program being run, which the first trace inside this handler has recorded."""
         above = _PYRO_STACK[_PYRO_STACK.index(self) + 1 :]
         for handler in above:
             if isinstance(handler, TraceMessenger) and "_INPUT" in handler.trace.nodes:

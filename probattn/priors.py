@@ -4,6 +4,7 @@ A layer scales its prior by its own Λ. Every prior here is centred and has the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
@@ -27,19 +28,23 @@ def laplace(scale: Tensor) -> dist.TorchDistribution:
     return dist.Laplace(torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
-def student_t(df: float = 4.0) -> Prior:
+@dataclass(frozen=True)
+class student_t:  # noqa: N801 - a prior like the functions beside it
     """Student-t with ``df`` degrees of freedom and scale λ; its KL is sampled.
 
     Raises:
         ValueError: where df ≤ 2, since guides start from the prior's standard deviation.
     """
-    if not df > 2:
-        raise ValueError(f"student_t needs df > 2 for a finite variance, got {df}")
 
-    def prior(scale: Tensor) -> dist.TorchDistribution:
-        return dist.StudentT(df, torch.zeros_like(scale), scale).to_event(scale.dim())
+    df: float = 4.0
 
-    return prior
+    def __post_init__(self) -> None:
+        if not self.df > 2:
+            raise ValueError(f"student_t needs df > 2 for a finite variance, got {self.df}")
+
+    def __call__(self, scale: Tensor) -> dist.TorchDistribution:
+        """The prior at a scale."""
+        return dist.StudentT(self.df, torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
 PRIORS: dict[str, Prior] = {"normal": normal, "laplace": laplace, "student_t": student_t()}

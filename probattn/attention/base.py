@@ -6,6 +6,7 @@ from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
@@ -50,9 +51,9 @@ class ProbabilisticAttention(PyroModule):
         Args:
             name: the site's name.
             per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
-                only where a handler listens.
+                only where a handler listens and log densities matter (``poutine.mask(mask=False)`` says they do not).
         """
-        if not am_i_wrapped():
+        if not am_i_wrapped() or poutine.get_mask() is False:
             return
         with torch.autocast(self._device_type(), enabled=False):
             log_factor = -per_example()
@@ -60,8 +61,12 @@ class ProbabilisticAttention(PyroModule):
         infer = {"is_auxiliary": True, "local": True}
         pyro.sample(self._pyro_get_fullname(name), unit, obs=unit.sample(), infer=infer)
 
-    def check(self, x: Tensor, mask: Tensor | None) -> None:
-        """Refuses inputs of another shape with an error that says which.
+    def signature(self) -> dict[str, int | str]:
+        """What a checkpoint must share with this layer beside the shapes of its parameters."""
+        return {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
+
+    def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x with its padding at zero, whatever stood there.
 
         Raises:
             ValueError: x not ``(..., batch, tokens, dim)``, mask not boolean ``(batch, tokens)``, or a row of the
@@ -74,7 +79,7 @@ class ProbabilisticAttention(PyroModule):
                 f"build the layer with dim={x.shape[-1]} or project x first"
             )
         if mask is None:
-            return
+            return x
         if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:
             raise ValueError(
                 f"{where} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
@@ -83,6 +88,7 @@ class ProbabilisticAttention(PyroModule):
         if not mask.any(-1).all():
             empty = (~mask.any(-1)).nonzero().flatten().tolist()
             raise ValueError(f"{where} got examples without any token, rows {empty} of the mask; drop them")
+        return x.where(mask.unsqueeze(-1), 0.0)
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Splits ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""

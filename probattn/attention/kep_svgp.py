@@ -31,7 +31,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         rank: s, the number of singular triplets and of outputs of each head; at most the head width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
         projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
-        tokens: the number of tokens, where it is fixed.
+        tokens: the number of tokens, where it is fixed; another one is then refused.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
         eta: weight η of the KSVD penalty.
@@ -63,7 +63,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
     ) -> None:
         super().__init__(dim, heads)
         self._check_options(rank, merge, projection, tokens, multiple, penalty, scale, eta)
-        self.rank, self.tokens, self.eta = rank, tokens if merge != "add" else None, eta
+        self.rank, self.tokens, self.eta = rank, tokens, eta
         self.prior = priors.resolve(prior)
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
         if projection == "plain":
@@ -76,6 +76,11 @@ class KEPSVGPAttention(ProbabilisticAttention):
         self.ksvd_penalty = PENALTIES[penalty]
         self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), requires_grad=learn_scale)
         self.out = nn.Linear(heads * rank, dim)
+
+    def signature(self) -> dict[str, int | str]:
+        """Rank, merge and projection, beside what every layer has."""
+        parts = {"merge": type(self.merge).__name__, "projection": type(self.projection).__name__}
+        return super().signature() | {"rank": self.rank} | parts
 
     @property
     def scale(self) -> Tensor:
@@ -96,7 +101,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         Returns:
             ``(*draws, batch, tokens, dim)``, with the draws of u broadcast in.
         """
-        self.check(x, mask)
+        x = self.checked(x, mask)
         e, r, w_e, w_r = self.scores(x, mask)
         lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, lengths))
@@ -119,14 +124,15 @@ class KEPSVGPAttention(ProbabilisticAttention):
         query, key = self.split_heads(self.query_key(x), 2)
         return ksvd.cosine_features(query), ksvd.cosine_features(key)
 
-    def check(self, x: Tensor, mask: Tensor | None) -> None:
-        """Refuses another number of tokens than a fixed-length merge has, beside what every layer refuses."""
-        super().check(x, mask)
+    def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x with its padding at zero; refuses another number of tokens where it is fixed."""
+        x = super().checked(x, mask)
         if self.tokens is not None and x.shape[-2] != self.tokens:
             raise ValueError(
-                f"this layer merges by weights over {self.tokens} tokens, got {x.shape[-2]}; "
-                'use merge="add" where the length varies, or pad and mask'
+                f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; where the length varies use "
+                'merge="add" without tokens, or pad and mask'
             )
+        return x
 
     def _weighted_penalty(self, e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lengths: Tensor | int) -> Tensor:
         precise = (t if t.dtype == torch.float64 else t.float() for t in (e, r, w_e, w_r))

@@ -30,7 +30,7 @@ class SoftmaxAttention(ProbabilisticAttention):
         Returns:
             A tensor of x's shape.
         """
-        self.check(x, mask)
+        x = self.checked(x, mask)
         query, key, value = (t.flatten(0, -4) for t in self.split_heads(self.query_key_value(x), 3))
         if mask is not None:
             mask = mask.expand(x.shape[:-1]).reshape(-1, 1, 1, x.shape[-2])

@@ -3,13 +3,15 @@
 import os
 import pickle
 import random
+from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
-from probattn import KEPSVGPAttention, guides
+from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import CheckpointError, checkpoint, load, save
 
 
@@ -211,3 +213,22 @@ def test_a_guide_of_another_family_leaves_the_model_untouched(tmp_path):
     with pytest.raises(CheckpointError, match="guide: u.raw_scale is missing"):
         load(path, model, guide)
     assert same(weights(model, guide), before)
+
+
+@pytest.mark.parametrize("extra", [{"where": Path("x")}, {"number": numpy.float64(0.5)}])
+def test_what_could_not_be_read_back_is_not_written(tmp_path, extra):
+    path = tmp_path / "a.pt"
+    model = torch.nn.Linear(2, 1)
+    save(path, model, good=1)
+    before = path.read_bytes()
+    with pytest.raises(TypeError, match="tensors, numbers, strings"):
+        save(path, model, **extra)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_another_number_of_heads_is_another_architecture(tmp_path):
+    save(tmp_path / "a.pt", SoftmaxAttention(8, 2))
+    with pytest.raises(CheckpointError, match=r"'heads': 2.* in the checkpoint, .*'heads': 4"):
+        load(tmp_path / "a.pt", SoftmaxAttention(8, 4))
+    load(tmp_path / "a.pt", SoftmaxAttention(8, 2))

@@ -60,17 +60,12 @@ def brute_force_aurc(confidence, wrong):
         if all(confidence[a] >= confidence[b] for a, b in zip(order, order[1:], strict=False))
     ]
     return np.mean(
-        [
-            np.mean([np.mean([wrong[i] for i in order[:k]]) for k in range(1, n + 1)])
-            for order in sorted_orders
-        ]
+        [np.mean([np.mean([wrong[i] for i in order[:k]]) for k in range(1, n + 1)]) for order in sorted_orders]
     )
 
 
 # Confidences on a grid of exact binary fractions in (1/2, 1], so that ties are frequent and 1 − c is exact.
-outcomes = st.lists(
-    st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.booleans()), min_size=1, max_size=25
-)
+outcomes = st.lists(st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.booleans()), min_size=1, max_size=25)
 mixed_outcomes = outcomes.filter(lambda items: len({right for _, right in items}) == 2)
 few_outcomes = st.lists(st.tuples(st.sampled_from([0.6, 0.7, 0.8]), st.booleans()), min_size=1, max_size=6)
 property_test = settings(deadline=None, max_examples=60)
@@ -219,9 +214,7 @@ def test_agrees_with_scikit_learn(seed):
         "brier": sum(sklearn.metrics.brier_score_loss(one_hot[:, k], probs[:, k].numpy()) for k in range(5)),
     }
     assert {key: values[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert metrics.matthews(probs, labels) == pytest.approx(
-        sklearn.metrics.matthews_corrcoef(labels, top), abs=1e-6
-    )
+    assert metrics.matthews(probs, labels) == pytest.approx(sklearn.metrics.matthews_corrcoef(labels, top), abs=1e-6)
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
@@ -264,18 +257,14 @@ def test_ideal_aurc_is_the_least_over_all_orders(items):
     confidence, right = zip(*items, strict=True)
     probs, labels = predictions(confidence, right)
     ranks = range(1, len(right) + 1)
-    least = min(
-        np.mean([1 - np.mean(order[:k]) for k in ranks]) for order in set(permutations(map(int, right)))
-    )
+    least = min(np.mean([1 - np.mean(order[:k]) for k in ranks]) for order in set(permutations(map(int, right))))
     assert metrics.aurc(probs, labels) - metrics.eaurc(probs, labels) == pytest.approx(least, abs=1e-12)
 
 
 @pytest.mark.parametrize(("predicted", "true"), [([1] * 10, [1] * 8 + [0] * 2), ([0, 1, 1, 1], [1] * 4)])
 def test_matthews_of_a_constant_is_zero_as_in_scikit_learn(predicted, true):
     probs = torch.nn.functional.one_hot(torch.tensor(predicted), 2).float()
-    assert (
-        metrics.matthews(probs, torch.tensor(true)) == sklearn.metrics.matthews_corrcoef(true, predicted) == 0
-    )
+    assert metrics.matthews(probs, torch.tensor(true)) == sklearn.metrics.matthews_corrcoef(true, predicted) == 0
 
 
 def test_matthews_of_one_class_throughout_is_zero():

@@ -3,6 +3,8 @@
 import math
 import weakref
 
+import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -11,7 +13,7 @@ from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
+from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides, local_sites
 from probattn.inference import Prediction, predict, prediction
 from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
 
@@ -275,6 +277,16 @@ def test_broken_weights_are_named_with_the_batch(likelihood):
         predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
 
 
+def test_outputs_that_overflow_from_finite_weights_are_refused_with_the_batch():
+    model, guide = build()
+    with torch.no_grad():
+        model.network.embed.weight.fill_(1e200)
+        model.network.head.weight.fill_(1e200)
+    x = torch.randn(2, 5, 3, dtype=F64)
+    with pytest.raises(ValueError, match="NaN or Inf in the outputs of batch 0, Expected parameter"):
+        predict(model, guide, [(x, torch.tensor([0, 1]))])
+
+
 @pytest.mark.parametrize("data", [[], DataLoader(TensorDataset(torch.zeros(0, 5, 3)), batch_size=2)])
 def test_no_data_is_an_error(data):
     model, guide = build()
@@ -330,3 +342,57 @@ def test_an_enclosing_handler_does_not_leak_into_the_draws():
     with torch.no_grad(), draws(2):
         trace = poutine.trace(guide).get_trace(x)
     assert trace.nodes["network.layers.0.u"]["value"].shape == (2, 1, 2, 2, 2)
+
+
+def test_pieces_of_a_batch_join_to_what_the_whole_gives(monkeypatch):
+    model, guide = build()
+    x = torch.randn(7, 5, 3, dtype=F64)
+    results = []
+    for most in (1000, 9, 4):
+        monkeypatch.setattr(prediction, "CPU_EXAMPLE_DRAWS", most)
+        torch.manual_seed(0)
+        results.append(predict(model, guide, x, num_draws=4, keep_draws=True))
+    for other in results[1:]:
+        torch.testing.assert_close(other.draws, results[0].draws)
+        torch.testing.assert_close(other.expected_entropy, results[0].expected_entropy)
+
+
+class LocalModel(pyro.nn.PyroModule):
+    """A latent that belongs to each example, and one that all share."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, y=None, mask=None):
+        shared = pyro.sample("shared", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=8):
+            z = pyro.sample("z", dist.Normal(torch.zeros(len(x)), 1.0), infer={"local": True})
+            return pyro.sample("y", dist.Normal(z + 0 * shared, 1.0), obs=y, infer={"local": True})
+
+
+class LocalGuide(torch.nn.Module):
+    def forward(self, x, y=None, mask=None):
+        pyro.sample("shared", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=8):
+            pyro.sample("z", dist.Normal(x, 1e-6), infer={"local": True})
+
+
+def test_local_latents_are_drawn_for_their_own_examples():
+    x = torch.arange(8.0)
+    result = predict(LocalModel(), LocalGuide(), x.split(4), num_draws=1)
+    torch.testing.assert_close(result.mean, x, atol=1e-4, rtol=0)
+
+
+def test_a_network_that_pools_over_the_batch_is_refused():
+    class Wrong(pyro.nn.PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.attention = KEPSVGPAttention(4, 2, rank=2)
+
+        def forward(self, x):
+            return self.attention(x).mean(1)
+
+    model = Supervised(Wrong(), Categorical(), num_data=8)
+    with pytest.raises(ValueError, match="index from the right"):
+        predict(model, guides.for_model(model), torch.randn(3, 5, 4))

@@ -1,5 +1,7 @@
 """Guides: families, swaps with priors, analytic KLs, point masses, AutoGuides."""
 
+import copy
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -8,6 +10,8 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
+    AutoGuideList,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -217,8 +221,18 @@ def test_materialise_makes_an_autoguides_parameters_once(data):
     assert all(torch.equal(p, before[name]) for name, p in guide.named_parameters())
 
 
-def test_autodelta_with_a_learned_scale_is_refused():
-    guides.refuse_free_scale(Regression(learn_scale=False), AutoDelta(Regression(learn_scale=False)))
-    guides.refuse_free_scale(Regression(), guides.for_model(Regression(), "delta"))
+def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refused():
+    model, fixed = Regression(), Regression(learn_scale=False)
+    guides.check(fixed, AutoDelta(fixed))
+    guides.check(model, guides.for_model(model, "delta"))
+    for auto in (AutoDelta, AutoLaplaceApproximation):
+        with pytest.raises(ValueError, match="learn_scale=False"):
+            guides.check(model, auto(model))
+    parts = AutoGuideList(model)
+    parts.append(AutoDelta(model))
     with pytest.raises(ValueError, match="learn_scale=False"):
-        guides.refuse_free_scale(Regression(), AutoDelta(Regression()))
+        guides.check(model, parts)
+    with pytest.raises(ValueError, match="another model"):
+        guides.check(model, guides.for_model(fixed))
+    copied, copied_guide = copy.deepcopy((model, guides.for_model(model)))
+    guides.check(copied, copied_guide)

@@ -193,3 +193,13 @@ def test_gradient_noise_falls_with_a_draw_per_example():
     error = (shared.var(0) / 500 + example.var(0) / 500).sqrt()
     assert ((shared.mean(0) - example.mean(0)).abs() < 4 * error).all()
     assert (example.var(0) < 0.7 * shared.var(0)).all()
+
+
+@pytest.mark.parametrize(("number", "dim"), [("example", -1), (4, -2)])
+def test_draws_refuse_a_global_site_inside_a_plate(number, dim):
+    def plated(x):
+        with pyro.plate("data", 3, dim=dim):
+            pyro.sample("slope", dist.Normal(0.0, 1.0))
+
+    with draws(number), pytest.raises(ValueError, match="local_sites"):
+        poutine.trace(plated).get_trace(X)

@@ -140,6 +140,27 @@ def test_padding_changes_no_real_token_and_no_penalty(projection):
         assert_close(log_factor[b], alone_factor[0])
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bias", [False, True])
+def test_padding_may_hold_anything(value, bias):
+    layer, u = make(bias=bias), randn(3, 2, 2, seed=1)
+    x, mask = randn(2, 6, 12), torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    expected, expected_factor = with_u(layer, u, x, mask)
+    x[1, 4:] = value
+    output, log_factor = with_u(layer, u, x, mask)
+    assert_close(output[mask], expected[mask])
+    assert_close(log_factor, expected_factor)
+    (output[mask].sum() + log_factor.sum()).backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_a_number_of_tokens_bounds_the_rows_only_where_it_is_fixed():
+    assert make(merge="add", tokens=None, multiple=10).projection.rows == 20
+    assert make(merge="add", tokens=6, multiple=10).projection.rows == 6
+    with pytest.raises(ValueError, match="for 6 tokens, got 5"):
+        make(merge="add")(randn(2, 5, 12))
+
+
 def test_mask_with_holes_sees_the_real_tokens_only():
     layer, u, x = make(tokens=None), randn(3, 2, 2, seed=1), randn(1, 6, 12)
     mask = torch.tensor([[False, True, True, False, True, False]])
@@ -148,7 +169,12 @@ def test_mask_with_holes_sees_the_real_tokens_only():
 
 @pytest.mark.parametrize(
     ("options", "shape"),
-    [({"heads": 1}, (2, 6, 12)), ({}, (1, 6, 12)), ({"rank": 4, "tokens": None}, (2, 3, 12)), ({}, (2, 1, 12))],
+    [
+        ({"heads": 1}, (2, 6, 12)),
+        ({}, (1, 6, 12)),
+        ({"rank": 4, "tokens": None}, (2, 3, 12)),
+        ({"tokens": None}, (2, 1, 12)),
+    ],
     ids=["one head", "batch of one", "shorter than the rank", "one token"],
 )
 def test_corner_shapes_match_the_loops(options, shape):
@@ -245,6 +271,13 @@ def test_penalty_is_not_computed_where_nobody_listens(monkeypatch):
     layer(randn(2, 6, 12))
 
 
+def test_penalty_is_not_computed_where_log_densities_do_not_matter(monkeypatch):
+    layer = make()
+    monkeypatch.setattr(layer, "ksvd_penalty", lambda *_: pytest.fail("computed in prediction"))
+    with poutine.mask(mask=False):
+        assert "ksvd" not in poutine.trace(layer).get_trace(randn(2, 6, 12)).nodes
+
+
 def test_eta_scales_the_named_factor_and_handlers_can_block_it():
     x, u = randn(2, 6, 12), randn(3, 2, 2, seed=1)
     assert_close(with_u(make(eta=5.0), u, x)[1], 5 * with_u(make(eta=1.0), u, x)[1])
@@ -293,7 +326,7 @@ def test_bad_options_are_named(options, message):
     [
         (randn(2, 6, 11), None, "project x first"),
         (randn(6, 12), None, "batch, tokens, 12"),
-        (randn(2, 5, 12), None, "over 6 tokens, got 5"),
+        (randn(2, 5, 12), None, "for 6 tokens, got 5"),
         (randn(2, 6, 12), torch.ones(2, 5).bool(), "boolean mask"),
         (randn(2, 6, 12), torch.ones(2, 6), "boolean mask"),
         (randn(2, 6, 12), torch.tensor([[True] * 6, [False] * 6]), r"rows \[1\]"),

@@ -116,9 +116,7 @@ def test_scores_do_not_depend_on_the_length_of_a_row_in_float32(scale):
     assert_close(ksvd.scores(x * scale, weights), ksvd.scores(x, weights))
 
 
-@given(
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4), count=st.integers(1, 12), seed=st.integers(0, 1000)
-)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4), count=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_spaced_rows_take_evenly_spaced_real_tokens(lengths, count, seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = max(lengths)

@@ -1,0 +1,657 @@
+"""The command, from the arguments to the files and words that a user sees."""
+
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from urllib.error import URLError
+
+import numpy as np
+import pyro.poutine as poutine
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.table import Column, Table
+from sklearn.metrics import roc_auc_score
+
+from probattn import draws
+from probattn.experiments import bench, cli, presets, report, runs
+from probattn.experiments.datasets import DatasetError, load
+from probattn.experiments.settings import from_dict
+from probattn.inference import History
+
+KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+TINY = [
+    "train.epochs=2",
+    "train.warmup_epochs=0",
+    "train.log_every=1",
+    "data.limit=200",
+    "network.dim=16",
+    "network.depth=2",
+    "network.heads=2",
+    "network.mlp_dim=16",
+]
+
+
+def assignments(changes):
+    return [part for change in changes for part in ("--set", change)]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails the test."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folders of two finished tiny runs, by preset."""
+    folders = {name: tmp_path_factory.mktemp("trained") / name.replace("/", "-") for name in (KEP, SOFTMAX)}
+    for name, folder in folders.items():
+        settings = presets.preset(name).with_changes(TINY)
+        runs.train(settings, folder, name=name, progress=False)
+    return folders
+
+
+@pytest.fixture
+def kep(trained, tmp_path):
+    """A copy of the finished KEP-SVGP run, to do with as a test likes."""
+    return shutil.copytree(trained[KEP], tmp_path / "kep")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*arguments, **options):
+        raise URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.delenv("PROBATTN_DATA", raising=False)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Spares the seconds that drawing takes, where a test is about numbers."""
+    monkeypatch.setattr(report, "save_figures", lambda *arguments: None)
+    monkeypatch.setattr(report, "write", lambda *arguments, **options: None)
+
+
+def contents(folder):
+    """Bytes of every file by its path, TensorBoard's apart, which adds an empty one at each start."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "tensorboard")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def is_one_message(err, *words):
+    """Whether stderr holds one error that has all the words, and nothing else."""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert [word for word in words if str(word) not in err] == []
+    return True
+
+
+# Training
+
+
+def test_train_writes_a_run_and_says_what_came_out(command, tmp_path):
+    out = tmp_path / "new" / "run"
+    code, text, err = command("train", KEP, "--out", out, *assignments(TINY))
+    assert code == 0
+    assert {path.name for path in out.iterdir()} == {"settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    epochs = [record for record in log if record["kind"] == "epoch"]
+    best = max(epochs, key=lambda record: record["valid/accuracy"])
+    assert text == (
+        f"best epoch {best['epoch']} of 2, valid accuracy {best['valid/accuracy']:.4f}; next: probattn evaluate {out}\n"
+    )
+    assert [f"epoch {number}/2" in err for number in (1, 2)] == [True, True]
+    assert len(epochs) == 2
+    assert all(f"valid/{name}" in epochs[0] for name in ("nll", "ece", "auroc", "log_prob"))
+    steps = [record for record in log if record["kind"] == "step"]
+    assert [record["step"] for record in steps] == list(range(1, 9))  # 200 images, 64 a batch, 2 epochs
+    for record in steps:
+        terms = {key: value for key, value in record.items() if key == "nll" or key.startswith(("kl/", "penalty/"))}
+        assert set(terms) == {"nll", "kl/network.blocks.1.attention.u", "penalty/network.blocks.1.attention.ksvd"}
+        assert sum(terms.values()) == pytest.approx(record["loss"], rel=1e-4)
+    saved = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    assert saved["name"] == KEP
+    assert from_dict(saved["settings"]) == presets.preset(KEP).with_changes(TINY)
+
+
+def test_the_same_seed_gives_the_same_run(command, tmp_path, trained):
+    assert command("train", KEP, "--out", tmp_path / "again", *assignments(TINY))[0] == 0
+    first, second = (torch.load(out / "best.pt") for out in (trained[KEP], tmp_path / "again"))
+    assert all(torch.equal(first["model"][name], second["model"][name]) for name in first["model"])
+    changes = assignments([*TINY, "train.seed=1"])
+    assert command("train", KEP, "--out", tmp_path / "other", *changes)[0] == 0
+    other = torch.load(tmp_path / "other" / "best.pt")
+    assert not torch.equal(first["model"]["network.head.weight"], other["model"]["network.head.weight"])
+
+
+def test_a_run_goes_to_runs_by_default(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = [*TINY, "train.epochs=1", "data.limit=40"]
+    code, text, _ = command("train", SOFTMAX, *assignments(changes))
+    assert code == 0
+    assert text.endswith("next: probattn evaluate runs/digits/softmax\n")
+    assert (tmp_path / "runs/digits/softmax/best.pt").exists()
+
+
+def test_resuming_a_finished_run_does_nothing_and_says_so(command, kep):
+    before = contents(kep)
+    code, text, err = command("train", KEP, "--out", kep, "--resume", *assignments(TINY))
+    assert code == 0
+    assert err == ""
+    assert text.startswith(f"{kep} was finished already, after 2 epochs; nothing to do\nbest epoch ")
+    assert contents(kep) == before
+
+
+def test_resume_of_nothing_starts(command, tmp_path):
+    changes = assignments([*TINY, "train.epochs=1"])
+    code, text, _ = command("train", KEP, "--out", tmp_path / "run", "--resume", *changes)
+    assert code == 0
+    assert text.startswith("best epoch 1 of 1")
+
+
+def test_drafts_that_a_killed_process_left_do_no_harm(command, tmp_path, trained):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".settings.json.123").write_text("{", encoding="utf-8")
+    assert command("train", KEP, "--out", out, *assignments([*TINY, "train.epochs=1"]))[0] == 0
+    (out / ".last.pt.123").write_bytes(b"half")
+    (out / ".log.jsonl.123").write_bytes(b"half")
+    resumed = command("train", KEP, "--out", out, "--resume", *assignments([*TINY, "train.epochs=1"]))
+    assert resumed[0] == 0
+    assert "finished already" in resumed[1]
+
+
+# Evaluation
+
+
+def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
+    code, text, err = command("evaluate", kep)
+    assert (code, err) == (0, "")
+    values = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+    for shown in (f"{100 * values['metrics']['accuracy']:.2f}", f"{10 * values['metrics']['nll']:.2f}", KEP, "FPR95"):
+        assert shown in text
+    assert text.endswith(f"report: {kep / 'report.html'}\n")
+    assert {path.suffix for path in (kep / "figures").iterdir()} == {".png"}
+    assert {"training", "reliability", "risk_coverage", "confidence", "spectrum", "posterior"} <= {
+        path.stem for path in (kep / "figures").iterdir()
+    }
+    for path in (kep / "figures").iterdir():
+        with Image.open(path) as image:
+            image.verify()
+    page = (kep / "report.html").read_text(encoding="utf-8")
+    assert f"probattn train {KEP} --set " in page
+    assert values["best_epoch"] == torch.load(kep / "best.pt")["extra"]["epoch"]
+    assert (values["run"], values["num_draws"], values["seed"]) == (KEP, 10, 0)
+
+
+def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
+    evidence = runs.evaluate(kep)
+    found = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))["metrics"]
+    expected = by_hand(evidence.probs.double().numpy(), evidence.labels.numpy())
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+    assert len(evidence.labels) == 67  # as many of 359 test images as 200 are of 1079 training images
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("name", [KEP, SOFTMAX])
+def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path, name):
+    """Weights read from the file, images normalised here, u at its posterior mean."""
+    folder = shutil.copytree(trained[name], tmp_path / "run")
+    assert command("evaluate", folder)[0] == 0
+    found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    found = found["variants"]["at its mean"] if name == KEP else found["metrics"]
+
+    data = load("digits", limit=200)
+    pixels = data.train.images.double() / 255
+    x = ((data.test.images.double() / 255 - pixels.mean()) / pixels.std(correction=0)).float()
+    model, _ = runs.build(presets.preset(name).with_changes(TINY), data)
+    weights = torch.load(folder / "best.pt")
+    model.load_state_dict(weights["model"])
+    means = {"network.blocks.1.attention.u": weights["guide"].get("network.blocks.1.attention.u.loc")}
+    with torch.no_grad(), poutine.condition(data=means if name == KEP else {}):
+        probs = model.network.eval()(x).softmax(-1)
+    expected = by_hand(probs.double().numpy(), data.test.labels.numpy())
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-4)
+
+
+def by_hand(probs, labels):
+    """Metrics in plain numpy; AURC and ECE as loops."""
+    confidence, wrong = probs.max(1), probs.argmax(1) != labels
+    risks, errors = [], 0
+    for count, index in enumerate(np.argsort(-confidence, kind="stable"), 1):
+        errors += wrong[index]
+        risks.append(errors / count)
+    ece = 0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            ece += inside.mean() * abs(confidence[inside].mean() - (~wrong)[inside].mean())
+    return {
+        "accuracy": (~wrong).mean(),
+        "nll": -np.log(probs[np.arange(len(labels)), labels]).mean(),
+        "brier": ((probs - np.eye(probs.shape[1])[labels]) ** 2).sum(1).mean(),
+        "aurc": np.mean(risks),
+        "auroc": roc_auc_score(~wrong, confidence),
+        "ece": ece,
+    }
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
+    def metrics(*options):
+        assert command("evaluate", kep, *options)[0] == 0
+        return json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+
+    first = metrics()
+    torch.rand(7)  # whatever else has drawn
+    assert metrics() == first
+    other = metrics("--seed", 1)
+    assert other["seed"] == 1
+    assert other["metrics"]["nll"] != first["metrics"]["nll"]
+    assert other["variants"]["at its mean"] == first["variants"]["at its mean"]
+    few = metrics("--num-draws", 3)
+    assert few["num_draws"] == 3
+    assert few["metrics"]["nll"] != first["metrics"]["nll"]
+
+
+def test_ten_draws_are_averaged_as_probabilities(kep):
+    """The mean of the draws' probabilities, each draw one function on all images."""
+    evidence = runs.evaluate(kep, num_draws=2, seed=5)
+    settings, _ = runs.read_settings(kep)
+    data = load("digits", limit=200)
+    model, guide = runs.build(settings, data)
+    weights = torch.load(kep / "best.pt")
+    model.load_state_dict(weights["model"])
+    guide.load_state_dict(weights["guide"])
+    torch.manual_seed(5)
+    with torch.no_grad(), draws(2):
+        sites = poutine.trace(guide).get_trace().nodes
+    u = sites["network.blocks.1.attention.u"]["value"]
+    assert u.shape[:2] == (2, 1)
+    (x, _), *_ = runs.loaders(settings, data, device="cpu").test
+    model.eval()
+    each = []
+    for draw in u[:, 0]:
+        with torch.no_grad(), poutine.condition(data={"network.blocks.1.attention.u": draw}):
+            each.append(model.network(x).softmax(-1))
+    assert not torch.equal(each[0], each[1])
+    torch.testing.assert_close(evidence.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
+
+
+def test_evaluate_needs_no_log(command, kep):
+    (kep / "log.jsonl").unlink()
+    evidence = runs.evaluate(kep)
+    assert evidence.steps == evidence.epochs == []
+    assert (kep / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changes", [["train.lr=0.01", "layer.merge=add"], ["data.limit=none", "train.clip_norm=1.5"], []]
+)
+def test_the_reports_command_repeats_the_run(changes):
+    settings = presets.preset(KEP).with_changes(changes)
+    words = runs.command(KEP, settings).split()
+    assert words[:3] == ["probattn", "train", KEP]
+    assert presets.preset(words[2]).with_changes(words[4::2]) == settings
+    assert words[3::2] == ["--set"] * len([change for change in changes if change != "data.limit=none"])
+
+
+# The other commands
+
+
+def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
+    for name in (KEP, SOFTMAX):
+        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(TINY))
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    assert code == 0
+    for word in ("ACC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
+        assert word in text
+    assert text.count(KEP) == text.count(SOFTMAX) == 2  # a heading and a row each
+    assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
+    assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    before = (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes()
+    monkeypatch.setattr(report, "write", lambda *arguments, **options: None)
+    again = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    assert again[:2] == (0, text)
+    assert (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes() == before
+    code, _, err = command("demo", "--out", tmp_path / "demo", "--epochs", 4)
+    assert code == 1
+    assert is_one_message(err, "train.epochs: 3 → 4", "choose another folder with --out")
+
+
+def test_presets_are_listed_in_full_however_narrow(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    code, text, _ = command("presets")
+    assert code == 0
+    assert [name for name in presets.PRESETS if f" {name} " not in text] == []
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys, width):
+    monkeypatch.setattr(cli, "console", Console(width=width, force_terminal=True, color_system=None))
+    table = Table(Column("run", overflow="fold"), *(Column(f"metric {n}", no_wrap=True) for n in range(8)))
+    table.add_row("a-rather-long-name", *(f"{n}.123456" for n in range(8)))
+    cli._show_table(table)
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert [n for n in range(8) if f" {n}.123456 " not in text] == []
+
+
+@pytest.mark.parametrize(("name", "function"), [("layers", "layers"), ("predict", "prediction")])
+def test_bench_prints_a_table_and_writes_json(command, monkeypatch, tmp_path, name, function):
+    sizes = {"dim": 8, "heads": 2, "rank": 2, "batch": 2}
+    sizes |= {"tokens": 4, "long": 6, "longer": 8} if name == "layers" else {"depth": 1}
+    monkeypatch.setattr(bench, function, functools.partial(getattr(bench, function), **sizes))
+    path = tmp_path / "new" / "figures.json"
+    code, text, err = command("bench", name, "--repeats", 2, "--json", path)
+    assert (code, err) == (0, "")
+    result = json.loads(path.read_text(encoding="utf-8"))
+    for row in result["rows"]:
+        assert row["ratio"] == pytest.approx(
+            row["ms"] / next(r["ms"] for r in result["rows"] if r["case"] == row["baseline"])
+        )
+        assert f" {row['case']} " in text
+        assert f" {row['ratio']:.3f} " in text
+    assert f"torch {torch.__version__}" in text
+
+
+@pytest.mark.parametrize("name", ["layers", "predict"])
+def test_bench_refuses_a_file_it_cannot_write_before_it_measures(command, monkeypatch, tmp_path, name):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for function in ("layers", "prediction"):
+        monkeypatch.setattr(bench, function, lambda **options: pytest.fail("measured"))
+    code, _, err = command("bench", name, "--json", tmp_path / "file" / "figures.json")
+    assert code == 1
+    assert is_one_message(err, tmp_path / "file")
+    code, _, err = command("bench", name, "--json", tmp_path)
+    assert code == 1
+    assert is_one_message(err, tmp_path, "--json")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["train"], ["evaluate"], ["demo"], ["presets"], ["bench"], ["bench", "layers"]]
+)
+def test_help(command, arguments):
+    code, text, err = command(*arguments, "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: probattn" in text
+
+
+# Bad input: one message, exit code 1, and what is on disk stays
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "words"),
+    [
+        ("digits/kepsvgp", [], ["unknown preset 'digits/kepsvgp'", "did you mean digits/kep-svgp", "probattn presets"]),
+        (KEP, ["train.epoch=3"], ["unknown key 'train.epoch'", "did you mean train.epochs"]),
+        (KEP, ["train.epochs=many"], ["train.epochs takes int, got 'many'"]),
+        (KEP, ["layer.merge=sum"], ["layer.merge is one of add, concat, concat_lowrank, got 'sum'"]),
+        (KEP, ["train.epochs"], ["--set takes key=value, got 'train.epochs'"]),
+        (KEP, ["train.epochs=0"], ["epochs=0"]),
+        (KEP, ["layer.rank=100"], ["rank", "1..16", "100"]),
+        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["rank 17", "4 tokens"]),
+        (KEP, ["network.heads=3"], ["dim=64", "heads=3"]),
+        (KEP, ["network.patch_size=3"], ["patch_size 3", "image_size 8"]),
+        (KEP, ["network.patch_size=0"], ["patch_size=0"]),
+        (KEP, ["network.dropout=2"], ["dropout"]),
+        (KEP, ["layer.last=9"], ["last 9 of 4 blocks"]),
+        (KEP, ["data.name=mnist"], ["unknown data set 'mnist'", "digits, cifar10, cifar100"]),
+        (KEP, ["data.limit=0"], ["limit=0"]),
+        (KEP, ["train.accelerator=warp"], ["warp", "cpu"]),
+    ],
+)
+def test_wrong_arguments_of_train(command, tmp_path, preset, changes, words):
+    code, text, err = command("train", preset, "--out", tmp_path / "run", *assignments(changes))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, *words)
+    if changes != ["train.accelerator=warp"]:  # known only when training starts
+        assert not (tmp_path / "run").exists(), "a run that cannot start must not claim its folder"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu(command, tmp_path):
+    code, _, err = command("train", KEP, "--out", tmp_path / "run", "--set", "train.accelerator=cuda")
+    assert code == 1
+    assert is_one_message(err, "train.accelerator=cuda", "no GPU", "auto or cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_missing_data(command, tmp_path):
+    root = tmp_path / "nowhere"
+    code, _, err = command("train", "kep-svgp/cifar10", "--data", root, "--out", tmp_path / "run")
+    assert code == 1
+    assert is_one_message(err, "CIFAR-10", root, "no network", "--data", "PROBATTN_DATA")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_half_written_data(command, tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / "cifar10" / part / "cat").mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / "cifar10" / part / "cat" / "1.png")
+    before = contents(tmp_path)
+    code, _, err = command("train", "kep-svgp/cifar10", "--data", tmp_path, "--out", tmp_path / "run")
+    assert code == 1
+    assert is_one_message(err, tmp_path / "cifar10", "CIFAR-10", "expected 50,000")
+    assert contents(tmp_path) == before
+
+
+def test_a_folder_that_holds_a_run(command, kep):
+    before = contents(kep)
+    code, text, err = command("train", KEP, "--out", kep, *assignments(TINY))
+    assert (code, text) == (1, "")
+    assert is_one_message(err, kep, "holds a run", "--resume", "--out")
+    assert contents(kep) == before
+
+
+def test_a_folder_that_holds_a_run_of_other_settings(command, kep):
+    before = contents(kep)
+    changes = assignments([*TINY, "train.epochs=3", "layer.rank=3"])
+    code, text, err = command("train", KEP, "--out", kep, "--resume", *changes)
+    assert (code, text) == (1, "")
+    assert is_one_message(err, kep, "train.epochs: 2 → 3", "layer.rank: 8 → 3", "--out")
+    assert contents(kep) == before
+
+
+def test_a_folder_that_holds_the_twin(command, kep):
+    before = contents(kep)
+    code, _, err = command("train", SOFTMAX, "--out", kep, "--resume", *assignments(TINY))
+    assert code == 1
+    assert is_one_message(err, kep, "layer.name: 'kep-svgp' → 'softmax'")
+    assert contents(kep) == before
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_folder_that_holds_other_files(command, tmp_path, resume):
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = command("train", KEP, "--out", tmp_path, *resume, *assignments(TINY))
+    assert code == 1
+    assert is_one_message(err, tmp_path, "not an empty folder", "--out")
+    assert contents(tmp_path) == {"notes.txt": b"mine"}
+
+
+def test_a_file_in_place_of_the_folder(command, tmp_path):
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    code, _, err = command("train", KEP, "--out", tmp_path / "file", *assignments(TINY))
+    assert code == 1
+    assert is_one_message(err, tmp_path / "file", "--out")
+    code, _, err = command("train", KEP, "--out", tmp_path / "file" / "run", *assignments(TINY))
+    assert code == 1
+    assert is_one_message(err, tmp_path / "file" / "run", "cannot write", "--out")
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "missing weight"])
+def test_a_damaged_checkpoint_is_not_resumed_from(command, kep, damage):
+    damage_checkpoint(kep / "last.pt", damage)
+    before = contents(kep)
+    code, _, err = command("train", KEP, "--out", kep, "--resume", *assignments(TINY))
+    assert code == 1
+    assert err.startswith("error: ")
+    assert str(kep / "last.pt") in err
+    assert contents(kep) == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "missing weight"])
+def test_a_damaged_checkpoint_is_not_evaluated(command, kep, damage):
+    damage_checkpoint(kep / "best.pt", damage)
+    before = contents(kep)
+    code, text, err = command("evaluate", kep)
+    assert (code, text) == (1, "")
+    assert err.startswith("error: ")
+    assert str(kep / "best.pt") in err
+    assert contents(kep) == before
+
+
+def damage_checkpoint(path, damage):
+    if damage == "missing weight":
+        content = torch.load(path)
+        del content["model"]["network.head.bias"]
+        torch.save(content, path)
+    else:
+        whole = path.read_bytes()
+        path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "text": b"not a checkpoint\n"}[damage])
+
+
+def test_a_checkpoint_of_another_network_is_not_evaluated(command, kep, trained):
+    shutil.copy(trained[SOFTMAX] / "best.pt", kep / "best.pt")
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    assert err.startswith(f"error: {kep / 'best.pt'} is of another architecture")
+    assert "network.blocks.1.attention" in err
+    assert not (kep / "metrics.json").exists()
+
+
+def test_evaluate_of_a_folder_without_a_run(command, tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        code, text, err = command("evaluate", folder)
+        assert (code, text) == (1, "")
+        assert is_one_message(err, folder, "holds no run", "settings.json")
+    assert contents(tmp_path) == {}
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_evaluate_of_a_run_without_a_whole_epoch(command, kep):
+    (kep / "best.pt").unlink()
+    before = contents(kep)
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    assert is_one_message(err, kep, "no best.pt", "no epoch", "--resume")
+    assert contents(kep) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["settings.json"]),
+        ('{"name": "digits/kep', ["settings.json"]),
+        ("[]", ["settings.json"]),
+        ("{}", ["settings.json", "'settings'"]),
+        ('{"name": "digits/kep-svgp", "settings": {"layer": {"name": "sgpa"}}}', ["settings.json", "sgpa"]),
+        ("\x00\ufffd", ["settings.json"]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["evaluate", "train"])
+def test_broken_settings(command, kep, text, words, verb):
+    (kep / "settings.json").write_text(text, encoding="utf-8")
+    before = contents(kep)
+    more = ["--resume", *assignments(TINY)]
+    code, _, err = command(*(["evaluate", kep] if verb == "evaluate" else ["train", KEP, "--out", kep, *more]))
+    assert code == 1
+    assert is_one_message(err, kep, *words)
+    assert contents(kep) == before
+
+
+def test_a_setting_of_the_wrong_kind_is_named(command, kep):
+    content = json.loads((kep / "settings.json").read_text(encoding="utf-8"))
+    content["settings"]["layer"]["rank"] = "8"
+    (kep / "settings.json").write_text(json.dumps(content), encoding="utf-8")
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    assert is_one_message(err, kep / "settings.json", "layer.rank", "'8'")
+
+
+# Words on the way out
+
+
+def test_an_error_is_shown_as_it_is(command, monkeypatch, tmp_path):
+    def fail(*arguments, **options):
+        raise DatasetError("pip install probattn[digits]; [red]x[/red]")
+
+    monkeypatch.setattr(runs, "load", fail)
+    code, _, err = command("train", KEP, "--out", tmp_path / "[bold]run")
+    assert code == 1
+    assert err == "error: pip install probattn[digits]; [red]x[/red]\n"
+    code, _, err = command("evaluate", tmp_path / "[bold]run")
+    assert code == 1
+    assert is_one_message(err, "[bold]run holds no run")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(runs, "load", lambda *arguments, **options: {}["bug"])
+    monkeypatch.setattr(sys, "argv", ["probattn", "train", KEP])
+    with pytest.raises(KeyError, match="bug"):
+        cli.main()
+
+
+@pytest.mark.parametrize(("arguments", "advice"), [(["train", KEP], "--resume"), (["demo"], "same command")])
+def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arguments, advice):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "train", stop)
+    code, _, err = command(*arguments, "--out", tmp_path)
+    assert code == 130
+    assert err.startswith("stopped; ")
+    assert advice in err
+
+
+def test_a_metric_that_was_never_a_number_is_named(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(runs, "train", lambda *arguments, **options: History())
+    code, _, err = command("train", KEP, "--out", tmp_path, "--set", "train.monitor=auroc")
+    assert code == 1
+    assert is_one_message(err, "auroc", "train.monitor")
+
+
+def test_the_process_itself(tmp_path):
+    """Interrupted in training: no traceback, exit code 130; then an error: exit code 1, stderr alone."""
+    start = [sys.executable, "-m", "probattn.experiments"]
+    changes = assignments([*TINY, "train.epochs=1000"])
+    training = [*start, "train", KEP, "--out", str(tmp_path / "run"), *changes]
+    with subprocess.Popen(training, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "run" / "last.pt").exists():
+                assert process.poll() is None, process.stderr.read()
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.splitlines()[-1] == "stopped; the same command with --resume goes on after the last whole epoch"
+    assert "Traceback" not in err
+    done = subprocess.run(training, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert is_one_message(done.stderr, tmp_path / "run", "holds a run", "--resume")

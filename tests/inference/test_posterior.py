@@ -1,0 +1,222 @@
+"""What a guide has learned, against closed forms; attention spectra against dense SVD."""
+
+import math
+
+import pytest
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import transform_to
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import attention_spectra, metrics, posterior_summary, posterior_variants
+from probattn.models import Classifier, ViT, last
+
+F64 = torch.float64
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return x.mean(-2)
+
+
+def build(family="full", *, prior=None, overrides=None):
+    layer = KEPSVGPAttention.partial(rank=2, prior=prior)
+    model = Classifier(PyroModule[nn.Sequential](layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3)), num_data=12)
+    model.double()
+    with torch.no_grad():
+        for i in (0, 1):
+            model.network[i].log_scale.add_(torch.randn_like(model.network[i].log_scale) / 2)
+    return model, guides.for_model(model, family, overrides=overrides)
+
+
+def set_to_prior(model, guide):
+    with torch.no_grad():
+        for site, prior in guides.latent_sites(model):
+            q = guide.get_submodule(site)
+            q.loc.zero_()
+            q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(torch.diag_embed(prior.stddev)))
+
+
+def test_summary_of_full_gaussians_by_the_formula():
+    model, guide = build()
+    rows = posterior_summary(model, guide)
+    assert [row["site"] for row in rows] == ["network.0.u", "network.1.u"]
+    for i, row in enumerate(rows):
+        heads = 2 - i
+        lam = model.network[i].log_scale.exp()
+        q = guide.get_submodule(row["site"])
+        kl, spread = 0.0, []
+        for h in range(heads):
+            for d in range(2):
+                tril, m, prior = q.scale_tril[h, d], q.loc[h, d], torch.diag(lam[h] ** 2)
+                s = tril @ tril.T
+                kl += 0.5 * ((prior.inverse() @ s).trace() + m @ prior.inverse() @ m + prior.logdet() - s.logdet() - 2)
+                spread.append(s.diag().sqrt())
+        assert math.isclose(row["kl"], kl.item(), rel_tol=1e-9)
+        assert row["size"] == heads * 4
+        assert math.isclose(row["prior_std"], lam.mean().item(), rel_tol=1e-9)
+        assert math.isclose(row["posterior_std"], torch.cat(spread).mean().item(), rel_tol=1e-9)
+        assert math.isclose(row["posterior_mean_rms"], (q.loc**2).sum().div(heads * 4).sqrt().item(), rel_tol=1e-9)
+
+
+def test_summary_of_the_prior_itself_has_no_kl():
+    model, guide = build()
+    set_to_prior(model, guide)
+    for row in posterior_summary(model, guide):
+        assert abs(row["kl"]) < 1e-9
+        assert math.isclose(row["posterior_std"], row["prior_std"], rel_tol=1e-9)
+        assert row["posterior_mean_rms"] == 0
+
+
+def test_summary_of_other_families():
+    model, guide = build(overrides={"network.1.u": "diagonal", "network.0.u": "lowrank"})
+    low, diagonal = posterior_summary(model, guide)
+    lam, q = model.network[1].log_scale.exp(), guide.network.get_submodule("1").u
+    std = nn.functional.softplus(q.raw_scale)
+    kl = (lam / std).log() + (std**2 + q.loc**2) / (2 * lam**2) - 0.5
+    assert math.isclose(diagonal["kl"], kl.sum().item(), rel_tol=1e-9)
+    assert math.isclose(diagonal["posterior_std"], std.mean().item(), rel_tol=1e-9)
+    lam, q = model.network[0].log_scale.exp(), guide.network.get_submodule("0").u
+    total = 0.0
+    for h in range(2):
+        for d in range(2):
+            cov = torch.diag(nn.functional.softplus(q.raw_scale[h, d]) ** 2) + q.factor[h, d] @ q.factor[h, d].T
+            posterior = torch.distributions.MultivariateNormal(q.loc[h, d], cov)
+            prior = torch.distributions.MultivariateNormal(torch.zeros_like(lam[h]), torch.diag(lam[h] ** 2))
+            total += torch.distributions.kl_divergence(posterior, prior).item()
+    assert math.isclose(low["kl"], total, rel_tol=1e-9)
+
+
+def test_summary_of_a_point_mass_is_the_density_of_the_whitened_value():
+    """−log N(v; 0, I), since the point mass is on v = Λ⁻¹ u."""
+    model, guide = build("delta")
+    for row in posterior_summary(model, guide):
+        v = guide.get_submodule(row["site"]).whitened
+        expected = 0.5 * (v**2).sum() + v.numel() * 0.5 * math.log(2 * math.pi)
+        assert math.isclose(row["kl"], expected.item(), rel_tol=1e-9)
+        assert row["posterior_std"] == 0
+
+
+def test_summary_estimates_a_kl_without_closed_form():
+    """KL(N(m, s²) ‖ Laplace(0, b)) has E|u| of a folded normal."""
+    model, guide = build("diagonal", prior="laplace")
+    torch.manual_seed(0)
+    for i, row in enumerate(posterior_summary(model, guide, kl_draws=20000)):
+        b = model.network[i].log_scale.exp().unsqueeze(-2).expand(-1, 2, -1)
+        q = guide.get_submodule(row["site"])
+        m, s = q.loc, nn.functional.softplus(q.raw_scale)
+        folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
+        kl = (2 * b).log() + folded / b - 0.5 * (2 * math.pi * math.e * s**2).log()
+        assert math.isclose(row["kl"], kl.sum().item(), rel_tol=0.01)
+
+
+def batches():
+    x, y = torch.randn(10, 5, 4, dtype=F64), torch.randint(3, (10,))
+    return [(x[:6], y[:6]), (x[6:], y[6:])]
+
+
+def test_with_the_prior_as_q_both_predict_the_same_in_distribution():
+    model, guide = build()
+    set_to_prior(model, guide)
+    with torch.no_grad():
+        model.network[3].weight.mul_(100)
+        model.network[3].bias.copy_(torch.tensor([4.0, 0.0, 0.0]))
+    data = batches()
+    torch.manual_seed(0)
+    variants = posterior_variants(model, guide, data, num_draws=3000)
+    assert list(variants) == ["at its mean", "drawn from q", "drawn from the prior"]
+    q, p = variants["drawn from q"], variants["drawn from the prior"]
+    assert q != p
+    for name in ("nll", "brier"):
+        assert math.isclose(q[name], p[name], rel_tol=0.03)
+    assert not math.isclose(variants["at its mean"]["nll"], p["nll"], rel_tol=0.1)
+
+
+def test_at_its_mean_is_the_network_with_the_mean_of_q():
+    model, guide = build()
+    data = batches()
+    with torch.no_grad():
+        model.network[3].weight.mul_(5)
+    variants = posterior_variants(model, guide, data, num_draws=5)
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    for i in (0, 1):
+        layer, u = model.network[i], guide.network.get_submodule(str(i)).u.loc
+        e, r, _, _ = layer.scores(x)
+        lam = layer.log_scale.exp()
+        heads = [(e + r)[:, h] @ torch.diag(1 / lam[h]) @ u[h].T for h in range(len(lam))]
+        x = layer.out(torch.cat(heads, dim=-1))
+    probs = model.network[3](x.mean(-2)).softmax(-1)
+    expected = metrics.evaluate(probs.detach(), y)
+    assert variants["at its mean"] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert variants["drawn from q"]["nll"] != variants["at its mean"]["nll"]
+
+
+def test_a_point_mass_predicts_from_q_as_at_its_mean():
+    model, guide = build("delta")
+    variants = posterior_variants(model, guide, batches(), num_draws=4)
+    assert variants["at its mean"] == pytest.approx(variants["drawn from q"], nan_ok=True, rel=1e-6)
+
+
+def test_spectra_are_singular_values_of_each_examples_kernel():
+    attention = last(2, KEPSVGPAttention.partial(rank=2), of=3)
+    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=3, heads=2, mlp_dim=8, attention=attention)
+    model = Classifier(vit, num_data=10).double()
+    with torch.no_grad():
+        for i in (1, 2):
+            vit.blocks[i].attention.log_scale.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
+    model.train()
+    inputs = {}
+    layers = {f"network.blocks.{i}.attention": vit.blocks[i].attention for i in (1, 2)}
+    handles = [
+        layer.register_forward_pre_hook(lambda module, args, path=path: inputs.update({path: args[0]}))
+        for path, layer in layers.items()
+    ]
+    guide = guides.for_model(model)
+    spectra = attention_spectra(model, guide, torch.randn(4, 3, 6, 6, dtype=F64))
+    for handle in handles:
+        handle.remove()
+    assert list(spectra) == list(layers)
+    assert model.training
+    for path, (values, scale) in spectra.items():
+        layer = layers[path]
+        x = inputs[path].reshape(-1, 9, 8)
+        expected = torch.zeros(2, 9, dtype=F64)
+        for example in x:
+            q, k = layer.query_key(example).chunk(2, dim=-1)
+            for h in range(2):
+                kernel = torch.zeros(9, 9, dtype=F64)
+                for i in range(9):
+                    for j in range(9):
+                        a, b = q[i, 4 * h : 4 * h + 4], k[j, 4 * h : 4 * h + 4]
+                        kernel[i, j] = a @ b / (a.norm() * b.norm())
+                expected[h] += torch.linalg.svdvals(kernel.detach()) / len(x)
+        torch.testing.assert_close(values.double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
+        assert not layer._forward_pre_hooks
+
+
+def test_spectra_leave_no_hook_behind_after_an_error():
+    model, guide = build()
+    with pytest.raises((RuntimeError, ValueError), match="shape"):
+        attention_spectra(model, guide, torch.randn(2, 5, 3, dtype=F64))
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_spectra_of_upper_layers_are_taken_at_the_mean_of_the_layers_below():
+    torch.manual_seed(0)
+    layer = KEPSVGPAttention.partial(rank=2)
+    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=2, heads=2, mlp_dim=8, attention=layer)
+    model = Classifier(vit, num_data=10)
+    guide, x = guides.for_model(model), torch.randn(4, 3, 6, 6)
+    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, x)
+    for path, (values, _) in first.items():
+        assert torch.equal(values, second[path][0])
+
+
+def test_summary_of_an_autoguide_is_a_clear_error():
+    model, _ = build()
+    with pytest.raises(TypeError, match="guides.for_model, got AutoNormal"):
+        posterior_summary(model, AutoNormal(model))

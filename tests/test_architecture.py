@@ -1,0 +1,250 @@
+"""The house stands as ARCHITECTURE.md draws it: who may import whom, what the wheel holds, what importing loads."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {
+    "probattn": "probattn",
+    "models": "probattn.models",
+    "inference": "probattn.inference",
+    "experiments": "probattn.experiments",
+}
+CORE = {"probattn", "probattn.functional", "probattn.attention", "probattn.priors"}
+ALLOWED = {
+    "probattn.functional": {"probattn.functional"},
+    "probattn.priors": {"probattn.functional", "probattn.priors"},
+    "probattn.attention": {"probattn.functional", "probattn.priors", "probattn.attention"},
+    "probattn": CORE,
+    "probattn.models": CORE | {"probattn.models"},
+    "probattn.inference": CORE | {"probattn.inference"},
+    "probattn.experiments": CORE | {"probattn.models", "probattn.inference", "probattn.experiments"},
+}
+PURE = "probattn.functional"
+SKIPPED = {"build", "dist", "runs", "data", "__pycache__"}
+
+
+def sources(root):
+    """Path of each module by its import name."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            found[".".join([package, *(part for part in parts if part != "__init__")])] = path
+    return found
+
+
+def room(module):
+    """The room of the house that a module of ours lies in."""
+    return max((name for name in ALLOWED if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def imported(module, path, known):
+    """Absolute names that a module imports anywhere in its source, functions and type checking included."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield base if base.partition(".")[0] == "probattn" and full not in known else full
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            if node.args and isinstance(node.args[0], ast.Constant):
+                yield node.args[0].value
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).count(".") == 2:
+            yield ast.unparse(node)
+
+
+def violations(root):
+    """Each forbidden import as ``module → target``."""
+    known = sources(root)
+    for module, path in known.items():
+        for target in imported(module, path, known):
+            ours = target.partition(".")[0] == "probattn"
+            if ours and room(target) not in ALLOWED[room(module)]:
+                yield f"{module} → {target}"
+            impure = target.startswith("pyro.") or target == "pyro" or re.match(r"torch\.nn(?!\.functional)\b", target)
+            if room(module) == PURE and impure:
+                yield f"{module} → {target}"
+
+
+def test_imports_go_in_the_allowed_directions():
+    assert len(sources(ROOT)) > 30
+    assert list(violations(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("probattn/guides.py", "from probattn.models import ViT"),
+        ("probattn/guides.py", "import probattn.inference.elbo"),
+        ("probattn/guides.py", "from . import models"),
+        ("probattn/guides.py", "from .inference import fit"),
+        ("probattn/guides.py", "def late():\n    from probattn.experiments import runs"),
+        ("probattn/guides.py", "import importlib\nimportlib.import_module('probattn.models')"),
+        ("probattn/__init__.py", "from probattn import models"),
+        ("probattn/priors.py", "from probattn.attention.base import Layer"),
+        ("probattn/attention/base.py", "from probattn import guides"),
+        ("probattn/attention/base.py", "from probattn import SoftmaxAttention"),
+        ("probattn/attention/base.py", "from ..guides import for_model"),
+        ("probattn/functional/ksvd.py", "from probattn import priors"),
+        ("probattn/functional/ksvd.py", "import pyro"),
+        ("probattn/functional/ksvd.py", "import pyro.distributions as dist"),
+        ("probattn/functional/ksvd.py", "from torch import nn"),
+        ("probattn/functional/ksvd.py", "from torch.nn import Module"),
+        ("probattn/functional/ksvd.py", "import torch\nlinear = torch.nn.Linear(2, 2)"),
+        ("models/vit.py", "from probattn.inference import fit"),
+        ("models/vit.py", "from ..experiments import runs"),
+        ("inference/trainer.py", "from probattn.models import Classifier"),
+        ("inference/trainer.py", "from probattn import models"),
+        ("inference/trainer.py", "import probattn.experiments"),
+        ("inference/deep/down.py", "from probattn.models.vit import ViT"),
+    ],
+)
+def test_the_walker_catches_a_planted_import(tmp_path, path, code):
+    plant(tmp_path, path, code)
+    assert len(set(violations(tmp_path))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("probattn/functional/ksvd.py", "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor"),
+        ("probattn/functional/ksvd.py", "import torch\nhalf = torch.nn.functional.relu"),
+        ("probattn/functional/ksvd.py", "from probattn.functional import ksvd\nfrom . import ksvd"),
+        (
+            "probattn/attention/base.py",
+            "from probattn import priors\nfrom probattn.functional import ksvd\nimport pyro",
+        ),
+        ("probattn/guides.py", "from probattn.attention.base import ProbabilisticAttention"),
+        ("models/vit.py", "from probattn import SoftmaxAttention, guides\nfrom probattn.models import vit"),
+        ("inference/trainer.py", "from probattn.inference import trainer\nimport lightning_fabric"),
+        (
+            "experiments/runs.py",
+            "from probattn.models import vit\nfrom probattn.inference import trainer\nimport probattn",
+        ),
+    ],
+)
+def test_the_walker_lets_allowed_imports_pass(tmp_path, path, code):
+    plant(tmp_path, path, code)
+    assert list(violations(tmp_path)) == []
+
+
+def plant(root, path, code):
+    """The skeleton of the house in a folder, with one module of the given source."""
+    skeleton = ["guides.py", "priors.py", "attention/base.py", "functional/ksvd.py"]
+    skeleton = [f"probattn/{name}" for name in skeleton] + [
+        "models/vit.py",
+        "inference/trainer.py",
+        "experiments/runs.py",
+    ]
+    for name in [*skeleton, *(f"{folder}/__init__.py" for folder in FOLDERS), path]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(code if name == path else "", encoding="utf-8")
+
+
+def test_importing_probattn_is_light_and_sets_pyro_up(tmp_path):
+    code = """
+import json, sys
+import pyro
+before = pyro.settings.get("module_local_params")
+import probattn
+heavy = ("lightning", "lightning_fabric", "torchvision", "torchmetrics", "matplotlib", "sklearn", "typer")
+loaded = [name for name in heavy if name in sys.modules]
+rooms = [name for name in ("models", "inference", "experiments") if f"probattn.{name}" in sys.modules]
+print(json.dumps([before, pyro.settings.get("module_local_params"), loaded, rooms]))
+"""
+    assert run_python(code, tmp_path) == [False, True, [], []]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of a copy of the sources, unpacked into a folder; needs no network."""
+    copy, out, site = (tmp_path_factory.mktemp(name) for name in ("source", "wheel", "site"))
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)],
+        capture_output=True,
+        text=True,
+        cwd=out,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = out.glob("*.whl")
+    zipfile.ZipFile(path).extractall(site)
+    return site
+
+
+def test_wheel_holds_every_source_and_the_type_marker(wheel):
+    expected = {
+        (Path(*FOLDERS[folder].split(".")) / path.relative_to(ROOT / folder)).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    held = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*") if path.is_file()}
+    code = {name for name in held if ".dist-info/" not in name}
+    assert code == expected | {"probattn/py.typed"}, "list new subpackages in pyproject.toml"
+    (info,) = wheel.glob("*.dist-info")
+    assert "probattn = probattn.experiments.cli:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
+    assert (info / "licenses" / "LICENSE").is_file()
+
+
+def test_every_module_of_the_wheel_imports(wheel, tmp_path):
+    code = f"""
+import importlib, json, sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+sys.path.insert(0, {str(wheel)!r})
+origins = {{name: importlib.import_module(name).__file__ for name in {sorted(sources(ROOT))!r}}}
+print(json.dumps(origins))
+"""
+    origins = run_python(code, tmp_path)
+    assert len(origins) == len(sources(ROOT))
+    assert [name for name, origin in origins.items() if not Path(origin).is_relative_to(wheel)] == []
+
+
+def test_dependencies_have_lower_bounds_and_no_pins():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    for requirement in [*project["dependencies"], *(each for extra in extras for each in extra)]:
+        assert re.fullmatch(r"probattn\[[a-z,]+\]|[a-zA-Z0-9_-]+>=[0-9.]+", requirement), requirement
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "probattn" / "attention").glob("*.py")), ids=lambda path: path.name)
+def test_layer_files_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_no_file_names_a_path_of_one_machine():
+    roots = "|".join(["home", "Users", "root", "work", "opt", "mnt", "scratch"])
+    pattern = re.compile(rf"(?<![\w.~$}}/-])(?:/(?:{roots})/\w|[A-Z]:\\\w)")
+    found = []
+    for folder, names, files in os.walk(ROOT):
+        names[:] = [name for name in names if name not in SKIPPED and (name == ".ci" or not name.startswith("."))]
+        names[:] = [name for name in names if not name.endswith(".egg-info")]
+        for file in files:
+            text = (Path(folder) / file).read_bytes().decode("utf-8", errors="ignore")
+            found += [f"{Path(folder, file).relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
+    assert found == []
+
+
+def run_python(code, folder):
+    """What a fresh Python prints as JSON, without this session's warnings filter."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
