@@ -160,7 +160,7 @@ def plain_training_step(network: nn.Module, x: Tensor, y: Tensor) -> Step:
 
 
 def svi_training_step(model: Classifier, guide: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """One step of SVI as ``fit`` does it."""
+    """One step of SVI: ELBO, backward, Adam."""
     elbo = TraceMeanField_ELBO()(model, guide)
     optimizer = torch.optim.Adam(elbo.parameters(), lr=1e-3)
 

@@ -62,10 +62,10 @@ def evaluate(
     """Evaluate a run on its test data: table, metrics.json, figures/ and report.html."""
     from probattn.experiments import report, runs
 
-    evidence = runs.evaluate(run, root=data, num_draws=num_draws, seed=seed)
-    _show_table(report.table([evidence]))
-    report.save_figures(run / "figures", evidence)
-    report.write(run / "report.html", [evidence], title=f"probattn: {evidence.name}")
+    result = runs.evaluate(run, root=data, num_draws=num_draws, seed=seed)
+    _show_table(report.table([result]))
+    report.save_figures(run / "figures", result)
+    report.write(run / "report.html", [result], title=f"probattn: {result.name}")
     _say(f"report: {run / 'report.html'}")
 
 
@@ -78,15 +78,15 @@ def demo(
     with _stoppable("the same command goes on after the last whole epoch"):
         from probattn.experiments import presets, report, runs
 
-        evidences = []
+        results = []
         for name in ("digits/softmax", "digits/kep-svgp"):
             folder = out / name.partition("/")[2]
             settings = presets.preset(name).with_changes([f"train.epochs={epochs}"])
             _say(name, style="bold")
             runs.train(settings, folder, name=name, resume=True)
-            evidences.append(runs.evaluate(folder))
-        _show_table(report.table(evidences))
-        report.write(out / "report.html", evidences, title="probattn demo: handwritten digits")
+            results.append(runs.evaluate(folder))
+        _show_table(report.table(results))
+        report.write(out / "report.html", results, title="probattn demo: handwritten digits")
     _say(f"report: {out / 'report.html'}")
 
 

@@ -49,7 +49,7 @@ pre{background:#f6f6f6;padding:.6rem .8rem;white-space:pre-wrap;overflow-wrap:an
 summary{cursor:pointer;color:#00568a}
 dt{font-weight:600}
 dd{margin:0 0 .4rem}
-.plates{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,18rem),1fr));gap:0 1.5rem}
+.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,18rem),1fr));gap:0 1.5rem}
 figure{margin:1.2rem 0;break-inside:avoid}
 figure img{display:block;width:100%;height:auto;max-width:var(--width)}
 .wide{grid-column:1/-1}
@@ -74,7 +74,7 @@ def page(title: str, body: str) -> str:
     )
 
 
-def plate(figure: Figure, *, alt: str, caption: str, wide: bool) -> str:
+def panel(figure: Figure, *, alt: str, caption: str, wide: bool) -> str:
     """Return a figure, as SVG inside a data URI, with its alt text and a caption under it."""
     width, height = (round(96 * side) for side in figure.get_size_inches())
     data = base64.b64encode(svg(figure)).decode()

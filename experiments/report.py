@@ -15,12 +15,12 @@ from rich.text import Text
 from torch import Tensor
 
 from probattn.experiments import figures, gallery, page
-from probattn.experiments.plates import PLATES
+from probattn.experiments.panels import PANELS
 from probattn.inference.metrics import DISPLAY
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunResult:
     """Everything that a report needs of one evaluated run; no model in it.
 
     Terms of the objective are per example, in nats, loss = nll + Σ kl + Σ penalty; metrics are unscaled, as
@@ -55,7 +55,7 @@ class Evidence:
         return len(self.labels) > 0 and bool(self.probs.isfinite().all())
 
 
-def table(evidences: Sequence[Evidence]) -> Table:
+def table(results: Sequence[RunResult]) -> Table:
     """Return a table for the terminal: a row per run in the papers' scale, the best of several in bold."""
     result = Table()
     result.add_column("run", overflow="fold")
@@ -63,52 +63,52 @@ def table(evidences: Sequence[Evidence]) -> Table:
         metric = DISPLAY[key]
         head = f"{metric.title} {page.arrow(key)}\n{page.scale_name(metric.scale)}"
         result.add_column(Text(head), justify="right", no_wrap=True)
-    runs = [evidence.metrics for evidence in evidences]
+    runs = [result.metrics for result in results]
     winners = {key: page.best(runs, key) for key in page.COLUMNS}
-    for evidence in evidences:
-        texts = {key: page.shown(evidence.metrics, key) for key in page.COLUMNS}
+    for each in results:
+        texts = {key: page.shown(each.metrics, key) for key in page.COLUMNS}
         cells = [Text(text, style="bold" if text == winners[key] else "") for key, text in texts.items()]
-        result.add_row(Text(evidence.name), *cells)
+        result.add_row(Text(each.name), *cells)
     return result
 
 
-def write(path: str | os.PathLike, evidences: Sequence[Evidence], *, title: str) -> None:
+def write(path: str | os.PathLike, results: Sequence[RunResult], *, title: str) -> None:
     """Write one self-contained HTML file; it appears whole, replacing an earlier one, or not at all."""
-    if not evidences:
+    if not results:
         raise ValueError("a report needs at least one run")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = _comparison(evidences) + "".join(_run(each, place) for place, each in enumerate(evidences, 1))
+    body = _comparison(results) + "".join(_run(each, place) for place, each in enumerate(results, 1))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
         draft = Path(beside) / path.name
         draft.write_text(page.page(title, body), encoding="utf-8")
         os.replace(draft, path)
 
 
-def save_figures(folder: str | os.PathLike, evidence: Evidence) -> list[Path]:
+def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
     """Save the run's figures as `folder`/KEY.png, those with nothing to show left out; return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for plate in PLATES:
-        figure = plate.draw(evidence)
+    for panel in PANELS:
+        figure = panel.draw(result)
         if figure is not None:
-            paths.append(folder / f"{plate.key}.png")
+            paths.append(folder / f"{panel.key}.png")
             figure.savefig(paths[-1], dpi=150)
     return paths
 
 
-def _comparison(evidences: Sequence[Evidence]) -> str:
-    several = len(evidences) > 1
-    parts = [page.metrics_table([(e.name, e.metrics) for e in evidences], mark=several, first="run")]
+def _comparison(results: Sequence[RunResult]) -> str:
+    several = len(results) > 1
+    parts = [page.metrics_table([(e.name, e.metrics) for e in results], mark=several, first="run")]
     words = "↑: higher is better, ↓: lower is better. – means that the number does not exist for this run."
     parts.append(page.note(words + (" The best of each column is bold." if several else "")))
-    if len({len(e.labels) for e in evidences}) > 1:
+    if len({len(e.labels) for e in results}) > 1:
         parts.append(page.note("The runs answered different numbers of examples: compare with care."))
     parts.append(page.meanings())
     if several:
-        names = _unique([e.name for e in evidences])
-        runs = {n: (e.probs, e.labels) for n, e in zip(names, evidences, strict=True) if e.answered}
+        names = _unique([e.name for e in results])
+        runs = {n: (e.probs, e.labels) for n, e in zip(names, results, strict=True) if e.answered}
         figure = gallery.risk_coverage(runs)
         caption = (
             "The error rate among the answers kept, for all runs (dashed: the best possible at each run's "
@@ -116,56 +116,56 @@ def _comparison(evidences: Sequence[Evidence]) -> str:
         )
         if figure is not None:
             alt = f"Risk–coverage curves of {', '.join(names)}. {caption}"
-            parts.append(page.plate(figure, alt=alt, caption=caption, wide=False))
+            parts.append(page.panel(figure, alt=alt, caption=caption, wide=False))
         links = (f'<li><a href="#run-{at}">{escape(name)}</a></li>' for at, name in enumerate(names, 1))
         parts.append(f"<nav>Run by run:<ul>{''.join(links)}</ul></nav>")
     return "\n".join(parts)
 
 
-def _run(evidence: Evidence, place: int) -> str:
-    parts = [f'<section id="run-{place}">\n<h2>{escape(evidence.name)}</h2>']
-    parts.append(page.note(f"{len(evidence.labels)} examples, {len(evidence.classes)} classes. Made by:"))
-    parts.append(f"<pre><code>{escape(evidence.command)}</code></pre>")
-    rows = [(key, str(value)) for key, value in evidence.settings.items()]
+def _run(result: RunResult, place: int) -> str:
+    parts = [f'<section id="run-{place}">\n<h2>{escape(result.name)}</h2>']
+    parts.append(page.note(f"{len(result.labels)} examples, {len(result.classes)} classes. Made by:"))
+    parts.append(f"<pre><code>{escape(result.command)}</code></pre>")
+    rows = [(key, str(value)) for key, value in result.settings.items()]
     settings = page.plain_table(("setting", "value"), rows, kind="settings")
     if rows:
         parts.append(f"<details><summary>Settings</summary>{settings}</details>")
     else:
         parts.append(page.note("No settings were recorded."))
-    parts.append('<div class="plates">')
-    for plate in PLATES:
-        figure = plate.draw(evidence)
-        head = f"<h3>{escape(plate.title)}</h3>"
-        alt = f"{plate.title} of {evidence.name}. {plate.caption}"
-        parts.append(f'<div class="{"wide" if plate.wide else ""}">{head}')
+    parts.append('<div class="panels">')
+    for panel in PANELS:
+        figure = panel.draw(result)
+        head = f"<h3>{escape(panel.title)}</h3>"
+        alt = f"{panel.title} of {result.name}. {panel.caption}"
+        parts.append(f'<div class="{"wide" if panel.wide else ""}">{head}')
         if figure is None:
-            parts.append(page.note(plate.missing))
+            parts.append(page.note(panel.missing))
         else:
-            parts.append(page.plate(figure, alt=alt, caption=plate.caption, wide=plate.wide))
-        parts.append((_divergence(evidence) if plate.key == "training" else "") + "</div>")
-    return "\n".join([*parts, "</div>", _posterior_tables(evidence), "</section>"])
+            parts.append(page.panel(figure, alt=alt, caption=panel.caption, wide=panel.wide))
+        parts.append((_divergence(result) if panel.key == "training" else "") + "</div>")
+    return "\n".join([*parts, "</div>", _posterior_tables(result), "</section>"])
 
 
-def _divergence(evidence: Evidence) -> str:
-    rows = [[value for value in row.values() if isinstance(value, float)] for row in evidence.steps]
+def _divergence(result: RunResult) -> str:
+    rows = [[value for value in row.values() if isinstance(value, float)] for row in result.steps]
     bad = sum(not all(map(math.isfinite, row)) for row in rows)
     words = f"Training diverged: in {bad} of {len(rows)} logged steps a term is infinite or not a number."
     return page.note(words) if bad else ""
 
 
-def _posterior_tables(evidence: Evidence) -> str:
+def _posterior_tables(result: RunResult) -> str:
     parts = []
-    if evidence.posterior:
+    if result.posterior:
         stds = ("prior std", "posterior std", "ratio of stds", "RMS of the mean")
         head = ("site", "scalars", "KL (nats)", "KL per scalar", *stds)
         rows = []
-        for row in evidence.posterior:
+        for row in result.posterior:
             kl, prior, spread = (float(row[key]) for key in ("kl", "prior_std", "posterior_std"))
             ratios = figures.ratio(kl, row["size"]), prior, spread, figures.ratio(spread, prior)
             rows.append((row["site"], str(row["size"]), kl, *ratios, float(row["posterior_mean_rms"])))
         parts.append(page.plain_table(head, rows))
-    if evidence.variants:
-        parts.append(page.metrics_table(list(evidence.variants.items()), mark=False, first="u is"))
+    if result.variants:
+        parts.append(page.metrics_table(list(result.variants.items()), mark=False, first="u is"))
         parts.append(
             page.note(
                 "The same network with u fixed at its posterior mean, drawn from the posterior q, and drawn "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from probattn import guides
 from probattn.experiments.datasets import ImageDataset, load
 from probattn.experiments.loader import ImageLoader
-from probattn.experiments.report import Evidence
+from probattn.experiments.report import RunResult
 from probattn.experiments.settings import Settings, SettingsError, from_dict
 from probattn.inference import (
     History,
@@ -107,7 +108,7 @@ def epochs_done(folder: Path) -> int:
     return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
 
 
-def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = None, seed: int = 0) -> Evidence:
+def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = None, seed: int = 0) -> RunResult:
     """Evaluates a run's best epoch on its test data and writes ``metrics.json``.
 
     Args:
@@ -136,10 +137,10 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
     probabilistic = any(True for _ in guide.parameters())
     log = folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
-    evidence = Evidence(
+    result = RunResult(
         name=name,
         command=command(name, settings),
-        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **environment(device)},
+        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **_trained_on(folder)},
         metrics=values,
         steps=[record for record in records if record["kind"] == "step"],
         epochs=[record for record in records if record["kind"] == "epoch"],
@@ -149,20 +150,21 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         classes=dataset.classes,
         spectra=attention_spectra(model, guide, _examples(test)),
         posterior=posterior_summary(model, guide) if probabilistic else [],
-        variants=posterior_variants(model, guide, test, num_draws=num_draws) if probabilistic else {},
+        variants=posterior_variants(model, guide, test, num_draws=num_draws, drawn=prediction) if probabilistic else {},
     )
     content = {
         "run": name,
         "metrics": values,
-        "variants": evidence.variants,
-        "posterior": evidence.posterior,
+        "variants": result.variants,
+        "posterior": result.posterior,
         "best_epoch": best["epoch"],
         "num_draws": num_draws,
         "seed": seed,
-        "environment": environment(device),
+        "trained_on": _trained_on(folder),
+        "evaluated_on": environment(device),
     }
     write_json(folder / "metrics.json", content)
-    return evidence
+    return result
 
 
 def read_settings(folder: Path) -> tuple[Settings, str]:
@@ -187,17 +189,25 @@ def read_settings(folder: Path) -> tuple[Settings, str]:
 
 def command(name: str, settings: Settings) -> str:
     """The command that trains a run of these settings."""
-    from probattn.experiments.presets import preset
+    from probattn.experiments.presets import PRESETS
 
-    defaults = preset(name).flat()
+    defaults = PRESETS[name].flat() if name in PRESETS else {}
     changes = [f"--set {key}={value}" for key, value in settings.flat().items() if defaults.get(key) != value]
     return " ".join(["probattn train", name, *changes])
 
 
 def environment(device: str) -> dict[str, str]:
     """Versions and hardware of this process, for the record."""
-    hardware = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    hardware = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    )
     return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
+
+
+def _trained_on(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "settings.json").read_text(encoding="utf-8")).get("environment", {})
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -230,7 +240,9 @@ def _claim(out: Path, settings: Settings, *, name: str) -> None:
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "settings.json", {"name": name, "settings": asdict(settings)})
+        content = {"name": name, "settings": asdict(settings)}
+        content["environment"] = environment(_device(settings.train.accelerator))
+        write_json(out / "settings.json", content)
     except OSError as error:
         raise OSError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
 

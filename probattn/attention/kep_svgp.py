@@ -12,6 +12,8 @@ from probattn.attention.merge import Add, Concat, ConcatLowRank
 from probattn.attention.projection import DataProjection, PlainProjection
 from probattn.functional import kep_svgp, ksvd
 
+MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "concat_lowrank": ConcatLowRank}
+PROJECTIONS = ("data", "plain")
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
@@ -22,8 +24,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
     both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
     heads' outputs to ``dim`` (the composition of the paper's s → d map of each head and the output projection).
 
-    Sites: ``u``, latent and global, event ``(heads, rank, rank)``: head, output, inducing index. ``ksvd``, a local
-    factor −η (J/n)², the KSVD penalty (11).
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
 
     Args:
         dim: width of the tokens.
@@ -70,17 +71,16 @@ class KEPSVGPAttention(ProbabilisticAttention):
             self.projection = PlainProjection(heads, self.head_dim, rank)
         else:
             rows = min(tokens or rank * multiple, rank * multiple)
-            self.projection = DataProjection(heads, self.head_dim, rank, rows=max(rows, rank))
-        merges = {"add": Add, "concat": lambda: Concat(tokens), "concat_lowrank": lambda: ConcatLowRank(tokens, rank)}
-        self.merge = merges[merge]()
+            self.projection = DataProjection(heads, self.head_dim, rank, rows=rows)
+        self.merge = MERGES[merge](tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), requires_grad=learn_scale)
         self.out = nn.Linear(heads * rank, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Rank, merge and projection, beside what every layer has."""
-        parts = {"merge": type(self.merge).__name__, "projection": type(self.projection).__name__}
-        return super().signature() | {"rank": self.rank} | parts
+        """Merge and projection, beside what every layer has."""
+        parts = {"merge": self.merge, "projection": self.projection}
+        return super().signature() | {name: type(part).__name__ for name, part in parts.items()}
 
     @property
     def scale(self) -> Tensor:
@@ -106,8 +106,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, lengths))
         u = self.sample("u", self.sites()["u"])
-        f = kep_svgp.function_values(self.merge(e, r), self.scale, u)
-        return self.out(self.join_heads(f))
+        return self.out(self.join_heads(kep_svgp.function_values(self.merge(e, r), self.scale, u)))
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
@@ -128,10 +127,8 @@ class KEPSVGPAttention(ProbabilisticAttention):
         """x with its padding at zero; refuses another number of tokens where it is fixed."""
         x = super().checked(x, mask)
         if self.tokens is not None and x.shape[-2] != self.tokens:
-            raise ValueError(
-                f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; where the length varies use "
-                'merge="add" without tokens, or pad and mask'
-            )
+            hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
+            raise ValueError(f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}")
         return x
 
     def _weighted_penalty(self, e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lengths: Tensor | int) -> Tensor:
@@ -140,17 +137,14 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     def _check_options(self, rank, merge, projection, tokens, multiple, penalty, scale, eta) -> None:
         if not 1 <= rank <= self.head_dim:
-            raise ValueError(
-                f"rank must lie in 1..{self.head_dim}, the head width dim / heads, got {rank}: "
-                "the attention kernel has no more singular values"
-            )
-        choices = {"merge": (merge, ("add", "concat", "concat_lowrank")), "projection": (projection, ("data", "plain"))}
-        for option, (value, known) in {**choices, "penalty": (penalty, tuple(PENALTIES))}.items():
+            raise ValueError(f"rank must lie in 1..{self.head_dim} = dim / heads, the most singular values; got {rank}")
+        choices = (("merge", merge, MERGES), ("projection", projection, PROJECTIONS), ("penalty", penalty, PENALTIES))
+        for option, value, known in choices:
             if value not in known:
                 raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")
         if merge != "add" and tokens is None:
             raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
-        if tokens is not None and merge != "add" and rank > tokens:
+        if merge != "add" and rank > tokens:
             raise ValueError(f"rank {rank} exceeds the {tokens} tokens of a fixed-length merge")
         if multiple < 1 or scale <= 0 or eta < 0:
             raise ValueError(f"need multiple ≥ 1, scale > 0, eta ≥ 0; got {multiple}, {scale}, {eta}")

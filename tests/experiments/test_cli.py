@@ -201,11 +201,11 @@ def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
 
 
 def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
-    evidence = runs.evaluate(kep)
+    result = runs.evaluate(kep)
     found = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))["metrics"]
-    expected = by_hand(evidence.probs.double().numpy(), evidence.labels.numpy())
+    expected = by_hand(result.probs.double().numpy(), result.labels.numpy())
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
-    assert len(evidence.labels) == 67  # as many of 359 test images as 200 are of 1079 training images
+    assert len(result.labels) == 67  # as many of 359 test images as 200 are of 1079 training images
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -272,7 +272,7 @@ def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
 
 def test_ten_draws_are_averaged_as_probabilities(kep):
     """The mean of the draws' probabilities, each draw one function on all images."""
-    evidence = runs.evaluate(kep, num_draws=2, seed=5)
+    result = runs.evaluate(kep, num_draws=2, seed=5)
     settings, _ = runs.read_settings(kep)
     data = load("digits", limit=200)
     model, guide = runs.build(settings, data)
@@ -291,13 +291,13 @@ def test_ten_draws_are_averaged_as_probabilities(kep):
         with torch.no_grad(), poutine.condition(data={"network.blocks.1.attention.u": draw}):
             each.append(model.network(x).softmax(-1))
     assert not torch.equal(each[0], each[1])
-    torch.testing.assert_close(evidence.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(result.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
 
 
 def test_evaluate_needs_no_log(command, kep):
     (kep / "log.jsonl").unlink()
-    evidence = runs.evaluate(kep)
-    assert evidence.steps == evidence.epochs == []
+    result = runs.evaluate(kep)
+    assert result.steps == result.epochs == []
     assert (kep / "metrics.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""The report says what it was given: numbers read back from the axes and from the HTML equal the evidence."""
+"""The report says what it was given: numbers read back from the axes and from the HTML equal the result."""
 
 import base64
 import io
@@ -19,7 +19,7 @@ from probattn.inference import metrics
 VOID = {"meta", "img", "br", "wbr", "hr"}
 
 
-def evidence(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
+def result(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
     generator = torch.Generator().manual_seed(seed)
     probs = (2 * torch.randn(n, classes, generator=generator)).softmax(-1)
     labels = torch.where(
@@ -48,7 +48,7 @@ def evidence(name="softmax", *, n=60, classes=4, channels=1, seed=0, **changes):
         "posterior": [],
         "variants": {},
     }
-    return report.Evidence(**(given | changes))
+    return report.RunResult(**(given | changes))
 
 
 def probabilistic(name="kep-svgp", n=60, **changes):
@@ -70,7 +70,7 @@ def probabilistic(name="kep-svgp", n=60, **changes):
         },
     ]
     posterior = [{**row, "posterior_mean_rms": 0.75} for row in rows]
-    base = evidence(name, seed=1, n=n)
+    base = result(name, seed=1, n=n)
     variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(metrics.DISPLAY, 0.4321)}
     return replace(base, **({"spectra": spectra, "posterior": posterior, "variants": variants} | changes))
 
@@ -108,12 +108,12 @@ class Reader(HTMLParser):
             self.tables[-1][-1][-1]["text"] += data
 
 
-def read(path, evidences, title="a title", *, draw=False):
+def read(path, results, title="a title", *, draw=False):
     """Write a report and parse it; drawing takes most of the time, and most tests look at other things."""
     with pytest.MonkeyPatch.context() as patch:
         if not draw:
             patch.setattr(page, "svg", lambda _: b"<svg/>")
-        report.write(path, evidences, title=title)
+        report.write(path, results, title=title)
     reader = Reader()
     reader.feed(path.read_text(encoding="utf-8"))
     reader.close()
@@ -146,13 +146,13 @@ def test_reliability_bars_are_the_accuracies_of_the_bins():
 
 
 def test_reliability_title_agrees_with_the_metric():
-    run = evidence(n=400)
+    run = result(n=400)
     title = gallery.reliability(run.probs, run.labels).axes[0].get_title("left")
     assert title == f"Reliability: ECE {100 * run.metrics['ece']:.2f} %"
 
 
 def test_risk_coverage_lines_are_the_metric_and_the_best_ranking():
-    first, second = evidence(), evidence(seed=3)
+    first, second = result(), result(seed=3)
     runs = {"one": (first.probs, first.labels), "two": (second.probs, second.labels)}
     figure = gallery.risk_coverage(runs)
     lines = figure.axes[0].lines
@@ -188,7 +188,7 @@ def gallery_indices(figure):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_gallery_shows_exactly_the_most_uncertain_and_the_most_confidently_wrong(channels):
-    run = evidence(channels=channels)
+    run = result(channels=channels)
     p = run.probs.double().numpy()
     entropy = -(p * np.log(p)).sum(-1)
     expected = np.argsort(-entropy)[:12].tolist()
@@ -224,7 +224,7 @@ def test_gallery_keeps_colours():
 
 
 def test_gallery_of_many_classes_shows_the_five_likeliest():
-    run = evidence(classes=100)
+    run = result(classes=100)
     bars = gallery.gallery(run.images, run.probs, run.labels, run.classes, [7]).axes[1]
     top = run.probs[7].topk(5)
     assert [bar.get_width() for bar in bars.patches] == pytest.approx(top.values.tolist())
@@ -263,7 +263,7 @@ def test_posterior_bars_are_nats_per_scalar_and_ratios_of_spreads():
 
 
 def test_training_draws_each_term_once_and_exactly():
-    run = evidence()
+    run = result()
     axes = {ax.get_title("left"): ax for ax in figures.training(run.steps, run.epochs).axes}
     keys = {
         "negative log-likelihood": "nll",
@@ -313,7 +313,7 @@ def test_figures_with_nothing_to_show_are_none():
 def test_names_are_drawn_as_they_are():
     assert figures.short("network.blocks.6.attention.u") == "blocks.6.attention.u"
     assert figures.short("0123456789", limit=7) == "01…6789"
-    run = evidence(n=4, classes=2)
+    run = result(n=4, classes=2)
     runs = {"_hidden": (run.probs, run.labels), r"$\frac$ and $x$": (run.probs, run.labels)}
     figure = gallery.risk_coverage(runs)
     figure.draw_without_rendering()
@@ -326,7 +326,7 @@ def test_names_are_drawn_as_they_are():
 
 def run_with(name, **changed):
     base = {"accuracy": 0.5, "aurc": 0.04, "auroc": 0.8, "fpr95": 0.6, "ece": 0.1, "nll": 0.9, "brier": 0.3}
-    return evidence(name, n=4, metrics=base | changed)
+    return result(name, n=4, metrics=base | changed)
 
 
 def test_html_table_has_scales_arrows_and_the_best_in_bold(tmp_path):
@@ -359,7 +359,7 @@ def best_of(values, key):
 
 
 def test_one_run_has_no_best(tmp_path):
-    reader = read(tmp_path / "r.html", [evidence()])
+    reader = read(tmp_path / "r.html", [result()])
     assert not any(cell["best"] for table in reader.tables for row in table for cell in row)
     assert "bold" not in reader.text
 
@@ -393,7 +393,7 @@ def test_posterior_and_variants_tables(tmp_path):
 
 
 def test_page_is_whole_self_contained_and_described(tmp_path):
-    runs = [evidence(n=6), probabilistic(n=4)]
+    runs = [result(n=6), probabilistic(n=4)]
     reader = read(tmp_path / "r.html", runs, title="two runs", draw=True)
     for run in runs:
         assert run.name in reader.text
@@ -440,14 +440,14 @@ def test_user_text_is_escaped(tmp_path):
 
 def test_writing_is_atomic_and_repeatable(tmp_path, monkeypatch):
     path = tmp_path / "new" / "r.html"
-    monkeypatch.setattr(report, "PLATES", report.PLATES[:1])
-    report.write(path, [evidence()], title="t")
+    monkeypatch.setattr(report, "PANELS", report.PANELS[:1])
+    report.write(path, [result()], title="t")
     first = path.read_bytes()
-    report.write(path, [evidence()], title="t")
+    report.write(path, [result()], title="t")
     assert path.read_bytes() == first
     monkeypatch.setattr(report.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
     with pytest.raises(OSError, match="no"):
-        report.write(path, [evidence("other")], title="t")
+        report.write(path, [result("other")], title="t")
     assert path.read_bytes() == first
     assert list(path.parent.iterdir()) == [path]
 
@@ -461,7 +461,7 @@ def test_save_figures_writes_what_there_is_to_show(tmp_path):
         "most_uncertain",
         "most_confidently_wrong",
     ]
-    assert report.save_figures(tmp_path / "a", evidence(n=6)) == [tmp_path / "a" / f"{key}.png" for key in keys]
+    assert report.save_figures(tmp_path / "a", result(n=6)) == [tmp_path / "a" / f"{key}.png" for key in keys]
     paths = report.save_figures(tmp_path / "b", probabilistic(n=4))
     assert [path.stem for path in paths] == [*keys, "spectrum", "posterior"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -485,7 +485,7 @@ MISSING = {
         set(),
         "in 1 of 2 logged steps",
     ),
-    "one epoch": ({"epochs": evidence().epochs[:1], "steps": evidence().steps[:1]}, set(), "Training curves"),
+    "one epoch": ({"epochs": result().epochs[:1], "steps": result().steps[:1]}, set(), "Training curves"),
     "no answers": (
         {
             "probs": torch.empty(0, 4),
@@ -504,14 +504,14 @@ def test_missing_pieces_are_said_and_not_drawn(tmp_path, case):
     changes, absent, sentence = MISSING[case]
     run = replace(probabilistic(n=4), **changes)
     saved = {path.stem for path in report.save_figures(tmp_path, run)}
-    assert saved == {plate.key for plate in report.PLATES} - absent
-    reader = read(tmp_path / "r.html", [run, evidence("another")])
+    assert saved == {panel.key for panel in report.PANELS} - absent
+    reader = read(tmp_path / "r.html", [run, result("another")])
     assert sentence in reader.text
     assert len(reader.images) == 1 + 8 - len(absent) + 6
 
 
 def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
-    run = all_right(evidence())
+    run = all_right(result())
     run = replace(run, metrics=metrics.evaluate(run.probs, run.labels))
     assert len(gallery.confidence(run.probs, run.labels).axes) == 1
     reader = read(tmp_path / "r.html", [run])
@@ -525,7 +525,7 @@ def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
 
 
 def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(tmp_path):
-    reader = read(tmp_path / "r.html", [evidence(), evidence(n=30)])
+    reader = read(tmp_path / "r.html", [result(), result(n=30)])
     assert "softmax (1)" in reader.text
     assert "softmax (2)" in reader.text
     assert "different numbers of examples" in reader.text
@@ -533,11 +533,11 @@ def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(tmp_pat
 
 def test_evidence_that_does_not_fit_together_is_refused(tmp_path):
     with pytest.raises(ValueError, match="60 labels need as many probs and images"):
-        replace(evidence(), probs=torch.eye(4))
+        replace(result(), probs=torch.eye(4))
     with pytest.raises(ValueError, match="60 labels need as many probs and images"):
-        replace(evidence(), images=torch.zeros(2, 1, 5, 5))
+        replace(result(), images=torch.zeros(2, 1, 5, 5))
     with pytest.raises(ValueError, match="4 classes, 1 names"):
-        replace(evidence(), classes=("a",))
+        replace(result(), classes=("a",))
     with pytest.raises(ValueError, match="at least one run"):
         report.write(tmp_path / "r.html", [], title="t")
 

@@ -11,32 +11,32 @@ from matplotlib.figure import Figure
 from probattn.experiments import figures, gallery
 
 if TYPE_CHECKING:
-    from probattn.experiments.report import Evidence
+    from probattn.experiments.report import RunResult
 
 
 @dataclass(frozen=True)
-class Plate:
+class Panel:
     """A figure of the report: how to draw it, how to read it, and what to say where there is none."""
 
     key: str
     title: str
-    draw: Callable[[Evidence], Figure | None]
+    draw: Callable[[RunResult], Figure | None]
     caption: str
     missing: str
     wide: bool = False
 
 
-def _of_answers(draw: Callable[[Evidence], Figure | None]) -> Callable[[Evidence], Figure | None]:
-    return lambda evidence: draw(evidence) if evidence.answered else None
+def _of_answers(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResult], Figure | None]:
+    return lambda result: draw(result) if result.answered else None
 
 
-def _gallery(evidence: Evidence, indices: Sequence[int]) -> Figure | None:
-    return gallery.gallery(evidence.images, evidence.probs, evidence.labels, evidence.classes, indices)
+def _gallery(result: RunResult, indices: Sequence[int]) -> Figure | None:
+    return gallery.gallery(result.images, result.probs, result.labels, result.classes, indices)
 
 
 NO_ANSWERS = "Not drawn: this run has no answers, or probabilities that are not finite."
-PLATES = (
-    Plate(
+PANELS = (
+    Panel(
         "reliability",
         "Reliability diagram",
         _of_answers(lambda e: gallery.reliability(e.probs, e.labels)),
@@ -46,7 +46,7 @@ PLATES = (
         "answers matters little.",
         NO_ANSWERS,
     ),
-    Plate(
+    Panel(
         "risk_coverage",
         "Risk–coverage curve",
         _of_answers(lambda e: gallery.risk_coverage({e.name: (e.probs, e.labels)})),
@@ -55,7 +55,7 @@ PLATES = (
         "right end both reach the plain error rate.",
         NO_ANSWERS,
     ),
-    Plate(
+    Panel(
         "confidence",
         "Confidence, right and wrong",
         _of_answers(lambda e: gallery.confidence(e.probs, e.labels)),
@@ -63,7 +63,7 @@ PLATES = (
         "far to the left of them. A wrong pile near 100 % means errors that confidence cannot reveal.",
         NO_ANSWERS,
     ),
-    Plate(
+    Panel(
         "training",
         "Training curves",
         lambda e: figures.training(e.steps, e.epochs),
@@ -74,7 +74,7 @@ PLATES = (
         "Not drawn: this run logged no steps and no epochs.",
         wide=True,
     ),
-    Plate(
+    Panel(
         "most_uncertain",
         "The most uncertain answers",
         _of_answers(lambda e: _gallery(e, gallery.most_uncertain(e.probs))),
@@ -83,7 +83,7 @@ PLATES = (
         "Not drawn: this run has no images to show, no answers, or probabilities that are not finite.",
         wide=True,
     ),
-    Plate(
+    Panel(
         "most_confidently_wrong",
         "The most confidently wrong answers",
         _of_answers(lambda e: _gallery(e, gallery.most_confidently_wrong(e.probs, e.labels))),
@@ -93,7 +93,7 @@ PLATES = (
         "Not drawn: this run has no wrong answers, no images to show, or probabilities that are not finite.",
         wide=True,
     ),
-    Plate(
+    Panel(
         "spectrum",
         "Singular spectrum of attention",
         lambda e: figures.spectrum(e.spectra),
@@ -103,7 +103,7 @@ PLATES = (
         "Not drawn: this network has no layer whose kernel was decomposed.",
         wide=True,
     ),
-    Plate(
+    Panel(
         "posterior",
         "Is the posterior alive?",
         lambda e: figures.posterior(e.posterior),
