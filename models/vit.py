@@ -77,7 +77,7 @@ class ViT(PyroModule):
         self.patch_size = patch_size
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
-        self.positions = nn.Parameter(0.02 * torch.randn(tokens, dim))
+        self.positions = nn.Parameter(torch.randn(tokens, dim))
         self.dropout = nn.Dropout(dropout)
         self.blocks = PyroModule[nn.Sequential](
             *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
