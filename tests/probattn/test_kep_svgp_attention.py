@@ -125,9 +125,10 @@ def test_addition_with_plain_projections_is_equivariant_and_data_dependent_ones_
     assert (with_u(data, u, x[:, order])[0] - with_u(data, u, x)[0][:, order]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("projection", ["data", "plain"])
-def test_padding_changes_no_real_token_and_no_penalty(projection):
-    layer, u = make(projection=projection, tokens=None, multiple=2), randn(3, 2, 2, seed=1)
+def test_padding_changes_no_real_token_and_no_penalty(projection, bias):
+    layer, u = make(projection=projection, tokens=None, multiple=2, bias=bias), randn(3, 2, 2, seed=1)
     x = randn(2, 5, 12)
     lengths = [5, 3]
     padded = torch.cat((x, 100 * randn(2, 4, 12, seed=2)), dim=1)
