@@ -9,10 +9,10 @@ demo: $(INSTALLED)
 	$(BIN)/probattn demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m ""
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

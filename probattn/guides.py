@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import register_kl, transform_to
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.checks import check_local
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
@@ -209,7 +210,10 @@ def check(model: nn.Module, guide: nn.Module) -> None:
 
     Raises:
         ValueError: naming the site and what to use.
+        RuntimeError: a module built before ``import probattn`` took effect (see :func:`~probattn.checks.check_local`).
     """
+    check_local(model)
+    check_local(guide)
     if isinstance(guide, Guide) and guide._model[0] is not model:
         raise ValueError(
             "this guide was built for another model, whose priors it would follow: build it with "

@@ -236,3 +236,14 @@ def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refuse
         guides.check(model, guides.for_model(fixed))
     copied, copied_guide = copy.deepcopy((model, guides.for_model(model)))
     guides.check(copied, copied_guide)
+
+
+def test_a_guide_built_before_the_import_took_effect_is_named():
+    model = Regression()
+    pyro.settings.set(module_local_params=False)
+    try:
+        guide = AutoNormal(model)
+    finally:
+        pyro.settings.set(module_local_params=True)
+    with pytest.raises(RuntimeError, match="AutoNormal '' was built before"):
+        guides.check(model, guide)
