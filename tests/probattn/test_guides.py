@@ -42,9 +42,9 @@ class Regression(PyroModule):
 
     num_data = 40
 
-    def __init__(self, prior="normal", learn_scale=True):
+    def __init__(self, prior="normal", learn_scale=True, **options):
         super().__init__()
-        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8)
+        make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
         self.layers = PyroModule[nn.Sequential](make(8, 2), make(8, 2))
 
     def forward(self, x, y=None):
@@ -64,9 +64,9 @@ def seeded(make, *args, **options):
     return make(*args, **options)
 
 
-def train(model, guide, data, steps=60):
+def train(model, guide, data, steps=60, elbo=TraceMeanField_ELBO):
     guides.materialise(guide, data)
-    elbo = TraceMeanField_ELBO()(model, guide)
+    elbo = elbo()(model, guide)
     optimizer = torch.optim.Adam(elbo.parameters(), lr=0.02)
     losses, reached = [], set()
     for _ in range(steps):
@@ -87,6 +87,20 @@ def test_every_prior_trains_with_every_family(prior, family, data):
     model = seeded(Regression, prior)
     guide = guides.for_model(model, family)
     losses, unreached = train(model, guide, data)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("projection", ["data", "plain"])
+@pytest.mark.parametrize("merge", ["add", "concat", "concat_lowrank"])
+@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("prior", priors.PRIORS)
+def test_the_whole_grid_trains(prior, family, merge, projection, elbo, data):
+    model = seeded(Regression, prior, merge=merge, projection=projection, tokens=5)
+    losses, unreached = train(model, guides.for_model(model, family), data, elbo=elbo)
     assert all(torch.tensor(losses).isfinite())
     assert unreached == set()
     assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.05
