@@ -75,6 +75,9 @@ class KEPSVGPSettings:
     learn_scale: bool = True
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "last")
+
     def factory(self, tokens: int) -> LayerFactory:
         """The layer for a number of tokens."""
         options = {key: value for key, value in asdict(self).items() if key not in ("name", "last", "guide")}

@@ -27,7 +27,7 @@ class Prediction:
     Entropies are in nats. The fields of the other kind of likelihood are None.
 
     Args:
-        probs: mean probabilities ``(n, classes)`` (categorical likelihoods).
+        probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical likelihoods).
         expected_entropy: mean over draws of the entropy ``(n,)`` (categorical).
         draws: probabilities of each draw ``(S, n, classes)`` where asked for (categorical).
         mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods).

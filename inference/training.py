@@ -21,8 +21,8 @@ class History:
     """What happened in training.
 
     Args:
-        steps: records of training steps: ``loss`` and its terms ``nll``, ``kl/SITE``, ``penalty/SITE`` in nats per
-            example, ``lr``, ``epoch``, ``step``.
+        steps: records of training steps: ``loss`` and the terms that sum to it, ``nll``, ``kl/SITE`` (times the KL
+            weight of that step), ``penalty/SITE``, in nats per example; ``lr``, ``epoch``, ``step``.
         epochs: records of epochs: ``train_loss``, ``valid/METRIC``, ``seconds``, ``epoch``, ``step``.
         best_epoch: the epoch whose weights the model has now.
         best_value: its monitored metric, or None without validation data.

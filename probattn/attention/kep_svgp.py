@@ -78,9 +78,9 @@ class KEPSVGPAttention(ProbabilisticAttention):
         self.out = nn.Linear(heads * rank, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Merge and projection, beside what every layer has."""
-        parts = {"merge": self.merge, "projection": self.projection}
-        return super().signature() | {name: type(part).__name__ for name, part in parts.items()}
+        """Merge, projection and prior, beside what every layer has."""
+        parts = {"merge": type(self.merge).__name__, "projection": type(self.projection).__name__}
+        return super().signature() | parts | {"prior": getattr(self.prior, "__name__", repr(self.prior))}
 
     @property
     def scale(self) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from probattn.experiments.presets import PRESETS
+from probattn.experiments.presets import PRESETS, preset
 from probattn.experiments.settings import SettingsError, from_dict
 
 KEP = PRESETS["digits/kep-svgp"]
@@ -179,3 +179,8 @@ def test_integers_stand_for_floats():
     values = saved()
     values["train"]["lr"] = 1
     assert from_dict(values) == replace(KEP, train=replace(KEP.train, lr=1))
+
+
+def test_a_probabilistic_layer_in_no_block_is_refused():
+    with pytest.raises(SettingsError, match="last"):
+        preset("digits/kep-svgp").with_changes(["layer.last=0"])

@@ -232,3 +232,10 @@ def test_another_number_of_heads_is_another_architecture(tmp_path):
     with pytest.raises(CheckpointError, match=r"'heads': 2.* in the checkpoint, .*'heads': 4"):
         load(tmp_path / "a.pt", SoftmaxAttention(8, 4))
     load(tmp_path / "a.pt", SoftmaxAttention(8, 2))
+
+
+def test_another_prior_is_another_architecture(tmp_path):
+    save(tmp_path / "a.pt", KEPSVGPAttention(8, 2, rank=2))
+    for prior in ("laplace", "student_t"):
+        with pytest.raises(CheckpointError, match=f"'prior': 'normal'.* in the checkpoint, .*'prior': '{prior}"):
+            load(tmp_path / "a.pt", KEPSVGPAttention(8, 2, rank=2, prior=prior))
