@@ -12,7 +12,17 @@ import torch.nn.functional as F
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides, local_sites
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+    draws,
+    guides,
+    local_sites,
+)
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.experiments.runs import environment
 from probattn.inference import TraceMeanField_ELBO, predict
@@ -77,6 +87,56 @@ def layers(
         "title": f"forward + backward of one layer, dim {dim}, {heads} heads, float32",
         "repeats": repeats,
         "rows": [row for cases in (short, one, growth) for row in _rows(_time(cases, repeats))],
+        "environment": environment("cpu"),
+    }
+
+
+def gp_layers(
+    *,
+    repeats: int,
+    dim: int = 128,
+    heads: int = 4,
+    inducing: int = 16,
+    batch: int = 25,
+    tokens: int = 64,
+    long: int = 2048,
+    longer: int = 8192,
+) -> dict[str, Any]:
+    """Forward and backward of the Gaussian-process layers, ELBO terms included, beside softmax attention.
+
+    Args:
+        repeats: timed rounds.
+        dim, heads, inducing: of every layer.
+        batch, tokens: of the sequences.
+        long, longer: numbers of tokens, at batch 1, between which the growth of time and memory is measured.
+    """
+    sparse = SparseCGPAttention.partial(inducing=inducing)
+    factories = {
+        "softmax": SoftmaxAttention,
+        "kernel": KernelAttention,
+        f"SGPA, {inducing} inducing, marginal draws": SGPAttention.partial(inducing=inducing),
+        f"SGPA, {inducing} inducing, joint draws": SGPAttention.partial(inducing=inducing, draws="joint"),
+        f"sparse CGP, {inducing} inducing, draw, exact R": sparse,
+        f"sparse CGP, {inducing} inducing, draw, R by draws": SparseCGPAttention.partial(
+            inducing=inducing, guide="prior", regulariser="draws"
+        ),
+        "CGP, draw, exact R": CGPAttention,
+        "CGP, draw, R by draws": CGPAttention.partial(guide="prior", regulariser="draws"),
+        "CGP, mean, no R": CGPAttention.partial(output="mean", alpha=0.0),
+    }
+
+    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
+        return layer_step(factory, dim, heads, batch=batch, tokens=tokens)
+
+    short = {name: case(factory, batch, tokens) for name, factory in factories.items()}
+    growth = {f"sparse CGP, batch 1, N {number}": case(sparse, 1, number) for number in (long, longer)}
+    rows = [row for cases in (short, growth) for row in _rows(_time(cases, repeats))]
+    kept = {row["case"]: _kept_for_backward(step) for row, step in zip(rows[-2:], growth.values(), strict=True)}
+    return {
+        "title": f"forward + backward of one layer, dim {dim}, {heads} heads, batch {batch}, N {tokens}, float32",
+        "repeats": repeats,
+        "rows": rows,
+        "kept for backward, MiB": kept,
         "environment": environment("cpu"),
     }
 
@@ -172,6 +232,19 @@ def svi_training_step(model: Classifier, guide: nn.Module, x: Tensor, y: Tensor)
         optimizer.step()
 
     return step
+
+
+def _kept_for_backward(step: Step) -> float:
+    """MiB of all tensors that autograd keeps between forward and backward, each storage once."""
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        step()
+    return sum(storages.values()) / 2**20
 
 
 def _time(cases: dict[str, Step], repeats: int) -> dict[str, float]:

@@ -40,7 +40,7 @@ def train(
         settings = presets.preset(preset).with_changes(set_ or ())
         folder = out or Path("runs") / preset
         done = runs.epochs_done(folder) if resume else 0
-        history = runs.train(settings, folder, name=preset, root=data, resume=resume)
+        history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=_say)
     if len(history.epochs) == done:
         _say(f"{folder} was finished already, after {done} epochs; nothing to do")
     monitor = settings.train.monitor or "accuracy"
@@ -72,18 +72,21 @@ def evaluate(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run.")] = 40,
+    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
+    layers: Annotated[
+        str, typer.Option(help="Which digits presets: names with commas between, or all.")
+    ] = "softmax,kep-svgp",
 ) -> None:
-    """Train KEP-SVGP and its softmax twin on digits and compare them in a table and an HTML report."""
+    """Train layers on digits, KEP-SVGP and its softmax twin unless told, and compare them in a table and a report."""
     with _stoppable("the same command goes on after the last whole epoch"):
         from probattn.experiments import presets, report, runs
 
         results = []
-        for name in ("digits/softmax", "digits/kep-svgp"):
+        for name in presets.digits(layers):
             folder = out / name.partition("/")[2]
-            settings = presets.preset(name).with_changes([f"train.epochs={epochs}"])
+            settings = presets.preset(name).lasting(epochs)
             _say(name, style="bold")
-            runs.train(settings, folder, name=name, resume=True)
+            runs.train(settings, folder, name=name, resume=True, say=_say)
             results.append(runs.evaluate(folder))
         _show_table(report.table(results))
         report.write(out / "report.html", results, title="probattn demo: handwritten digits")
@@ -97,11 +100,13 @@ def presets() -> None:
 
     table = Table(Column("preset", no_wrap=True), "data", "network", "layer", Column("epochs", justify="right"))
     for name, settings in PRESETS.items():
-        network, layer = settings.network, settings.layer
-        where = f", last {layer.last}" if layer.last else ""
+        network, layer, start = settings.network, settings.layer, settings.warm_start
+        where = {0: "", None: ", every block"}.get(layer.last, f", last {layer.last}")
         shape = f"{network.depth} × {network.dim}, {network.heads} heads"
-        table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", str(settings.train.epochs))
+        epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
+        table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
     _show_table(table)
+    _say("A sum of epochs: the first are a warm start with kernel attention (--set warm_start.epochs=N, or none).")
 
 
 @bench_app.command("layers")
@@ -169,9 +174,10 @@ def main() -> None:
 
 def _mendable() -> tuple[type[Exception], ...]:
     from probattn.experiments.images import DatasetError
-    from probattn.inference import CheckpointError, NonFiniteError
+    from probattn.functional.linalg import NumericalError
+    from probattn.inference import CheckpointError
 
-    return DatasetError, CheckpointError, NonFiniteError, OSError, ValueError
+    return DatasetError, CheckpointError, NumericalError, OSError, ValueError
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Figures of what a network learned: its training, its attention spectra and its posterior.
+"""Figures of what a network learned: its training, its attention, its tokens and its posterior.
 
 Pure functions from numbers to a `matplotlib.figure.Figure` (object-oriented, so no display and no global
 state), or to None where there is nothing to draw. `gallery` holds the figures of what a network answered.
@@ -18,7 +18,9 @@ from torch import Tensor
 # Okabe and Ito's palette: told apart with every common form of colour blindness, and in grey print.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
+LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
 SMALL, TEXT, HEAD = 8, 9, 10  # points
+SIZE = (3.7, 4.1)  # inches; three stand side by side on a wide screen
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.3, never "1e-1 + 0.2" in a corner
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}\u00a0%")
 ROUND = [1, 2, 2.5, 5, 10]  # ticks that people count in
@@ -54,8 +56,10 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
 def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     """Singular values of the attention kernel (a line per head, the mean bold) and the learned Λ (markers).
 
-    `spectra` maps a layer's path to singular values (heads, N) and Λ (heads, s), both descending.
+    `spectra` maps a layer's path to singular values (heads, N) and Λ (heads, s), both descending; layers without Λ
+    (s = 0) are left out.
     """
+    spectra = {layer: pair for layer, pair in spectra.items() if pair[1].numel()}
     if not spectra:
         return None
     figure, axes = grid(len(spectra), height=2.5)
@@ -66,7 +70,7 @@ def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
             label = "" if head else "singular values, per head"
             ax.plot(at, row, color=BLUE, alpha=0.5, lw=0.8, label=label)
         ax.plot(at, values.mean(axis=0), color=BLUE, lw=2, label="mean of the heads")
-        for head, row in enumerate(scales if scales.size else []):
+        for head, row in enumerate(scales):
             style = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": ORANGE, "mew": 1}
             ax.plot(np.arange(1, len(row) + 1), row, label="" if head else "learned Λ, per head", **style)
         _log_axis(ax, values, scales)
@@ -76,6 +80,40 @@ def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=SMALL)
+    return figure
+
+
+def spectrum_by_layer(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
+    """The share of the sum of singular values in the first components, a line per layer (KEP-SVGP paper, Fig. 4c).
+
+    `spectra` is as for `spectrum`; each head's cumulative values are divided by their sum, then averaged.
+    """
+    shares = {layer: _cumulative(numbers(values)) for layer, (values, _) in spectra.items()}
+    shares = {layer: share for layer, share in shares.items() if np.isfinite(share).any()}
+    if not shares:
+        return None
+    figure, ax = _lines(shares, x="component", y="cumulative share of the singular values")
+    ax.axhline(0.95, color=INK, lw=1, ls="--", label="95 %")
+    ax.set_ylim(0, 1.02)
+    ax.yaxis.set_major_formatter(PERCENT)
+    _legend(figure)
+    return figure
+
+
+def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
+    """Mean cosine between the tokens behind each attention layer against depth, a line per run (CGP paper, Fig. III).
+
+    `runs` maps a run's name to its layers in their order and their numbers; names are drawn only of several runs.
+    """
+    depths = {name: np.array(list(layers.values()), dtype=float) for name, layers in runs.items()}
+    depths = {name: values for name, values in depths.items() if np.isfinite(values).any()}
+    if not depths:
+        return None
+    figure, ax = _lines(depths, x="attention layer", y="mean cosine between tokens", marker="o", ms=3.5)
+    low = min(np.nanmin(values) for values in depths.values())
+    ax.set_ylim(min(0.0, 1.05 * low), 1.02)
+    if len(depths) > 1:
+        _legend(figure)
     return figure
 
 
@@ -153,6 +191,32 @@ def series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.nd
     pairs = [(float(row[x]), float(row[key])) for row in rows if key in row and x in row]
     at, values = np.array(pairs, dtype=float).reshape(-1, 2).T
     return at, np.where(np.isfinite(values), values, np.nan)
+
+
+def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **style: object) -> tuple[Figure, Axes]:
+    """Draw each row against 1, 2, … in a colour, or dashes of it, of its own."""
+    figure = Figure(figsize=(SIZE[0], SIZE[1] + 0.17 * len(rows)), layout="constrained")
+    ax = figure.subplots()
+    plain(ax)
+    for number, (name, row) in enumerate(rows.items()):
+        dashes = ("-", "--", ":", "-.")[number // len(LINES) % 4]
+        look = {"color": LINES[number % len(LINES)], "ls": dashes, "lw": 1.6, "label": short(name, limit=45)}
+        ax.plot(np.arange(1, len(row) + 1), row, **look, **style)
+    ax.set_xlabel(x, fontsize=SMALL, color=GREY, labelpad=1)
+    ax.set_ylabel(y, fontsize=SMALL, color=GREY)
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=ROUND))
+    return figure, ax
+
+
+def _legend(figure: Figure) -> None:
+    figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL)
+
+
+def _cumulative(values: np.ndarray) -> np.ndarray:
+    """Return the mean over heads (heads, N) of cumulative sums over their totals; a head of zeros is left out."""
+    total = values.sum(axis=-1, keepdims=True)
+    rows = (values.cumsum(axis=-1) / np.where(total > 0, total, np.nan))[total[:, 0] > 0]
+    return rows.mean(axis=0) if len(rows) else np.full(values.shape[-1], np.nan)
 
 
 def _curve(ax: Axes, at: np.ndarray, values: np.ndarray, colour: str, *, decades: bool) -> None:

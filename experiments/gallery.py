@@ -17,19 +17,18 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from probattn.experiments.figures import (
-    AMBER,
     BLUE,
     COLUMNS,
-    GREEN,
     GREY,
     HEAD,
     INK,
+    LINES,
     ORANGE,
     PALE,
     PERCENT,
     PLAIN,
-    PURPLE,
     ROUND,
+    SIZE,
     SKY,
     SMALL,
     TEXT,
@@ -39,7 +38,6 @@ from probattn.experiments.figures import (
 )
 from probattn.inference import metrics
 
-SIZE = (3.7, 4.1)  # inches; three stand side by side on a wide screen
 BINS = 15
 
 
@@ -121,7 +119,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     worst = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (numbers(part) for part in metrics.risk_coverage(probs, labels))
-        colour = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)[number % 7]
+        colour = LINES[number % len(LINES)]
         label = short(name, limit=60) if len(runs) > 1 else "this network"
         dots = {"marker": "o", "ms": 3.5} if len(risk) <= 25 else {}
         ax.plot(coverage, risk, color=colour, lw=1.8, label=label, **dots)

@@ -100,8 +100,26 @@ PANELS = (
         "Singular values of the attention kernel (lines, averaged over examples) and the learned Λ "
         "(markers). Where the KSVD term has done its work, the markers lie on the lines; a spectrum that "
         "falls fast beyond the last marker means that this rank keeps most of the attention.",
-        "Not drawn: this network has no layer whose kernel was decomposed.",
+        "Not drawn: this network has no layer that learns the singular values of its kernel.",
         wide=True,
+    ),
+    Panel(
+        "spectrum_by_layer",
+        "Rank of attention by layer",
+        lambda e: figures.spectrum_by_layer(e.spectra),
+        "The share of the singular values of each layer's attention matrix in its first components, the mean "
+        "of examples and heads. A line that is soon above the dashed one belongs to a matrix of low rank: few "
+        "components carry the attention. On a straight line all components count alike.",
+        "Not drawn: this run has no spectrum of an attention matrix.",
+    ),
+    Panel(
+        "similarity",
+        "Are the tokens still different?",
+        lambda e: figures.similarity({e.name: e.similarity}),
+        "The mean cosine between the tokens of an image or text behind each attention layer, from the first to the "
+        "last. A line that climbs towards 1 means oversmoothing: deep layers have made all tokens alike, and what "
+        "told them apart is lost.",
+        "Not drawn: this run did not measure its tokens.",
     ),
     Panel(
         "posterior",

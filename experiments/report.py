@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
@@ -37,9 +37,10 @@ class RunResult:
     labels: Tensor  # (n,)
     images: Tensor  # uint8 (n, channels, H, W); no elements where the data are no images
     classes: tuple[str, ...]
-    spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s); descending
+    spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s ≥ 0); descending
     posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
     variants: dict[str, dict[str, float]]  # metrics with u "at its mean", "drawn from q", …
+    similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
 
     def __post_init__(self):
         n = len(self.labels)
@@ -108,15 +109,25 @@ def _comparison(results: Sequence[RunResult]) -> str:
     parts.append(page.meanings())
     if several:
         names = _unique([e.name for e in results])
-        runs = {n: (e.probs, e.labels) for n, e in zip(names, results, strict=True) if e.answered}
-        figure = gallery.risk_coverage(runs)
-        caption = (
-            "The error rate among the answers kept, for all runs (dashed: the best possible at each run's "
-            "accuracy). The lower curve is the better network to rely on when one may decline to answer."
+        runs = dict(zip(names, results, strict=True))
+        shared = (
+            (
+                "Risk–coverage curves",
+                gallery.risk_coverage({n: (e.probs, e.labels) for n, e in runs.items() if e.answered}),
+                "The error rate among the answers kept, for all runs (dashed: the best possible at each run's "
+                "accuracy). The lower curve is the better network to rely on when one may decline to answer.",
+            ),
+            (
+                "Similarity of tokens by depth",
+                figures.similarity({n: e.similarity for n, e in runs.items()}),
+                "The mean cosine between the tokens behind each attention layer, from the first to the last, for all "
+                "runs. A line that climbs towards 1 is a network that makes its tokens alike as it gets deeper.",
+            ),
         )
-        if figure is not None:
-            alt = f"Risk–coverage curves of {', '.join(names)}. {caption}"
-            parts.append(page.panel(figure, alt=alt, caption=caption, wide=False))
+        for subject, figure, caption in shared:
+            if figure is not None:
+                alt = f"{subject} of {', '.join(names)}. {caption}"
+                parts.append(page.panel(figure, alt=alt, caption=caption, wide=False))
         links = (f'<li><a href="#run-{at}">{escape(name)}</a></li>' for at, name in enumerate(names, 1))
         parts.append(f"<nav>Run by run:<ul>{''.join(links)}</ul></nav>")
     return "\n".join(parts)

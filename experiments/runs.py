@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -23,15 +24,17 @@ from probattn.inference import (
     posterior_summary,
     posterior_variants,
     predict,
+    warm_start,
 )
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.checkpoint import load as load_checkpoint
 from probattn.inference.checkpoint import read as read_checkpoint
+from probattn.inference.diagnostics import token_similarity
 from probattn.inference.logs import read_log
 from probattn.models import Classifier, ViT, last
 
 GPUS = ("gpu", "cuda")
-SPECTRUM_EXAMPLES = 256
+EXAMPLES = 256
 
 
 class Loaders(NamedTuple):
@@ -44,20 +47,8 @@ class Loaders(NamedTuple):
 
 def build(settings: Settings, dataset: ImageDataset) -> tuple[Classifier, guides.Guide]:
     """Model and guide of a run, initialised from ``train.seed``."""
-    if settings.train.seed is not None:
-        torch.manual_seed(settings.train.seed)
-    network, layer = settings.network, settings.layer
-    channels, size = dataset.train.images.shape[1:3]
-    factory = layer.factory((size // network.patch_size) ** 2)
-    vit = ViT(
-        image_size=size,
-        channels=channels,
-        classes=len(dataset.classes),
-        attention=last(layer.last, factory, of=network.depth),
-        **asdict(network),
-    )
-    model = Classifier(vit, num_data=len(dataset.train))
-    return model, guides.for_model(model, layer.guide)
+    model = _model(settings, dataset)
+    return model, guides.for_model(model, settings.layer.family)
 
 
 def loaders(settings: Settings, dataset: ImageDataset, *, device: str) -> Loaders:
@@ -69,21 +60,31 @@ def loaders(settings: Settings, dataset: ImageDataset, *, device: str) -> Loader
 
 
 def train(
-    settings: Settings, out: Path, *, name: str, root: Path | None = None, resume: bool = False, progress: bool = True
+    settings: Settings,
+    out: Path,
+    *,
+    name: str,
+    root: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    say: Callable[[str], None] = lambda text: None,
 ) -> History:
-    """Trains a run into its folder.
+    """Trains a run into its folder, its warm start, if it has one, into the subfolder ``warm-start`` before.
 
     Args:
         settings: of the run.
-        out: its folder, which gets ``settings.json``, the checkpoints and logs of ``fit``.
+        out: its folder, which gets ``settings.json``, the checkpoints and logs of ``fit``, and ``warm-start.json``:
+            which weights the warm start carried over.
         name: the preset's name, for the report.
         root: where data sets lie.
-        resume: go on with a run that was stopped.
+        resume: go on with a run that was stopped, in whichever phase.
         progress: show the progress.
+        say: is told which phase begins and what the warm start carried over.
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
         SettingsError: it holds a run of other settings.
+        CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
         OSError: it cannot be written.
     """
     accelerator = settings.train.accelerator
@@ -92,8 +93,14 @@ def train(
     _check_free(out, settings, resume=resume)
     dataset = _dataset(settings, root)
     model, guide = build(settings, dataset)
+    fresh = not (out / "last.pt").exists()
+    if fresh and settings.warm_start is not None:
+        start = _model(settings.first_phase(), dataset)
+        warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
     batches = loaders(settings, dataset, device=_device(accelerator))
     _claim(out, settings, name=name)
+    if fresh:
+        model, guide = _start(settings, dataset, out, progress=progress, say=say)
     options = asdict(settings.train)
     return fit(model, guide, batches.train, batches.valid, out=out, resume=resume, progress=progress, **options)
 
@@ -137,6 +144,7 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
     probabilistic = any(True for _ in guide.parameters())
     log = folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
+    examples = next(iter(test))[0][:EXAMPLES]
     result = RunResult(
         name=name,
         command=command(name, settings),
@@ -148,15 +156,17 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         labels=prediction.labels.cpu(),
         images=dataset.test.images,
         classes=dataset.classes,
-        spectra=attention_spectra(model, guide, _examples(test)),
+        spectra=attention_spectra(model, guide, examples),
         posterior=posterior_summary(model, guide) if probabilistic else [],
         variants=posterior_variants(model, guide, test, num_draws=num_draws, drawn=prediction) if probabilistic else {},
+        similarity=token_similarity(model, guide, examples),
     )
     content = {
         "run": name,
         "metrics": values,
         "variants": result.variants,
         "posterior": result.posterior,
+        "similarity": result.similarity,
         "best_epoch": best["epoch"],
         "num_draws": num_draws,
         "seed": seed,
@@ -192,7 +202,7 @@ def command(name: str, settings: Settings) -> str:
     from probattn.experiments.presets import PRESETS
 
     defaults = PRESETS[name].flat() if name in PRESETS else {}
-    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if defaults.get(key) != value]
+    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if (key, value) not in defaults.items()]
     return " ".join(["probattn train", name, *changes])
 
 
@@ -216,6 +226,56 @@ def write_json(path: Path, content: Any) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
     beside.replace(path)
+
+
+def _model(settings: Settings, dataset: ImageDataset) -> Classifier:
+    if settings.train.seed is not None:
+        torch.manual_seed(settings.train.seed)
+    network, layer = settings.network, settings.layer
+    channels, size = dataset.train.images.shape[1:3]
+    number = network.depth if layer.last is None else layer.last
+    factory = layer.factory((size // network.patch_size) ** 2)
+    vit = ViT(
+        image_size=size,
+        channels=channels,
+        classes=len(dataset.classes),
+        attention=last(number, factory, of=network.depth),
+        **asdict(network),
+    )
+    return Classifier(vit, num_data=len(dataset.train))
+
+
+def _start(
+    settings: Settings, dataset: ImageDataset, out: Path, *, progress: bool, say: Callable[[str], None]
+) -> tuple[Classifier, guides.Guide]:
+    """Model and guide as a run starts: weights of the warm start, if any, and inducing inputs from the data."""
+    best = None if settings.warm_start is None else _warm_up(settings, dataset, out, progress=progress, say=say)
+    model = _model(settings, dataset)
+    if best is not None:
+        report = warm_start(model, best)
+        write_json(out / "warm-start.json", asdict(report))
+        say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
+    seed = settings.train.seed or 0
+    generator = torch.Generator().manual_seed(seed)
+    size, mean, std = settings.data.batch_size, dataset.mean, dataset.std
+    images = ImageLoader(dataset.train, batch_size=size, mean=mean, std=std, shuffle=True, generator=generator)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.network.initialise_inducing(next(iter(images))[0])
+    return model, guides.for_model(model, settings.layer.family)
+
+
+def _warm_up(
+    settings: Settings, dataset: ImageDataset, out: Path, *, progress: bool, say: Callable[[str], None]
+) -> Path:
+    """Trains the warm start, or the rest of it, and returns the checkpoint of its best epoch."""
+    first, folder = settings.first_phase(), out / "warm-start"
+    say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
+    model, guide = build(first, dataset)
+    batches = loaders(first, dataset, device=_device(first.train.accelerator))
+    options = asdict(first.train)
+    fit(model, guide, batches.train, batches.valid, out=folder, resume=True, progress=progress, **options)
+    return folder / "best.pt"
 
 
 def _check_free(out: Path, settings: Settings, *, resume: bool) -> None:
@@ -254,10 +314,6 @@ def _is_draft(path: Path) -> bool:
 
 def _dataset(settings: Settings, root: Path | None) -> ImageDataset:
     return load(settings.data.name, root=root, seed=settings.data.seed, limit=settings.data.limit)
-
-
-def _examples(loader: ImageLoader) -> torch.Tensor:
-    return next(iter(loader))[0][:SPECTRUM_EXAMPLES]
 
 
 def _device(accelerator: str) -> str:

@@ -4,11 +4,18 @@ import math
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
-from probattn import KEPSVGPAttention, SoftmaxAttention
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
 from probattn.attention.base import LayerFactory
 from probattn.inference import TrainOptions
 
@@ -50,7 +57,7 @@ class SoftmaxSettings:
     """Softmax attention in every block."""
 
     last: ClassVar[int] = 0
-    guide: ClassVar[str] = "full"
+    family: ClassVar[str] = "full"
     name: Literal["softmax"] = "softmax"
 
     def factory(self, tokens: int) -> LayerFactory:
@@ -63,7 +70,7 @@ class KEPSVGPSettings:
     """KEP-SVGP attention in the last blocks, softmax below; the options are the layer's, ``guide`` a family."""
 
     name: Literal["kep-svgp"] = "kep-svgp"
-    last: int = 1
+    last: int | None = 1
     rank: int = 10
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
     projection: Literal["data", "plain"] = "data"
@@ -78,63 +85,241 @@ class KEPSVGPSettings:
     def __post_init__(self) -> None:
         _check_positive(self, "last")
 
+    @property
+    def family(self) -> str:
+        """The family of the guide."""
+        return self.guide
+
     def factory(self, tokens: int) -> LayerFactory:
         """The layer for a number of tokens."""
-        options = {key: value for key, value in asdict(self).items() if key not in ("name", "last", "guide")}
-        return KEPSVGPAttention.partial(tokens=tokens, **options)
+        return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
 
 
-LayerSettings = SoftmaxSettings | KEPSVGPSettings
+@dataclass(frozen=True, kw_only=True)
+class KernelSettings:
+    """Kernel attention in the last blocks (None: in every block), softmax below; the options are the layer's."""
+
+    family: ClassVar[str] = "full"
+    name: Literal["kernel"] = "kernel"
+    last: int | None = None
+    kernel: Literal["rbf", "ard", "exponential"] = "rbf"
+    symmetric: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "last")
+
+    def factory(self, tokens: int) -> LayerFactory:
+        """The layer for a number of tokens."""
+        return KernelAttention.partial(**_options(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGPASettings:
+    """SGP attention in the last blocks (None: in every block); the options are the layer's, ``guide`` a family.
+
+    ``inducing`` is the number of global inducing keys of the decoupled form, None the standard form.
+    """
+
+    name: Literal["sgpa"] = "sgpa"
+    last: int | None = None
+    inducing: int | None = 16
+    kernel: Literal["ard", "exponential", "rbf"] = "ard"
+    draws: Literal["marginal", "joint"] = "marginal"
+    prior: Literal["normal", "laplace", "student_t"] | None = None
+    bias: bool = False
+    guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "last", "inducing")
+
+    @property
+    def family(self) -> str:
+        """The family of the guide."""
+        return self.guide
+
+    def factory(self, tokens: int) -> LayerFactory:
+        """The layer for a number of tokens."""
+        return SGPAttention.partial(**_options(self, "guide"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CGPSettings:
+    """Correlated GP attention in the last blocks (None: in every block); the options are the layer's."""
+
+    family: ClassVar[str] = "full"
+    name: Literal["cgp"] = "cgp"
+    last: int | None = None
+    noise: float = 0.1
+    learn_noise: bool = False
+    guide: Literal["posterior", "prior", "learned"] = "posterior"
+    regulariser: Literal["closed", "draws"] = "closed"
+    output: Literal["mean", "draw"] = "draw"
+    alpha: float = 1.0
+    per: Literal["scalar", "column", "example"] = "scalar"
+    noisy_canonical: bool = True
+    noisy_output: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "last")
+
+    def factory(self, tokens: int) -> LayerFactory:
+        """The layer for a number of tokens."""
+        return CGPAttention.partial(**_options(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseCGPSettings:
+    """Sparse correlated GP attention in the last blocks (None: in every block); the options are the layer's.
+
+    With ``mixtures`` the inducing inputs are mixtures of the tokens', as the authors have them.
+    """
+
+    family: ClassVar[str] = "full"
+    name: Literal["sparse-cgp"] = "sparse-cgp"
+    last: int | None = None
+    inducing: int = 16
+    inducing_keys: int | None = None
+    mixtures: bool = False
+    noise: float = 0.1
+    learn_noise: bool = False
+    guide: Literal["posterior", "prior", "learned"] = "posterior"
+    regulariser: Literal["closed", "draws"] = "closed"
+    output: Literal["mean", "draw"] = "draw"
+    alpha: float = 1.0
+    per: Literal["scalar", "column", "example"] = "scalar"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "last", "inducing", "inducing_keys")
+
+    def factory(self, tokens: int) -> LayerFactory:
+        """The layer for a number of tokens."""
+        return SparseCGPAttention.partial(tokens=tokens if self.mixtures else None, **_options(self, "mixtures"))
+
+
+LayerSettings = SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings
+LAYERS: dict[str, type[LayerSettings]] = {kind.name: kind for kind in typing.get_args(LayerSettings)}
+"""Settings of each layer by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStartSettings:
+    """Epochs of kernel attention whose best weights start the run, and the options of that attention."""
+
+    epochs: int
+    kernel: Literal["rbf", "ard", "exponential"] = "rbf"
+    symmetric: bool = False
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that makes a run, apart from where its data lie."""
+    """Everything that makes a run, apart from where its data lie.
+
+    With ``warm_start`` the same network with kernel attention is trained first, for the epochs given there, each of
+    the two phases with the whole schedule of learning rates of ``train``.
+    """
 
     data: DataSettings
     network: NetworkSettings
     layer: LayerSettings
     train: TrainOptions = field(default_factory=TrainOptions)
+    warm_start: WarmStartSettings | None = None
+
+    def __post_init__(self) -> None:
+        if self.warm_start is not None and isinstance(self.layer, SoftmaxSettings):
+            raise ValueError("softmax attention cannot start from kernel attention; set warm_start=none")
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of both phases."""
+        return self.train.epochs + (self.warm_start.epochs if self.warm_start else 0)
+
+    def lasting(self, epochs: int) -> "Settings":
+        """These settings with so many epochs in all, and every phase, warm-up and annealing in proportion.
+
+        Raises:
+            SettingsError: fewer epochs than phases.
+        """
+        phases = 2 if self.warm_start else 1
+        if epochs < phases:
+            raise SettingsError(f"{phases} phases need at least {phases} epochs, got {epochs}")
+        first = min(max(round(epochs * (1 - self.train.epochs / self.epochs)), phases - 1), epochs - 1)
+        start = replace(self.warm_start, epochs=first) if self.warm_start else None
+        return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
+
+    def first_phase(self) -> "Settings":
+        """The settings of the warm start as a run of its own.
+
+        Raises:
+            SettingsError: there is none.
+        """
+        if self.warm_start is None:
+            raise SettingsError("these settings have no warm start")
+        options = asdict(self.warm_start)
+        train = _scaled(self.train, options.pop("epochs"))
+        return replace(self, layer=KernelSettings(last=self.layer.last, **options), train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its dotted key."""
-        return {f"{part}.{key}": value for part, values in asdict(self).items() for key, value in values.items()}
+        """Every setting by its dotted key; a part that is None by its own name."""
+        flat = {}
+        for part, values in asdict(self).items():
+            flat |= {part: None} if values is None else {f"{part}.{key}": value for key, value in values.items()}
+        return flat
 
     def with_changes(self, assignments: Iterable[str]) -> "Settings":
         """These settings with ``key=value`` changes, made together: the last counts where a key comes twice.
+
+        ``warm_start=none`` takes the warm start away, ``warm_start.epochs=N`` adds one.
 
         Raises:
             SettingsError: no ``=``, an unknown key, or a value of another kind or out of bounds, named with what is
                 known.
         """
-        known, changes = self.flat(), {}
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        kinds = {name: type(part) for name, part in parts.items()} | {"warm_start": WarmStartSettings}
+        known = [f"{name}.{field.name}" for name, kind in kinds.items() for field in fields(kind)]
+        changes: dict[str, dict[str, Any]] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise SettingsError(f"--set takes key=value, got {assignment!r}")
+            if (key, text.lower()) == ("warm_start", "none"):
+                parts["warm_start"] = None
+                changes.pop("warm_start", None)
+                continue
             if key not in known:
                 near = get_close_matches(key, known, n=3)
                 guess = f"did you mean {' or '.join(near)}? " if near else ""
                 raise SettingsError(f"unknown key {key!r}; {guess}known keys: {', '.join(known)}")
             part, name = key.split(".")
-            kind = typing.get_type_hints(type(getattr(self, part)))[name]
-            changes.setdefault(part, {})[name] = _parse(key, text, kind)
+            changes.setdefault(part, {})[name] = _parse(key, text, typing.get_type_hints(kinds[part])[name])
+        if parts["warm_start"] is None and "epochs" not in changes.get("warm_start", {"epochs"}):
+            raise SettingsError("these settings have no warm start; give it warm_start.epochs=N as well")
         try:
-            return replace(self, **{part: replace(getattr(self, part), **new) for part, new in changes.items()})
+            for part, new in changes.items():
+                parts[part] = kinds[part](**new) if parts[part] is None else replace(parts[part], **new)
+            return Settings(**parts)
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
 
-def from_dict(values: dict[str, dict[str, Any]]) -> Settings:
-    """Settings from what ``asdict`` made of them, as ``settings.json`` holds it.
+def from_dict(values: dict[str, dict[str, Any] | None]) -> Settings:
+    """Settings from what ``asdict`` made of them, as ``settings.json`` holds it; without ``warm_start`` there is none.
 
     Raises:
         SettingsError: keys that this version does not know or lacks, values of another kind or out of bounds.
     """
-    layers = {"softmax": SoftmaxSettings, "kep-svgp": KEPSVGPSettings}
     try:
-        kinds = {"data": DataSettings, "network": NetworkSettings, "layer": layers[values["layer"]["name"]]}
+        kinds = {"data": DataSettings, "network": NetworkSettings, "layer": LAYERS[values["layer"]["name"]]}
         kinds["train"] = TrainOptions
+        if values.get("warm_start") is not None:
+            kinds["warm_start"] = WarmStartSettings
         for part, kind in kinds.items():
             hints = typing.get_type_hints(kind)
             for key, value in values[part].items():
@@ -148,14 +333,14 @@ def from_dict(values: dict[str, dict[str, Any]]) -> Settings:
 
 
 def _parse(key: str, text: str, kind: Any) -> Any:
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        if text in typing.get_args(kind):
-            return text
-        raise SettingsError(f"{key} is one of {', '.join(typing.get_args(kind))}, got {text!r}")
-    kinds = typing.get_args(kind) if origin in (types.UnionType, typing.Union) else (kind,)
+    kinds = _alternatives(kind)
+    words = [each for each in kinds if isinstance(each, str)]
+    if text in words:
+        return text
     if type(None) in kinds and text.lower() == "none":
         return None
+    if words:
+        raise SettingsError(f"{key} is one of {', '.join(words)}, got {text!r}")
     kinds = [each for each in kinds if each is not type(None)]
     for each in kinds:
         try:
@@ -171,12 +356,32 @@ def _parse(key: str, text: str, kind: Any) -> Any:
 
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a value read from JSON is of a field's kind."""
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind)
-    kinds = typing.get_args(kind) or (kind,)
+    kinds = _alternatives(kind)
+    allowed = tuple(each for each in kinds if isinstance(each, type))
     if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+        return bool in allowed
+    return value in kinds or isinstance(value, allowed) or (float in allowed and isinstance(value, int))
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """What an annotation allows: types, and the words of a Literal."""
+    if typing.get_origin(kind) is Literal:
+        return typing.get_args(kind)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        return tuple(each for part in typing.get_args(kind) for each in _alternatives(part))
+    return (kind,)
+
+
+def _options(layer: LayerSettings, *others: str) -> dict[str, Any]:
+    """The options of the layer's constructor among its settings."""
+    return {key: value for key, value in asdict(layer).items() if key not in ("name", "last", *others)}
+
+
+def _scaled(train: TrainOptions, epochs: int) -> TrainOptions:
+    """The options with so many epochs, and warm-up and annealing in proportion."""
+    share = epochs / train.epochs
+    warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs
+    return replace(train, epochs=epochs, warmup_epochs=warmup, kl_anneal_epochs=anneal)
 
 
 def _check_positive(settings: Any, *names: str) -> None:

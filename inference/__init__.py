@@ -3,11 +3,13 @@
 from probattn.inference import metrics
 from probattn.inference.checkpoint import CheckpointError, load, save
 from probattn.inference.diagnosis import NonFiniteError
+from probattn.inference.diagnostics import attention_spectra, token_similarity
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.options import TrainOptions
-from probattn.inference.posterior import attention_spectra, posterior_summary, posterior_variants
+from probattn.inference.posterior import posterior_summary, posterior_variants
 from probattn.inference.prediction import Prediction, predict
 from probattn.inference.training import History, fit
+from probattn.inference.warm_start import WarmStart, warm_start
 
 __all__ = [
     "CheckpointError",
@@ -17,6 +19,7 @@ __all__ = [
     "TraceMeanField_ELBO",
     "Trace_ELBO",
     "TrainOptions",
+    "WarmStart",
     "attention_spectra",
     "fit",
     "load",
@@ -25,4 +28,6 @@ __all__ = [
     "posterior_variants",
     "predict",
     "save",
+    "token_similarity",
+    "warm_start",
 ]

@@ -3,8 +3,10 @@
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
+from probattn.functional.linalg import NumericalError
 
-class NonFiniteError(ArithmeticError):
+
+class NonFiniteError(NumericalError):
     """A NaN or Inf in data, weights or loss."""
 
 

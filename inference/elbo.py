@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyro.infer
+import pyro.poutine as poutine
 import torch
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
+
+from probattn.handlers import local_posteriors
 
 
 class _Described:
@@ -26,7 +30,7 @@ class _Described:
             return super().differentiable_loss(within, guide, *args, **kwargs)
 
     def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
-        self.traces = super()._get_trace(model, guide, args, kwargs)
+        self.traces = super()._get_trace(model, _OnePass(model, guide), args, kwargs)
         return self.traces
 
     def terms(self) -> dict[str, float]:
@@ -50,6 +54,30 @@ class _Described:
 
     def _kl(self, model_site: dict, guide_site: dict) -> float:
         return (guide_site["log_prob_sum"] - model_site["log_prob_sum"]).item()
+
+
+class _OnePass(Messenger):
+    """Guide and model run once, as Pyro's ELBOs ask it of a guide that is a messenger.
+
+    Local sites that carry their posterior are drawn from it in the model's pass and join the guide's trace, whose sites
+    come in the model's order: that of their dependence.
+    """
+
+    def __init__(self, model: Callable, guide: Callable) -> None:
+        super().__init__()
+        self.model, self.guide = model, guide
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.guide_trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        with local_posteriors(self.guide_trace):
+            replayed = poutine.replay(self.model, trace=self.guide_trace)
+            self.model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        for name in self.model_trace.nodes:
+            if name in self.guide_trace.nodes:
+                self.guide_trace.nodes.move_to_end(name)
+
+    def get_traces(self) -> tuple[Trace, Trace]:
+        return self.model_trace, self.guide_trace
 
 
 class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name

@@ -1,9 +1,11 @@
 """How to train: every option of :func:`probattn.inference.fit` with its default and its bounds."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from probattn.inference.metrics import DISPLAY
+from probattn.inference.schedule import SCHEDULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +15,8 @@ class TrainOptions:
     Args:
         epochs: passes over the training data.
         lr, min_lr: Adam's learning rate behind the warm-up and at the end.
-        warmup_epochs: epochs of linear warm-up before the cosine.
+        schedule: how it falls from the one to the other: ``"cosine"``, or ``"linear"`` (the CGP paper's).
+        warmup_epochs: epochs of linear warm-up before that.
         weight_decay: L2 of Adam on the model's parameters; the guide's have none, the KL holds them.
         clip_norm: largest norm of the gradient, or None.
         elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
@@ -21,6 +24,8 @@ class TrainOptions:
         particles: posterior draws per example (or batch) that the loss averages.
         kl_weight: weight of the KL; 1 is the ELBO.
         kl_anneal_epochs: epochs in which that weight rises from 0 linearly.
+        alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
+            linear between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
         monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``; None
             is ``"accuracy"`` for classifiers and ``"log_prob"`` for others.
         patience: epochs without a better one before stopping, or None.
@@ -37,6 +42,7 @@ class TrainOptions:
     epochs: int = 10
     lr: float = 1e-3
     min_lr: float = 1e-5
+    schedule: Literal["cosine", "linear"] = "cosine"
     warmup_epochs: float = 0
     weight_decay: float = 0.0
     clip_norm: float | None = None
@@ -45,6 +51,8 @@ class TrainOptions:
     particles: int = 1
     kl_weight: float = 1.0
     kl_anneal_epochs: float = 0
+    alpha_start: float = 1.0
+    alpha_end: float = 1.0
     monitor: str | None = None
     patience: int | None = None
     num_draws: int = 10
@@ -59,6 +67,7 @@ class TrainOptions:
             "epochs": self.epochs >= 1,
             "lr": self.lr > 0,
             "min_lr": 0 <= self.min_lr <= self.lr,
+            "schedule": self.schedule in SCHEDULES,
             "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
             "weight_decay": self.weight_decay >= 0,
             "clip_norm": self.clip_norm is None or self.clip_norm > 0,
@@ -67,6 +76,8 @@ class TrainOptions:
             "particles": self.particles >= 1,
             "kl_weight": self.kl_weight >= 0,
             "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
+            "alpha_start": 0 <= self.alpha_start < math.inf,
+            "alpha_end": 0 <= self.alpha_end < math.inf,
             "monitor": self.monitor in (None, "log_prob", *DISPLAY),
             "patience": self.patience is None or self.patience >= 1,
             "num_draws": self.num_draws >= 1,
@@ -79,9 +90,13 @@ class TrainOptions:
             raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
 
     def differences(self, other: dict) -> list[str]:
-        """Where a saved run's options differ from these, as ``name: saved → now``."""
+        """Where a saved run's options differ from these, as ``name: saved → now``.
+
+        An option that the saved run does not know is newer than it, and its default is what that run did.
+        """
+        saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
         return [
-            f"{field.name}: {other.get(field.name)!r} → {getattr(self, field.name)!r}"
-            for field in fields(self)
-            if other.get(field.name) != getattr(self, field.name)
+            f"{name}: {value!r} → {getattr(self, name)!r}"
+            for name, value in saved.items()
+            if value != getattr(self, name)
         ]

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributions import kl_divergence
 
-from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.guides import Guide, latent_sites
 from probattn.handlers import at_mean
 from probattn.inference import metrics
@@ -72,39 +71,3 @@ def posterior_variants(
         "drawn from the prior": predict(model, None, data, num_draws=num_draws),
     }
     return {name: metrics.evaluate(prediction.probs, prediction.labels) for name, prediction in variants.items()}
-
-
-def attention_spectra(model: nn.Module, guide: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """The singular spectrum of each KEP-SVGP layer's attention kernel, beside the learned Λ.
-
-    Args:
-        model, guide: run once in evaluation mode, with u at its mean.
-        x: a batch of inputs.
-
-    Returns:
-        By the layer's path: singular values of K_att = φ_q φ_kᵀ averaged over examples ``(heads, N)``, and λ
-        ``(heads, rank)``, both descending.
-    """
-    layers = {path: layer for path, layer in model.named_modules() if isinstance(layer, KEPSVGPAttention)}
-    spectra: dict[str, list[Tensor]] = {}
-
-    def keep(path: str, layer: KEPSVGPAttention, inputs: tuple) -> None:
-        phi_q, phi_k = layer.features(inputs[0])
-        values = torch.linalg.svdvals((phi_q @ phi_k.mT).float()).flatten(0, -3)
-        spectra.setdefault(path, []).append(values)
-
-    hooks = [
-        layer.register_forward_pre_hook(lambda layer, inputs, path=path: keep(path, layer, inputs))
-        for path, layer in layers.items()
-    ]
-    try:
-        with at_mean():
-            predict(model, guide, x, num_draws=1)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    with torch.no_grad():
-        return {
-            path: (torch.cat(values).mean(0).cpu(), layers[path].scale.sort(descending=True).values.cpu())
-            for path, values in spectra.items()
-        }

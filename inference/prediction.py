@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.handlers import draws, is_global_latent
+from probattn.functional.linalg import NumericalError
+from probattn.handlers import draws, is_global_latent, local_posteriors
 from probattn.inference.diagnosis import find_non_finite, refuses_nan
 
 CPU_EXAMPLE_DRAWS = 256
@@ -123,9 +125,9 @@ def predict(
                         )
                         labels = None if y is None else y[piece]
                         parts.append(_summary(likelihood, labels, home, num_draws, keep_draws))
-                except ValueError as error:
+                except (ValueError, NumericalError) as error:
                     source = find_non_finite((), whole, ())
-                    if source is None and not refuses_nan(error):
+                    if source is None and not (refuses_nan(error) or isinstance(error, NumericalError)):
                         raise
                     why = f"from {source}" if source else str(error).splitlines()[0]
                     raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
@@ -161,11 +163,13 @@ def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> po
 def _likelihood(
     model: nn.Module, guide: nn.Module | None, latents: poutine.Trace, inputs: tuple
 ) -> dist.TorchDistribution:
-    """The likelihood of some examples given the global latents; local ones are drawn by the guide here."""
-    if guide is not None:
-        with torch.autocast(inputs[0].device.type, enabled=False):
-            latents = poutine.trace(poutine.replay(guide, trace=latents)).get_trace(*inputs)
-    with poutine.mask(mask=False):
+    """The likelihood of some examples given the global latents; local ones are drawn here."""
+    with ExitStack() as handlers:
+        if guide is not None:
+            with torch.autocast(inputs[0].device.type, enabled=False):
+                latents = poutine.trace(poutine.replay(guide, trace=latents)).get_trace(*inputs)
+            handlers.enter_context(local_posteriors())
+        handlers.enter_context(poutine.mask(mask=False))
         return poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs).nodes["y"]["fn"]
 
 

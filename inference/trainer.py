@@ -12,14 +12,15 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from probattn.handlers import draws, kl_weight
+from probattn.functional.linalg import NumericalError
+from probattn.handlers import alpha, draws, kl_weight
 from probattn.inference import checkpoint, rng
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite, refuses_nan
 from probattn.inference.elbo import ELBOS
 from probattn.inference.logs import RunLog
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
-from probattn.inference.schedule import annealed, warmup_cosine
+from probattn.inference.schedule import SCHEDULES, annealed, between
 from probattn.inference.validation import is_better, validate
 
 
@@ -47,9 +48,10 @@ class Trainer:
             {"params": list(guide.parameters()), "weight_decay": 0.0},
         ]
         optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=settings.lr)
-        steps = len(train)
-        warmup = round(settings.warmup_epochs * steps)
-        self.scheduler = warmup_cosine(optimizer, steps=settings.epochs * steps, warmup=warmup, min_lr=settings.min_lr)
+        self.steps = settings.epochs * len(train)
+        warmup = round(settings.warmup_epochs * len(train))
+        schedule = SCHEDULES[settings.schedule]
+        self.scheduler = schedule(optimizer, steps=self.steps, warmup=warmup, min_lr=settings.min_lr)
         self.fabric = Fabric(accelerator=settings.accelerator, devices=settings.devices)
         if self.fabric.world_size != 1:
             raise ValueError(f"fit trains on one device, devices={settings.devices!r} come to {self.fabric.world_size}")
@@ -81,7 +83,7 @@ class Trainer:
             self._refuse_non_finite((), len(self.train) - 1, "the gradient was not finite")
             self.epoch += 1
             if self.valid is not None:
-                metrics = validate(self.model, self.guide, self.valid, num_draws=self.settings.num_draws)
+                metrics = self._validate()
                 values |= {f"valid/{name}": value for name, value in metrics.items()}
             self._keep_if_best(values)
             seconds = time.perf_counter() - started
@@ -125,11 +127,15 @@ class Trainer:
         """−ELBO/N of a batch, or an error that names what is not finite."""
         anneal = round(self.settings.kl_anneal_epochs * len(self.train))
         weight = annealed(self.settings.kl_weight, step=self.step, steps=anneal)
+        start, end = self.settings.alpha_start, self.settings.alpha_end
+        regulariser = between(start, end, step=self.step, steps=self.steps)
         self.elbo.traces = ()
         try:
             with ExitStack() as handlers:
                 if weight != 1:
                     handlers.enter_context(kl_weight(weight))
+                if regulariser != 1:
+                    handlers.enter_context(alpha(regulariser))
                 if self.settings.posterior_draws == "example":
                     handlers.enter_context(draws("example"))
                 if self.settings.particles > 1:
@@ -138,9 +144,11 @@ class Trainer:
                 half = self.settings.precision == "bf16-mixed"
                 handlers.enter_context(torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=half))
                 loss = self.module(*batch) / self.model.num_data
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, NumericalError) as error:
             symptom = str(error).splitlines()[0]
             self._refuse_non_finite(batch, number, symptom)
+            if isinstance(error, NumericalError):
+                raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: {error}") from error
             if refuses_nan(error):
                 raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN; lower lr ({symptom})") from error
             raise
@@ -167,6 +175,12 @@ class Trainer:
         source = find_non_finite(batch, {"model": self.model, "guide": self.guide}, self.elbo.traces)
         if source is not None:
             raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN or Inf in {source} ({symptom})")
+
+    def _validate(self) -> dict[str, float]:
+        try:
+            return validate(self.model, self.guide, self.valid, num_draws=self.settings.num_draws)
+        except NumericalError as error:
+            raise NonFiniteError(f"epoch {self.epoch}, validation: {error}") from error
 
     def _keep_if_best(self, values: dict[str, float]) -> None:
         monitor = self.settings.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")

@@ -33,7 +33,14 @@ class Block(PyroModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``(*draws, batch, tokens, dim)`` to that shape, with the attention layer's draws broadcast in."""
-        x = x + self.dropout(self.attention(self.norm_attention(x)))
+        return self.feed_forward(self.attend(x))
+
+    def attend(self, x: Tensor) -> Tensor:
+        """The first half: x + attention(norm(x))."""
+        return x + self.dropout(self.attention(self.norm_attention(x)))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The second half: x + mlp(norm(x)), token by token."""
         return x + self.mlp(self.norm_mlp(x))
 
 
@@ -84,6 +91,10 @@ class ViT(PyroModule):
         )
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
+        path = []
+        for block in self.blocks:
+            block.attention.follow(*path, block.norm_attention)
+            path = [block.feed_forward]
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
@@ -91,10 +102,32 @@ class ViT(PyroModule):
         Raises:
             ValueError: images of another shape.
         """
+        return self.head(self.norm(self.blocks(self.tokens(images)).mean(-2)))
+
+    @torch.no_grad()
+    def initialise_inducing(self, images: Tensor) -> None:
+        """Sets the inducing inputs of every layer that has some to vectors which these images give in its place.
+
+        Args:
+            images: a batch of the training data ``(batch, channels, height, width)``.
+        """
+        modes = [(module, module.training) for module in self.modules()]
+        try:
+            self.eval()
+            stream = x = self.tokens(images)
+            for block in self.blocks:
+                block.attention.initialise(stream)
+                stream = block.attend(x)
+                x = block.feed_forward(stream)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Embedded patches with their positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}")
-        x = self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
-        return self.head(self.norm(self.blocks(x).mean(-2)))
+        return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
 
 
 def patches(images: Tensor, size: int) -> Tensor:

@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 
 import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import torch
 import torch.nn.functional as F
 from pyro.distributions import constraints
@@ -203,10 +204,19 @@ def materialise(guide: nn.Module, batch: tuple) -> None:
     if is_lazy(guide):
         with torch.no_grad():
             guide(*batch)
+        _check_global(guide)
+
+
+def global_part(model: Callable) -> Callable:
+    """The model without the local sites that carry their own posterior: what an AutoGuide is built on.
+
+    >>> guide = AutoNormal(guides.global_part(model))  # doctest: +SKIP
+    """
+    return poutine.block(model, hide_fn=lambda msg: "posterior" in msg["infer"])
 
 
 def check(model: nn.Module, guide: nn.Module) -> None:
-    """Refuses a guide of another model, and Pyro's point masses on u where Λ is learned.
+    """Refuses a guide of another model, Pyro's point masses on u where Λ is learned, and AutoGuides of local sites.
 
     Raises:
         ValueError: naming the site and what to use.
@@ -214,6 +224,7 @@ def check(model: nn.Module, guide: nn.Module) -> None:
     """
     check_local(model)
     check_local(guide)
+    _check_global(guide)
     if isinstance(guide, Guide) and guide._model[0] is not model:
         raise ValueError(
             "this guide was built for another model, whose priors it would follow: build it with "
@@ -226,6 +237,17 @@ def check(model: nn.Module, guide: nn.Module) -> None:
                     f"this guide is a point mass on {site} itself, whose density grows without bound as the learned Λ "
                     'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
                 )
+
+
+def _check_global(guide: nn.Module) -> None:
+    for part in guide.modules():
+        if isinstance(part, AutoGuide) and part.prototype_trace is not None:
+            for name, node in part.prototype_trace.nodes.items():
+                if "posterior" in node.get("infer", {}):
+                    raise ValueError(
+                        f"this AutoGuide also guides {name}, one value per example, whose posterior its layer has: "
+                        f"build it on the rest, {type(part).__name__}(guides.global_part(model))"
+                    )
 
 
 def _family(family: str | Family) -> Family:

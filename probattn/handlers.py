@@ -13,6 +13,7 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from pyro.poutine.trace_messenger import TraceMessenger
+from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
@@ -46,15 +47,15 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         if not isinstance(fn, dist.torch_distribution.TorchDistributionMixin):
             return
         dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
-        if is_global_latent(msg):
+        if self.number != "example" and is_amortised(msg):
+            msg["fn"] = _expanded(fn, dim, size)
+        elif is_global_latent(msg):
             if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
                 raise ValueError(
                     f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: sites of layers "
                     "belong outside plates; mark those of one example with infer={'local': True} under local_sites"
                 )
-            batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
-            if batch_shape != fn.batch_shape:
-                msg["fn"] = ExpandedDistribution(fn, batch_shape)
+            msg["fn"] = _expanded(fn, dim, size)
         elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
             return
         frame = CondIndepStackFrame(f"draws_{dim}", dim=dim, size=size, counter=0)
@@ -113,11 +114,58 @@ class kl_weight(Messenger):  # noqa: N801
             msg["scale"] = msg["scale"] * self.weight
 
 
-class at_mean(Messenger):
-    """Puts every global latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_draws=1)``."""
+class local_posteriors(Messenger):  # noqa: N801
+    """Draws the local latent sites that carry their posterior from it, in the model's own pass.
+
+    Around a model that is replayed against a guide; sites that the guide has drawn itself are left to it.
+
+    Args:
+        guide_trace: where the sites are recorded as the guide's, or None.
+    """
+
+    def __init__(self, guide_trace: Trace | None = None) -> None:
+        super().__init__()
+        self.guide_trace = guide_trace
 
     def _pyro_sample(self, msg: Message) -> None:
-        if is_global_latent(msg) and not msg["done"]:
+        if is_amortised(msg) and msg["value"] is None:
+            msg["infer"] = msg["infer"] | {"prior": msg["fn"]}
+            msg["fn"] = msg["infer"]["posterior"]
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        prior = msg["infer"].pop("prior", None)
+        if prior is None:
+            return
+        if self.guide_trace is not None:
+            node = msg.copy()
+            node["infer"] = {key: value for key, value in msg["infer"].items() if key != "posterior"}
+            self.guide_trace.add_node(msg["name"], **node)
+        if isinstance(msg["fn"], ExpandedDistribution):
+            prior = ExpandedDistribution(prior, msg["fn"].batch_shape)
+        msg["fn"] = prior
+
+
+class alpha(Messenger):  # noqa: N801
+    """Scales the regulariser of correlated GPs (CGP paper, eq. 28), wherever layers have one.
+
+    Args:
+        weight: factor on the layers' own α; 0 switches the regulariser off.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["infer"].get("regulariser"):
+            msg["scale"] = msg["scale"] * self.weight
+
+
+class at_mean(Messenger):
+    """Puts every latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_draws=1)``."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if (is_global_latent(msg) or is_amortised(msg)) and not msg["done"]:
             fn = msg["fn"]
             msg["value"] = fn.mean.expand(fn.batch_shape + fn.event_shape)
             msg["done"] = True
@@ -131,6 +179,17 @@ def is_global_latent(msg: Message) -> bool:
         and not msg["infer"].get("local")
         and isinstance(msg["fn"], dist.torch_distribution.TorchDistributionMixin)
     )
+
+
+def is_amortised(msg: Message) -> bool:
+    """Whether a message or trace node is a latent site of one example that carries its posterior."""
+    return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+
+
+def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
+    """The distribution with that many draws in a batch dimension."""
+    batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
+    return fn if batch_shape == fn.batch_shape else ExpandedDistribution(fn, batch_shape)
 
 
 @register_kl(ExpandedDistribution, ExpandedDistribution)

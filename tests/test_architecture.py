@@ -20,11 +20,12 @@ FOLDERS = {
     "inference": "probattn.inference",
     "experiments": "probattn.experiments",
 }
-CORE = {"probattn", "probattn.functional", "probattn.attention", "probattn.priors"}
+CORE = {"probattn", "probattn.functional", "probattn.attention", "probattn.priors", "probattn.distributions"}
 ALLOWED = {
     "probattn.functional": {"probattn.functional"},
     "probattn.priors": {"probattn.functional", "probattn.priors"},
-    "probattn.attention": {"probattn.functional", "probattn.priors", "probattn.attention"},
+    "probattn.distributions": {"probattn.functional", "probattn.distributions"},
+    "probattn.attention": {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.attention"},
     "probattn": CORE,
     "probattn.models": CORE | {"probattn.models"},
     "probattn.inference": CORE | {"probattn.inference"},

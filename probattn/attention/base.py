@@ -1,7 +1,8 @@
 """What every attention layer shares: shapes, checks, named sites and penalties."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
@@ -11,6 +12,8 @@ import torch
 from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
+
+from probattn.functional import linalg
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 
@@ -45,21 +48,66 @@ class ProbabilisticAttention(PyroModule):
         """Draws a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         return pyro.sample(self._pyro_get_fullname(name), prior)
 
+    def sample_local(
+        self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
+    ) -> Tensor:
+        """Draws a latent site of one example, whose posterior depends on the layer's own input.
+
+        The library's ELBOs and ``predict`` draw it from the posterior in the model's own pass; without a guide it is
+        drawn from the prior, like every site.
+
+        Args:
+            name: the site's name.
+            prior, posterior: distributions with batch shape ``(..., batch)``.
+            infer: what else handlers should know of the site.
+        """
+        infer = {"local": True, "posterior": posterior, **infer}
+        return pyro.sample(self._pyro_get_fullname(name), prior, infer=infer)
+
+    def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
+        """Adds the log density of a value of each example to the log joint, as an observed local site."""
+        infer = {"is_auxiliary": True, "local": True, **infer}
+        pyro.sample(self._pyro_get_fullname(name), distribution, obs=value, infer=infer)
+
+    def is_scored(self) -> bool:
+        """Whether somebody listens and log densities matter (``poutine.mask(mask=False)`` says they do not)."""
+        return am_i_wrapped() and poutine.get_mask() is not False
+
+    @contextmanager
+    def precise(self) -> Iterator[None]:
+        """No autocast inside, and errors of :mod:`probattn.functional.linalg` name this layer."""
+        device_type = next(self.parameters()).device.type
+        with linalg.located(self.label), torch.autocast(device_type, enabled=False):
+            yield
+
+    @property
+    def label(self) -> str:
+        """Class and path, for messages."""
+        return f"{type(self).__name__} {self._pyro_name!r}".removesuffix(" ''")
+
+    def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
+        """Told by a network: what the vectors of its residual stream pass through on their way to this layer.
+
+        Layers whose inducing inputs live in that stream carry them along it; others have no use for it.
+        """
+
+    def initialise(self, stream: Tensor) -> None:
+        """Sets inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
+
     def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
         """Adds −penalty to the log joint as a named local factor site.
 
         Args:
             name: the site's name.
             per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
-                only where a handler listens and log densities matter (``poutine.mask(mask=False)`` says they do not).
+                only where :meth:`is_scored`.
         """
-        if not am_i_wrapped() or poutine.get_mask() is False:
+        if not self.is_scored():
             return
-        with torch.autocast(self._device_type(), enabled=False):
+        with self.precise():
             log_factor = -per_example()
         unit = dist.Unit(log_factor)
-        infer = {"is_auxiliary": True, "local": True}
-        pyro.sample(self._pyro_get_fullname(name), unit, obs=unit.sample(), infer=infer)
+        self.observe(name, unit, unit.sample())
 
     def signature(self) -> dict[str, int | str]:
         """What a checkpoint must share with this layer beside the shapes of its parameters."""
@@ -72,22 +120,21 @@ class ProbabilisticAttention(PyroModule):
             ValueError: x not ``(..., batch, tokens, dim)``, mask not boolean ``(batch, tokens)``, or a row of the
                 mask without any token.
         """
-        where = f"{type(self).__name__} {self._pyro_name!r}" if self._pyro_name else type(self).__name__
         if x.dim() < 3 or x.shape[-1] != self.dim:
             raise ValueError(
-                f"{where} takes x of shape (..., batch, tokens, {self.dim}), got {tuple(x.shape)}; "
+                f"{self.label} takes x of shape (..., batch, tokens, {self.dim}), got {tuple(x.shape)}; "
                 f"build the layer with dim={x.shape[-1]} or project x first"
             )
         if mask is None:
             return x
         if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:
             raise ValueError(
-                f"{where} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
+                f"{self.label} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
                 f"got {mask.dtype} {tuple(mask.shape)}"
             )
         if not mask.any(-1).all():
             empty = (~mask.any(-1)).nonzero().flatten().tolist()
-            raise ValueError(f"{where} got examples without any token, rows {empty} of the mask; drop them")
+            raise ValueError(f"{self.label} got examples without any token, rows {empty} of the mask; drop them")
         return x.where(mask.unsqueeze(-1), 0.0)
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -100,6 +147,3 @@ class ProbabilisticAttention(PyroModule):
     def join_heads(x: Tensor) -> Tensor:
         """Joins ``(..., heads, N, width)`` into ``(..., N, heads · width)``."""
         return x.transpose(-3, -2).flatten(-2)
-
-    def _device_type(self) -> str:
-        return next(self.parameters()).device.type

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from probattn import priors
+from probattn.attention import merge as merges
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.merge import Add, Concat, ConcatLowRank
 from probattn.attention.projection import DataProjection, PlainProjection
 from probattn.functional import kep_svgp, ksvd
 
-MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "concat_lowrank": ConcatLowRank}
+PAIRS = ("er", "ee", "rr")
 PROJECTIONS = ("data", "plain")
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
@@ -31,6 +31,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         heads: number of heads; must divide ``dim``.
         rank: s, the number of singular triplets and of outputs of each head; at most the head width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
+        pair: the branches merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has E and R in any case.
         projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
         tokens: the number of tokens, where it is fixed; another one is then refused.
         multiple: f(X) has at most ``rank · multiple`` rows.
@@ -52,6 +53,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         *,
         rank: int,
         merge: Literal["add", "concat", "concat_lowrank"] = "add",
+        pair: Literal["er", "ee", "rr"] = "er",
         projection: Literal["data", "plain"] = "data",
         tokens: int | None = None,
         multiple: int = 10,
@@ -63,8 +65,8 @@ class KEPSVGPAttention(ProbabilisticAttention):
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads)
-        self._check_options(rank, merge, projection, tokens, multiple, penalty, scale, eta)
-        self.rank, self.tokens, self.eta = rank, tokens, eta
+        self._check_options(rank, pair, projection, multiple, penalty, scale, eta)
+        self.rank, self.tokens, self.pair, self.eta = rank, tokens, pair, eta
         self.prior = priors.resolve(prior)
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
         if projection == "plain":
@@ -72,14 +74,14 @@ class KEPSVGPAttention(ProbabilisticAttention):
         else:
             rows = min(tokens or rank * multiple, rank * multiple)
             self.projection = DataProjection(heads, self.head_dim, rank, rows=rows)
-        self.merge = MERGES[merge](tokens, rank)
+        self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), requires_grad=learn_scale)
         self.out = nn.Linear(heads * rank, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Merge, projection and prior, beside what every layer has."""
-        parts = {"merge": type(self.merge).__name__, "projection": type(self.projection).__name__}
+        """Merge, pair, projection and prior, beside what every layer has."""
+        parts = {"merge": type(self.merge).__name__, "pair": self.pair, "projection": type(self.projection).__name__}
         return super().signature() | parts | {"prior": getattr(self.prior, "__name__", repr(self.prior))}
 
     @property
@@ -106,7 +108,8 @@ class KEPSVGPAttention(ProbabilisticAttention):
         lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, lengths))
         u = self.sample("u", self.sites()["u"])
-        return self.out(self.join_heads(kep_svgp.function_values(self.merge(e, r), self.scale, u)))
+        first, second = ({"e": e, "r": r}[branch] for branch in self.pair)
+        return self.out(self.join_heads(kep_svgp.function_values(self.merge(first, second), self.scale, u)))
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
@@ -118,10 +121,11 @@ class KEPSVGPAttention(ProbabilisticAttention):
             e, r = e.where(real, 0.0), r.where(real, 0.0)
         return e, r, w_e, w_r
 
-    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """φ_q(X) and φ_k(X), each ``(..., H, N, d)``, whose product is the attention kernel K_att."""
-        query, key = self.split_heads(self.query_key(x), 2)
-        return ksvd.cosine_features(query), ksvd.cosine_features(key)
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""
+        query, key = self.split_heads(self.query_key(self.checked(x, mask)), 2)
+        matrix = ksvd.cosine_features(query) @ ksvd.cosine_features(key).mT
+        return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x with its padding at zero; refuses another number of tokens where it is fixed."""
@@ -135,16 +139,12 @@ class KEPSVGPAttention(ProbabilisticAttention):
         precise = (t if t.dtype == torch.float64 else t.float() for t in (e, r, w_e, w_r))
         return self.eta * self.ksvd_penalty(*precise, self.scale, lengths)
 
-    def _check_options(self, rank, merge, projection, tokens, multiple, penalty, scale, eta) -> None:
+    def _check_options(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:
         if not 1 <= rank <= self.head_dim:
             raise ValueError(f"rank must lie in 1..{self.head_dim} = dim / heads, the most singular values; got {rank}")
-        choices = (("merge", merge, MERGES), ("projection", projection, PROJECTIONS), ("penalty", penalty, PENALTIES))
+        choices = (("pair", pair, PAIRS), ("projection", projection, PROJECTIONS), ("penalty", penalty, PENALTIES))
         for option, value, known in choices:
             if value not in known:
                 raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")
-        if merge != "add" and tokens is None:
-            raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
-        if merge != "add" and rank > tokens:
-            raise ValueError(f"rank {rank} exceeds the {tokens} tokens of a fixed-length merge")
         if multiple < 1 or scale <= 0 or eta < 0:
             raise ValueError(f"need multiple ≥ 1, scale > 0, eta ≥ 0; got {multiple}, {scale}, {eta}")

@@ -48,6 +48,24 @@ class ConcatLowRank(nn.Module):
         return kep_svgp.merge_tokens_lowrank(e, r, self.a, self.b)
 
 
+MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "concat_lowrank": ConcatLowRank}
+
+
+def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
+    """The merge of that name in :data:`MERGES`.
+
+    Raises:
+        ValueError: an unknown name; weights over tokens without their number, or with fewer than ``rank``.
+    """
+    if merge not in MERGES:
+        raise ValueError(f"merge must be one of {', '.join(MERGES)}, got {merge!r}")
+    if merge != "add" and tokens is None:
+        raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
+    if merge != "add" and rank > tokens:
+        raise ValueError(f"rank {rank} exceeds the {tokens} tokens of a fixed-length merge")
+    return MERGES[merge](tokens, rank)
+
+
 def _fan_in_uniform(rows: int, columns: int) -> Tensor:
     """Uniform with variance 1 / columns, which keeps the variance of a product."""
     bound = (3 / columns) ** 0.5

@@ -1,5 +1,6 @@
 """Canonical softmax attention, the deterministic baseline."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,3 +37,11 @@ class SoftmaxAttention(ProbabilisticAttention):
             mask = mask.expand(x.shape[:-1]).reshape(-1, 1, 1, x.shape[-2])
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return self.out(self.join_heads(attended)).view(x.shape)
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Softmax probabilities ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""
+        query, key, _ = self.split_heads(self.query_key_value(self.checked(x, mask)), 3)
+        score = query @ key.mT / self.head_dim**0.5
+        if mask is not None:
+            score = score.where(mask[:, None, None, :], -torch.inf)
+        return score.softmax(-1)

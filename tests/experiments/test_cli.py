@@ -1,6 +1,7 @@
 """The command, from the arguments to the files and words that a user sees."""
 
 import functools
+import itertools
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from urllib.error import URLError
 
 import numpy as np
@@ -23,9 +25,12 @@ from probattn import draws
 from probattn.experiments import bench, cli, presets, report, runs
 from probattn.experiments.datasets import DatasetError, load
 from probattn.experiments.settings import from_dict
+from probattn.functional.linalg import NumericalError
 from probattn.inference import History
+from probattn.inference.trainer import Trainer
+from probattn.models import ViT
 
-KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
 TINY = [
     "train.epochs=2",
     "train.warmup_epochs=0",
@@ -177,7 +182,225 @@ def test_drafts_that_a_killed_process_left_do_no_harm(command, tmp_path, trained
     assert "finished already" in resumed[1]
 
 
+# Warm starts
+
+WARM = [*TINY, "warm_start.epochs=2", "train.num_draws=2"]
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory):
+    """The folder of a finished tiny run of two phases of two epochs, four steps each, and what it said."""
+    folder, said = tmp_path_factory.mktemp("warmed") / "run", []
+    runs.train(presets.preset(CGP).with_changes(WARM), folder, name=CGP, progress=False, say=said.append)
+    return folder, "\n".join(said)
+
+
+def records(folder):
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+
+
+def assert_same_checkpoint(one, other):
+    one, other = (torch.load(path) for path in (one, other))
+    assert one["model"].keys() == other["model"].keys()
+    assert all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
+    assert {key: one["extra"][key] for key in ("epoch",)} == {key: other["extra"][key] for key in ("epoch",)}
+
+
+def test_train_with_a_warm_start_says_what_was_carried_over(command, tmp_path):
+    out = tmp_path / "run"
+    code, text, err = command("train", CGP, "--out", out, *assignments(WARM))
+    assert code == 0
+    assert {path.name for path in out.iterdir()} == {
+        "settings.json",
+        "last.pt",
+        "best.pt",
+        "log.jsonl",
+        "tensorboard",
+        "warm-start",
+        "warm-start.json",
+    }
+    lines = text.splitlines()
+    assert lines[0] == "warm start: kernel attention, 2 epochs"
+    assert "  network.blocks.*.attention.query_key_value.weight ×2" in lines
+    assert "  network.blocks.*.attention.latent.weight ×2" in lines
+    assert "cgp attention, 2 epochs" in lines
+    assert lines[-1].startswith("best epoch ")
+    assert err.count("epoch 2/2") == 2
+    report = json.loads((out / "warm-start.json").read_text(encoding="utf-8"))
+    assert f"{len(report['carried'])} carried over" in lines
+    assert "network.blocks.1.attention.query_key_value.weight" in report["carried"]
+    assert "network.blocks.1.attention.latent.weight" in report["fresh"]
+    assert report["unused"] == report["reshaped"] == []
+    assert [len(records(folder)) for folder in (out / "warm-start", out)] == [10, 10]  # 8 steps and 2 epochs each
+
+
+def test_the_run_starts_from_the_best_weights_of_the_warm_start(warmed, monkeypatch, tmp_path):
+    starts = []
+    monkeypatch.setattr(runs, "fit", lambda model, guide, *arguments, **options: starts.append((model, options)))
+    folder = shutil.copytree(warmed[0], tmp_path / "run")
+    for name in ("last.pt", "best.pt", "log.jsonl", "warm-start.json"):
+        (folder / name).unlink()
+    runs.train(presets.preset(CGP).with_changes(WARM), folder, name=CGP, resume=True)
+    (first, phase), (model, options) = starts
+    assert (phase["out"], phase["epochs"], phase["resume"]) == (folder / "warm-start", 2, True)
+    assert (options["out"], options["epochs"], options["alpha_start"]) == (folder, 2, 0.0)
+    assert type(first.network.blocks[0].attention).__name__ == "KernelAttention"
+    best = torch.load(folder / "warm-start" / "best.pt")["model"]
+    report = json.loads((folder / "warm-start.json").read_text(encoding="utf-8"))
+    assert (folder / "warm-start.json").read_bytes() == (warmed[0] / "warm-start.json").read_bytes()
+    weights = model.state_dict()
+    assert set(report["carried"]) == set(best)
+    assert [name for name in best if not torch.equal(best[name], weights[name])] == []
+
+
+@pytest.mark.parametrize("step", [2, 6, 9, 11, 14])
+def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(command, monkeypatch, tmp_path, warmed, step):
+    """Steps 1 to 8 are the warm start's, and 9 to 12 the first epoch of the run proper."""
+    steps, loss = itertools.count(1), Trainer._loss
+
+    def killed(self, *arguments):
+        if next(steps) == step:
+            raise KeyboardInterrupt
+        return loss(self, *arguments)
+
+    out = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "_loss", killed)
+    code, _, err = command("train", CGP, "--out", out, *assignments(WARM))
+    assert code == 130
+    assert "--resume goes on" in err
+    assert (out / "last.pt").exists() == (step > 12)
+    code, text, _ = command("train", CGP, "--out", out, "--resume", *assignments(WARM))
+    assert code == 0
+    assert ("warm start: " in text) == (step <= 12)
+    assert next(steps) == 16 + (step - 1) % 4 + 1 + 1  # those of the killed epoch, the kill and this one on top
+    for name in ("best.pt", "last.pt", "warm-start/best.pt", "warm-start/last.pt"):
+        assert_same_checkpoint(warmed[0] / name, out / name)
+    for folder in ("", "warm-start"):
+        assert records(warmed[0] / folder) == records(out / folder)
+    assert (warmed[0] / "warm-start.json").read_bytes() == (out / "warm-start.json").read_bytes()
+
+
+def test_resuming_with_another_warm_start_names_it(command, warmed, tmp_path):
+    out = shutil.copytree(warmed[0], tmp_path / "run")
+    before = contents(out)
+    for change, words in {
+        "warm_start.epochs=3": "warm_start.epochs: 2 → 3",
+        "warm_start=none": "epochs: 2 → None",
+    }.items():
+        code, _, err = command("train", CGP, "--out", out, "--resume", *assignments([*WARM, change]))
+        assert code == 1
+        assert is_one_message(err, out, words)
+    assert contents(out) == before
+
+
+def test_resuming_a_finished_run_of_two_phases_does_nothing(command, warmed, tmp_path):
+    out = shutil.copytree(warmed[0], tmp_path / "run")
+    before = contents(out)
+    code, text, err = command("train", CGP, "--out", out, "--resume", *assignments(WARM))
+    assert (code, err) == (0, "")
+    assert text.startswith(f"{out} was finished already, after 2 epochs; nothing to do\n")
+    assert contents(out) == before
+
+
+def test_a_layer_that_takes_nothing_over_is_refused_before_the_warm_start(command, tmp_path):
+    changes = assignments([*TINY, "warm_start.epochs=1", "layer.rank=4"])
+    code, text, err = command("train", KEP, "--out", tmp_path / "run", *changes)
+    assert (code, text) == (1, "")
+    assert err.startswith(
+        "error: no matrix of the KEPSVGPAttention layers in the source has the name and shape of one here:"
+    )
+    assert "network.blocks.*.attention.query_key.weight" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_its_warm_start(command, tmp_path):
+    code, text, _ = command("train", CGP, "--out", tmp_path / "run", *assignments([*WARM, "warm_start=none"]))
+    assert code == 0
+    assert text.startswith("best epoch ")
+    assert not (tmp_path / "run" / "warm-start").exists()
+    assert not (tmp_path / "run" / "warm-start.json").exists()
+
+
+def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch, tmp_path):
+    """Normalised and not augmented, the same for the same seed, and never again for a run that has weights."""
+    data, seen, initialise = load("digits", limit=200), [], ViT.initialise_inducing
+    monkeypatch.setattr(runs, "load", lambda *arguments, **options: replace(data, augment=True))
+
+    def spy(self, images):
+        seen.append(images)
+        initialise(self, images)
+
+    monkeypatch.setattr(ViT, "initialise_inducing", spy)
+    name = "digits/sparse-cgp"
+    changes = [*TINY, "warm_start=none", "train.epochs=1", "train.num_draws=2"]
+    for number, seed in enumerate((0, 0, 1)):
+        settings = presets.preset(name).with_changes([*changes, f"train.seed={seed}"])
+        runs.train(settings, tmp_path / str(number), name=name, progress=False)
+    assert len(seen) == 3
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    pixels = data.train.images.double() / 255
+    plain = (pixels - pixels.mean()) / pixels.std(correction=0)
+    distances = torch.cdist(seen[0].double().flatten(1), plain.flatten(1)).amin(1)
+    assert seen[0].shape == (64, 1, 8, 8)
+    assert distances.max() < 1e-4
+    runs.train(settings, tmp_path / "2", name=name, progress=False, resume=True)
+    runs.evaluate(tmp_path / "2")
+    assert len(seen) == 3
+
+
+def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monkeypatch, tmp_path):
+    """The guide's initial values are those that building alone gives, though the network was run before."""
+    guides_, name = [], "digits/sgpa"
+    settings = presets.preset(name).with_changes(TINY)
+    monkeypatch.setattr(runs, "fit", lambda model, guide, *arguments, **options: guides_.append(guide))
+    runs.train(settings, tmp_path / "run", name=name)
+    _, plain = runs.build(settings, load("digits", limit=200))
+    for name, value in guides_[0].state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name])
+
+
 # Evaluation
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("layer", "changes", "sites"),
+    [
+        ("kernel", [], 0),
+        ("kernel-symmetric", [], 0),
+        ("sgpa", [], 2),
+        ("sgpa", ["layer.inducing=none"], 0),
+        ("cgp", ["warm_start.epochs=1"], 0),
+        ("cgp", ["warm_start=none", "layer.last=1", "layer.regulariser=draws", "layer.guide=learned"], 0),
+        ("sparse-cgp", ["warm_start.epochs=1"], 0),
+    ],
+)
+def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites):
+    """With and without global latent sites: those without have no posterior to show."""
+    out, name = tmp_path / "run", f"digits/{layer}"
+    assert command("train", name, "--out", out, *assignments([*TINY, "train.num_draws=3", *changes]))[0] == 0
+    code, text, err = command("evaluate", out)
+    assert (code, err) == (0, "")
+    values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    assert f"{100 * values['metrics']['accuracy']:.2f}" in text
+    assert all(np.isfinite(value) for value in values["metrics"].values())
+    assert len(values["posterior"]) == sites
+    assert len(values["variants"]) == (3 if sites else 0)
+    assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
+    repeated = runs.evaluate(out)
+    assert repeated.metrics == values["metrics"]
+
+
+def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, monkeypatch):
+    def refuse(*arguments, **options):
+        raise NumericalError("CGPAttention 'network.blocks.0.attention': 𝒦_o + σ²I is not positive definite")
+
+    monkeypatch.setattr(runs, "predict", refuse)
+    code, text, err = command("evaluate", kep)
+    assert (code, text) == (1, "")
+    assert is_one_message(err, "network.blocks.0.attention", "not positive definite")
 
 
 def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
@@ -312,6 +535,16 @@ def test_the_reports_command_repeats_the_run(changes):
     assert words[3::2] == ["--set"] * len([change for change in changes if change != "data.limit=none"])
 
 
+@pytest.mark.parametrize("changes", [[], ["warm_start=none"], ["warm_start.epochs=3", "warm_start.kernel=ard"]])
+@pytest.mark.parametrize("name", [CGP, "digits/sgpa"])
+def test_the_reports_command_repeats_the_warm_start(name, changes):
+    changes = changes if name == CGP or changes != ["warm_start=none"] else []
+    settings = presets.preset(name).with_changes(changes)
+    words = runs.command(name, settings).split()
+    assert presets.preset(words[2]).with_changes(words[4::2]) == settings
+    assert words[3::2] == ["--set"] * len(words[4::2])
+
+
 # The other commands
 
 
@@ -333,6 +566,48 @@ def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path,
     code, _, err = command("demo", "--out", tmp_path / "demo", "--epochs", 4)
     assert code == 1
     assert is_one_message(err, "train.epochs: 3 → 4", "choose another folder with --out")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch):
+    names = [name for name in presets.PRESETS if name.startswith("digits/")]
+    for name in names:
+        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes([*TINY, "train.num_draws=2"]))
+    shown = []
+    monkeypatch.setattr(report, "write", lambda path, results, **options: shown.append([each.name for each in results]))
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "all")
+    assert code == 0
+    assert shown.pop() == names
+    assert [name for name in names if text.count(f" {name} ") != 1] == []
+    for name in names:
+        folder = tmp_path / "demo" / name.partition("/")[2]
+        settings, _ = runs.read_settings(folder)
+        assert settings.epochs == 3
+        assert runs.epochs_done(folder) == settings.train.epochs
+        assert (folder / "warm-start.json").exists() == (name in (CGP, "digits/sparse-cgp"))
+    before = contents(tmp_path / "demo")
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "cgp,softmax")
+    assert code == 0
+    assert shown.pop() == [CGP, SOFTMAX]
+    assert contents(tmp_path / "demo") == before
+
+
+def test_demo_of_unknown_layers(command, tmp_path):
+    code, text, err = command("demo", "--out", tmp_path / "demo", "--layers", "softmax,gcp")
+    assert (code, text) == (1, "")
+    assert is_one_message(err, "unknown layers 'gcp'", "all, or some of", "softmax,kep-svgp,kernel")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_presets_show_the_epochs_of_both_phases(command):
+    code, text, _ = command("presets")
+    assert code == 0
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
+    assert " 200 + 400 " in rows["cgp/cifar10"]
+    assert " 600 " in rows["cgp/cifar10-softmax"]
+    assert "cgp, every block" in rows["cgp/cifar10"]
+    assert "kep-svgp, last 1" in rows[KEP]
+    assert "warm_start.epochs=N" in text
 
 
 def test_presets_are_listed_in_full_however_narrow(command, monkeypatch):
@@ -566,7 +841,7 @@ def test_evaluate_of_a_run_without_a_whole_epoch(command, kep):
         ('{"name": "digits/kep', ["settings.json"]),
         ("[]", ["settings.json"]),
         ("{}", ["settings.json", "'settings'"]),
-        ('{"name": "digits/kep-svgp", "settings": {"layer": {"name": "sgpa"}}}', ["settings.json", "sgpa"]),
+        ('{"name": "digits/kep-svgp", "settings": {"layer": {"name": "mystery"}}}', ["settings.json", "mystery"]),
         ("\x00\ufffd", ["settings.json"]),
     ],
 )

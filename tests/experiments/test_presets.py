@@ -3,18 +3,27 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
-from probattn.experiments.presets import PRESETS, preset
+from probattn import guides
+from probattn.experiments.datasets import ImageDataset
+from probattn.experiments.images import Images
+from probattn.experiments.presets import PRESETS, digits, preset
+from probattn.experiments.runs import build
 from probattn.experiments.settings import SettingsError, SoftmaxSettings
+from probattn.inference import warm_start
 
 TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
 FURTHER_OPTIONS = {
+    "schedule": "cosine",
     "clip_norm": None,
     "elbo": "mean_field",
     "posterior_draws": "example",
     "particles": 1,
     "kl_weight": 1.0,
     "kl_anneal_epochs": 0,
+    "alpha_start": 1.0,
+    "alpha_end": 1.0,
     "monitor": "accuracy",
     "patience": None,
     "num_draws": 10,
@@ -49,10 +58,47 @@ KEP_SVGP = {
     "guide": "full",
 }
 SOFTMAX = {"name": "softmax"}
+CGP_TRAINING = FURTHER_OPTIONS | {
+    "epochs": 600,
+    "lr": 5e-4,
+    "min_lr": 1e-5,
+    "schedule": "linear",
+    "warmup_epochs": 0,
+    "weight_decay": 0.0,
+    "log_every": 10,
+}
+CGP_NETWORK = {"patch_size": 4, "dim": 128, "depth": 5, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
+CORRELATED = {
+    "last": None,
+    "noise": 0.1,
+    "learn_noise": False,
+    "guide": "posterior",
+    "regulariser": "closed",
+    "output": "draw",
+    "alpha": 1.0,
+    "per": "scalar",
+    "bias": False,
+}
+CGP = CORRELATED | {"name": "cgp", "noisy_canonical": True, "noisy_output": True}
+SPARSE_CGP = CORRELATED | {"name": "sparse-cgp", "inducing": 16, "inducing_keys": None, "mixtures": False}
+KERNEL = {"name": "kernel", "last": None, "kernel": "rbf", "symmetric": False, "bias": False}
+SGPA = {
+    "name": "sgpa",
+    "last": None,
+    "inducing": 32,
+    "kernel": "ard",
+    "draws": "marginal",
+    "prior": None,
+    "bias": False,
+    "guide": "full",
+}
+START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "bias": False}
+ANNEALED = {"alpha_start": 0.0, "alpha_end": 1.0}
 
 
-def flat(**parts):
-    return {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+def flat(*, warm_start=None, **parts):
+    keys = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    return keys | ({"warm_start": None} if not warm_start else {f"warm_start.{k}": v for k, v in warm_start.items()})
 
 
 def data(name, batch_size):
@@ -72,24 +118,99 @@ def test_digits_presets(name, layer):
     assert PRESETS[f"digits/{name}"].flat() == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "layer", "start", "changes"),
+    [
+        ("cifar10", CGP, START, ANNEALED),
+        ("cifar10-sparse", SPARSE_CGP, START, ANNEALED),
+        ("cifar10-sgpa", SGPA, START | {"kernel": "ard", "symmetric": True}, {}),
+        ("cifar10-kernel", KERNEL | {"kernel": "ard"}, None, {}),
+        ("cifar10-kernel-symmetric", KERNEL | {"kernel": "ard", "symmetric": True}, None, {}),
+        ("cifar10-softmax", SOFTMAX, None, {}),
+        ("cifar100", CGP, START, ANNEALED),
+        ("cifar100-softmax", SOFTMAX, None, {}),
+    ],
+)
+def test_presets_of_the_cgp_paper(name, layer, start, changes):
+    classes = name.partition("-")[0]
+    network = CGP_NETWORK | {"depth": 5 if classes == "cifar10" else 6}
+    train = CGP_TRAINING | changes | {"epochs": 400 if start else 600}
+    expected = flat(data=data(classes, 100), network=network, layer=layer, train=train, warm_start=start)
+    assert PRESETS[f"cgp/{name}"].flat() == expected
+
+
 def test_there_are_no_other_presets():
     assert set(PRESETS) == {
-        "digits/kep-svgp",
         "digits/softmax",
+        "digits/kep-svgp",
+        "digits/kernel",
+        "digits/kernel-symmetric",
+        "digits/sgpa",
+        "digits/cgp",
+        "digits/sparse-cgp",
         "kep-svgp/cifar10",
         "kep-svgp/cifar10-softmax",
         "kep-svgp/cifar100",
         "kep-svgp/cifar100-softmax",
+        "cgp/cifar10",
+        "cgp/cifar10-sparse",
+        "cgp/cifar10-sgpa",
+        "cgp/cifar10-kernel",
+        "cgp/cifar10-kernel-symmetric",
+        "cgp/cifar10-softmax",
+        "cgp/cifar100",
+        "cgp/cifar100-softmax",
     }
-    assert len(TWINS) == 2
+    assert len(TWINS) == 4
 
 
 @pytest.mark.parametrize(
-    ("name", "twin"), [("digits/kep-svgp", "digits/softmax"), *((name, f"{name}-softmax") for name in TWINS)]
+    ("name", "twin"),
+    [
+        *((name, "digits/softmax") for name in PRESETS if name.startswith("digits/")),
+        *((name, "cgp/cifar10-softmax") for name in PRESETS if name.startswith("cgp/cifar10-")),
+        *((name, f"{name}-softmax") for name in TWINS),
+    ],
 )
-def test_twins_differ_in_the_layer_alone(name, twin):
-    assert PRESETS[name] != PRESETS[twin]
-    assert replace(PRESETS[name], layer=SoftmaxSettings()) == PRESETS[twin]
+def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
+    """As many epochs in all, and the same data, network, learning rates and seed."""
+    ours, theirs = PRESETS[name], PRESETS[twin]
+    assert ours.epochs == theirs.epochs
+    train = replace(ours.train, epochs=theirs.train.epochs, alpha_start=1.0, alpha_end=1.0)
+    assert replace(ours, layer=SoftmaxSettings(), train=train, warm_start=None) == theirs
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_builds_and_its_warm_start_fits(name):
+    """The layers take the network's tokens, and the attention's projections are carried over."""
+    settings = PRESETS[name].with_changes(["network.depth=2"])
+    kind = settings.data.name
+    channels, size, classes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}[kind]
+    images = Images(torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes))
+    names = tuple(map(str, range(classes)))
+    dataset = ImageDataset(kind, names, images, images, images, (0.5,) * channels, (0.5,) * channels, augment=False)
+    model, guide = build(settings, dataset)
+    guides.check(model, guide)
+    if settings.warm_start is not None:
+        report = warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
+        assert (report.unused, report.reshaped) == ((), ())
+        projection = "query_value" if name.endswith("sgpa") else "query_key_value"
+        assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(report.carried)
+        assert all(".attention." in fresh for fresh in report.fresh)
+
+
+def test_the_presets_on_digits_by_layer():
+    assert digits("softmax,kep-svgp") == ["digits/softmax", "digits/kep-svgp"]
+    assert digits(" cgp, softmax ,cgp") == ["digits/cgp", "digits/softmax"]
+    assert digits("all") == [name for name in PRESETS if name.startswith("digits/")]
+    assert len(digits("all")) == 7
+
+
+@pytest.mark.parametrize("layers", ["", "zebra", "softmax,zebra", "digits/cgp", "softmax,", "all,cgp"])
+def test_unknown_layers_on_digits_are_named(layers):
+    with pytest.raises(SettingsError, match="known: all, or some of softmax,kep-svgp,.*sparse-cgp") as caught:
+        digits(layers)
+    assert repr(layers.split(",")[-1] if layers != "all,cgp" else "all") in str(caught.value)
 
 
 def test_preset_by_name():

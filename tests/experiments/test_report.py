@@ -72,7 +72,9 @@ def probabilistic(name="kep-svgp", n=60, **changes):
     posterior = [{**row, "posterior_mean_rms": 0.75} for row in rows]
     base = result(name, seed=1, n=n)
     variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(metrics.DISPLAY, 0.4321)}
-    return replace(base, **({"spectra": spectra, "posterior": posterior, "variants": variants} | changes))
+    similarity = {"network.blocks.0.attention": 0.25, "network.blocks.1.attention": 0.75}
+    given = {"spectra": spectra, "posterior": posterior, "variants": variants, "similarity": similarity}
+    return replace(base, **(given | changes))
 
 
 class Reader(HTMLParser):
@@ -251,6 +253,55 @@ def test_spectrum_survives_zeros_and_keeps_every_scale_in_view():
     assert second.get_yscale() == "linear"
 
 
+def test_spectrum_leaves_out_layers_that_learn_no_scale():
+    values, scales = next(iter(probabilistic().spectra.values()))
+    spectra = {"softmax": (values, torch.empty(2, 0)), "kep": (values, scales)}
+    (ax,) = figures.spectrum(spectra).axes
+    assert ax.get_title("left") == "kep"
+    assert figures.spectrum({"softmax": spectra["softmax"]}) is None
+
+
+def test_spectrum_by_layer_is_the_mean_of_the_heads_cumulative_shares():
+    values = torch.tensor([[4.0, 3, 1], [1, 1, 0]])
+    spectra = {"network.a": (values, torch.empty(2, 0)), "network.b": (2 * values[:1, :2], torch.ones(1, 2))}
+    (ax,) = figures.spectrum_by_layer(spectra).axes
+    first, second, threshold = ax.lines
+    assert first.get_xdata().tolist() == [1, 2, 3]
+    assert first.get_ydata().tolist() == pytest.approx([(4 / 8 + 1 / 2) / 2, (7 / 8 + 2 / 2) / 2, 1])
+    assert second.get_ydata().tolist() == pytest.approx([4 / 7, 1])
+    assert threshold.get_ydata() == [0.95, 0.95]
+    assert first.get_color() != second.get_color()
+    assert [text.get_text() for text in ax.figure.legends[0].texts] == ["a", "b", "95 %"]
+
+
+def test_spectrum_by_layer_leaves_out_heads_and_layers_of_zeros():
+    values = torch.tensor([[4.0, 1], [0, 0]])
+    (ax,) = figures.spectrum_by_layer({"a": (values, torch.empty(2, 0)), "b": (0 * values, torch.empty(2, 0))}).axes
+    assert [line.get_ydata()[0] for line in ax.lines[:-1]] == pytest.approx([0.8])
+    assert figures.spectrum_by_layer({"b": (0 * values, torch.empty(2, 0))}) is None
+
+
+def test_many_lines_are_told_apart_by_colour_and_dashes():
+    spectra = {f"layer {i}": (torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
+    (ax,) = figures.spectrum_by_layer(spectra).axes
+    assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines[:-1]}) == 20
+
+
+def test_similarity_is_a_line_per_run_over_depth():
+    runs = {"kep": {"a": 0.25, "b": 0.5, "c": -0.2}, "softmax": {"x": 0.1, "y": math.nan}, "none": {}}
+    figure = figures.similarity(runs)
+    (ax,) = figure.axes
+    first, second = ax.lines
+    assert first.get_xdata().tolist() == [1, 2, 3]
+    assert first.get_ydata().tolist() == [0.25, 0.5, -0.2]
+    np.testing.assert_array_equal(second.get_ydata(), [0.1, math.nan])
+    low, high = ax.get_ylim()
+    assert low < -0.2
+    assert high > 1
+    assert [text.get_text() for text in figure.legends[0].texts] == ["kep", "softmax"]
+    assert figures.similarity({"kep": runs["kep"]}).legends == []
+
+
 def test_posterior_bars_are_nats_per_scalar_and_ratios_of_spreads():
     left, right = figures.posterior(probabilistic().posterior).axes
     assert [bar.get_width() for bar in left.patches] == pytest.approx([0.5, 0.25])
@@ -303,6 +354,9 @@ def test_figures_with_nothing_to_show_are_none():
     assert figures.training([], []) is None
     assert figures.training([{"step": 0, "nll": math.nan}], []) is None
     assert figures.spectrum({}) is None
+    assert figures.spectrum_by_layer({}) is None
+    assert figures.similarity({}) is None
+    assert figures.similarity({"run": {}, "other": {"a": math.nan}}) is None
     assert figures.posterior([]) is None
     assert gallery.reliability(*empty) is None
     assert gallery.confidence(*empty) is None
@@ -401,9 +455,9 @@ def test_page_is_whole_self_contained_and_described(tmp_path):
     assert "optimiser.lr" in reader.text
     assert ("h1", {}) in reader.tags
     assert "two runs" in reader.text
-    assert len(reader.images) == 1 + 6 + 8
+    assert len(reader.images) == 2 + 6 + 10
     assert all(len(image["alt"]) > 30 for image in reader.images)
-    assert sum("probabilities" not in i["alt"] and "softmax" in i["alt"] for i in reader.images) == 7
+    assert sum("probabilities" not in i["alt"] and "softmax" in i["alt"] for i in reader.images) == 8
     assert len([tag for tag, _ in reader.tags if tag == "figcaption"]) == len(reader.images)
     for tag, attrs in reader.tags:
         assert tag not in ("script", "link", "iframe")
@@ -463,7 +517,7 @@ def test_save_figures_writes_what_there_is_to_show(tmp_path):
     ]
     assert report.save_figures(tmp_path / "a", result(n=6)) == [tmp_path / "a" / f"{key}.png" for key in keys]
     paths = report.save_figures(tmp_path / "b", probabilistic(n=4))
-    assert [path.stem for path in paths] == [*keys, "spectrum", "posterior"]
+    assert [path.stem for path in paths] == [*keys, "spectrum", "spectrum_by_layer", "similarity", "posterior"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
@@ -479,6 +533,8 @@ MISSING = {
         {"reliability", "risk_coverage", "confidence", "most_uncertain", "most_confidently_wrong"},
         "probabilities that are not finite",
     ),
+    "no spectra": ({"spectra": {}}, {"spectrum", "spectrum_by_layer"}, "no spectrum of an attention matrix"),
+    "no similarity": ({"similarity": {}}, {"similarity"}, "did not measure its tokens"),
     "no settings": ({"settings": {}}, set(), "No settings were recorded."),
     "diverged": (
         {"steps": [{"step": 0, "nll": 1.0}, {"step": 1, "nll": math.nan}]},
@@ -507,7 +563,8 @@ def test_missing_pieces_are_said_and_not_drawn(tmp_path, case):
     assert saved == {panel.key for panel in report.PANELS} - absent
     reader = read(tmp_path / "r.html", [run, result("another")])
     assert sentence in reader.text
-    assert len(reader.images) == 1 + 8 - len(absent) + 6
+    shared = 2 if run.similarity else 1
+    assert len(reader.images) == shared + 10 - len(absent) + 6
 
 
 def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
@@ -522,6 +579,17 @@ def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
     indices = gallery.most_confidently_wrong(few.probs, few.labels)
     assert sorted(indices) == [0, 1]
     assert gallery_indices(gallery.gallery(few.images, few.probs, few.labels, few.classes, indices)) == indices
+
+
+def test_the_comparison_has_the_similarity_of_all_runs_that_have_one(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report.figures, "similarity", lambda runs: drawn.append(runs))
+    measured = probabilistic(n=4)
+    read(tmp_path / "r.html", [measured, result(), probabilistic(n=4)])
+    assert drawn[0] == {"kep-svgp (1)": measured.similarity, "softmax": {}, "kep-svgp (3)": measured.similarity}
+    drawn.clear()
+    read(tmp_path / "r.html", [measured])
+    assert drawn == [{"kep-svgp": measured.similarity}]
 
 
 def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(tmp_path):

@@ -3,15 +3,17 @@
 import math
 from contextlib import ExitStack
 
+import pyro
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule
 from torch import nn
 
-from probattn import KEPSVGPAttention, draws, guides
-from probattn.handlers import kl_weight
+from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_sites
+from probattn.handlers import at_mean, kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
 
@@ -157,3 +159,152 @@ def test_the_network_is_in_autocast_again_within_the_elbo_and_the_backward_pass_
         for name, parameter in module.named_parameters():
             assert parameter.grad.dtype == torch.float32, name
             assert parameter.grad.isfinite().all(), name
+
+
+LOCAL = pytest.mark.parametrize(
+    "options",
+    [{"inducing": 2}, {"inducing": 2, "draws": "joint"}, {"inducing": None}, {"inducing": None, "draws": "joint"}],
+    ids=["marginal", "joint", "standard", "standard joint"],
+)
+
+
+class Above(PyroModule):
+    """Two layers with local sites, of which the second sees the first's draws, between layers with global ones."""
+
+    def __init__(self, **options):
+        super().__init__()
+        local, other = SGPAttention.partial(**options), KEPSVGPAttention.partial(rank=2)
+        self.layers = PyroModule[nn.ModuleList]([local(4, 2), other(4, 2), local(4, 1)])
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x.mean(-2))
+
+
+def build_local(*, num_data=N, **options):
+    model = Classifier(Above(**options), num_data=num_data).double()
+    return model, guides.for_model(model), torch.randn(BATCH, 5, 4, dtype=torch.float64), torch.randint(3, (BATCH,))
+
+
+class TwoPass(nn.Module):
+    """A guide that draws the global sites, runs the network below each local site itself, and draws that by name."""
+
+    def __init__(self, model, guide):
+        super().__init__()
+        self.held, self.guide = (model,), guide
+
+    def forward(self, x, y=None):
+        model = self.held[0]
+        values = self.guide(x, y)
+        for i, layer in enumerate(model.network.layers):
+            name = f"network.layers.{i}.g"
+            with poutine.block(), torch.random.fork_rng(devices=[]):
+                given = poutine.condition(layer, data=values)
+                nodes = poutine.trace(given).get_trace(x).nodes
+            if name in nodes:
+                with local_sites(batch=len(y), num_data=model.num_data):
+                    posterior = nodes[name]["infer"]["posterior"]
+                    infer = {"local": True, "posterior": posterior}  # as draws(number) knows a site of one example
+                    values[name] = pyro.sample(name, posterior, infer=infer)
+            with poutine.block():
+                x = x + poutine.condition(layer, data=values)(x)
+
+
+@ELBOS
+@LOCAL
+@pytest.mark.parametrize("handlers", [(), ("example",), (3,), ("example", 3)])
+@pytest.mark.filterwarnings("ignore:Failed to verify mean field")  # of Pyro's own: its guide draws u first
+def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(elbo, options, handlers):
+    """From one random state, Pyro's own ELBO with the guide of two passes gives the same loss and gradient."""
+    model, guide, x, y = build_local(**options)
+    objective, plain = elbo(), elbo.__mro__[2]()
+    assert type(plain).__module__.startswith("pyro.infer")
+    with ExitStack() as stack:
+        for number in handlers:
+            stack.enter_context(draws(number))
+        torch.manual_seed(3)
+        loss = objective.differentiable_loss(model, guide, x, y)
+        torch.manual_seed(3)
+        other = plain.differentiable_loss(model, TwoPass(model, guide), x, y)
+    torch.testing.assert_close(loss, other)
+    parameters = [*model.parameters(), *guide.parameters()]
+    gradients = [torch.autograd.grad(each, parameters, retain_graph=True) for each in (loss, other)]
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second)
+    assert math.isclose(sum(objective.terms().values()), loss.item(), rel_tol=1e-10)
+    assert {"kl/network.layers.0.g", "kl/network.layers.2.g", "kl/network.layers.1.u"} < set(objective.terms())
+
+
+@ELBOS
+@LOCAL
+def test_a_guide_of_two_passes_works_in_the_librarys_elbo(elbo, options):
+    """Its draws win: none is made in the model's pass; the same random state gives the same loss."""
+    model, guide, x, y = build_local(**options)
+    losses, order = [], []
+    for each in (guide, TwoPass(model, guide)):
+        torch.manual_seed(3)
+        objective = elbo()
+        losses.append(objective.differentiable_loss(model, each, x, y))
+        sites = [name for name in objective.traces[1].nodes if name.endswith((".u", ".g"))]
+        order.append(sites)
+        for name in sites:
+            values = [trace.nodes[name]["value"] for trace in objective.traces]
+            assert torch.equal(*values)
+    torch.testing.assert_close(losses[0], losses[1])
+    assert order[0] == order[1]
+
+
+@ELBOS
+@LOCAL
+def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo, options):
+    """Everything at its mean: the losses of disjoint batches average to that of all N examples; the KL of u is one."""
+    model, guide, _, _ = build_local(**options)
+    x, y = torch.randn(N, 5, 4, dtype=torch.float64), torch.randint(3, (N,))
+
+    def terms(index):
+        objective = elbo()
+        with at_mean(), draws("example"):
+            objective(model, guide)(x[index], y[index])
+        return objective.terms()
+
+    parts, whole = [terms(batch) for batch in torch.randperm(N).split(BATCH)], terms(torch.arange(N))
+    assert len(parts) == N // BATCH
+    for name, value in whole.items():
+        assert math.isclose(sum(part[name] for part in parts) / len(parts), value, rel_tol=1e-9, abs_tol=1e-9), name
+    u = "kl/network.layers.1.u"
+    assert math.isclose(parts[0][u], whole[u], rel_tol=1e-9)
+    assert not math.isclose(parts[0]["nll"], whole["nll"], rel_tol=1e-6)
+
+
+@ELBOS
+def test_kl_weight_leaves_the_kl_of_local_sites_alone(elbo):
+    model, guide, x, y = build_local(inducing=2)
+    terms = []
+    for weight in (1.0, 0.25):
+        objective = elbo()
+        torch.manual_seed(0)
+        with kl_weight(weight), draws("example"):
+            objective(model, guide)(x, y)
+        terms.append(objective.terms())
+    for name, value in terms[0].items():
+        share = 0.25 if name.startswith("kl/") and name.endswith(".u") else 1.0
+        assert math.isclose(terms[1][name], share * value, rel_tol=1e-9), name
+
+
+def test_the_network_runs_once_a_loss():
+    model, guide, x, y = build_local(inducing=2)
+    calls = []
+    model.network.layers[0].query_value.register_forward_hook(lambda *_: calls.append(None))
+    with draws("example"):
+        TraceMeanField_ELBO()(model, guide)(x, y)
+    assert len(calls) == 1
+
+
+def test_a_loss_leaves_no_traces_in_a_copy():
+    model, guide, x, y = build_local(inducing=2)
+    objective = TraceMeanField_ELBO()
+    objective(model, guide)(x, y)
+    assert objective.traces is not None
+    assert objective.__getstate__()["traces"] is None

@@ -1,4 +1,4 @@
-"""What a guide has learned, against closed forms; attention spectra against dense SVD."""
+"""What a guide has learned, against closed forms."""
 
 import math
 
@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import attention_spectra, metrics, posterior_summary, posterior_variants
-from probattn.models import Classifier, ViT, last
+from probattn.inference import metrics, posterior_summary, posterior_variants
+from probattn.models import Classifier
 
 F64 = torch.float64
 
@@ -158,62 +158,6 @@ def test_a_point_mass_predicts_from_q_as_at_its_mean():
     model, guide = build("delta")
     variants = posterior_variants(model, guide, batches(), num_draws=4)
     assert variants["at its mean"] == pytest.approx(variants["drawn from q"], nan_ok=True, rel=1e-6)
-
-
-def test_spectra_are_singular_values_of_each_examples_kernel():
-    attention = last(2, KEPSVGPAttention.partial(rank=2), of=3)
-    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=3, heads=2, mlp_dim=8, attention=attention)
-    model = Classifier(vit, num_data=10).double()
-    with torch.no_grad():
-        for i in (1, 2):
-            vit.blocks[i].attention.log_scale.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
-    model.train()
-    inputs = {}
-    layers = {f"network.blocks.{i}.attention": vit.blocks[i].attention for i in (1, 2)}
-    handles = [
-        layer.register_forward_pre_hook(lambda module, args, path=path: inputs.update({path: args[0]}))
-        for path, layer in layers.items()
-    ]
-    guide = guides.for_model(model)
-    spectra = attention_spectra(model, guide, torch.randn(4, 3, 6, 6, dtype=F64))
-    for handle in handles:
-        handle.remove()
-    assert list(spectra) == list(layers)
-    assert model.training
-    for path, (values, scale) in spectra.items():
-        layer = layers[path]
-        x = inputs[path].reshape(-1, 9, 8)
-        expected = torch.zeros(2, 9, dtype=F64)
-        for example in x:
-            q, k = layer.query_key(example).chunk(2, dim=-1)
-            for h in range(2):
-                kernel = torch.zeros(9, 9, dtype=F64)
-                for i in range(9):
-                    for j in range(9):
-                        a, b = q[i, 4 * h : 4 * h + 4], k[j, 4 * h : 4 * h + 4]
-                        kernel[i, j] = a @ b / (a.norm() * b.norm())
-                expected[h] += torch.linalg.svdvals(kernel.detach()) / len(x)
-        torch.testing.assert_close(values.double(), expected, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(scale, torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
-        assert not layer._forward_pre_hooks
-
-
-def test_spectra_leave_no_hook_behind_after_an_error():
-    model, guide = build()
-    with pytest.raises((RuntimeError, ValueError), match="shape"):
-        attention_spectra(model, guide, torch.randn(2, 5, 3, dtype=F64))
-    assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_spectra_of_upper_layers_are_taken_at_the_mean_of_the_layers_below():
-    torch.manual_seed(0)
-    layer = KEPSVGPAttention.partial(rank=2)
-    vit = ViT(image_size=6, patch_size=2, classes=3, dim=8, depth=2, heads=2, mlp_dim=8, attention=layer)
-    model = Classifier(vit, num_data=10)
-    guide, x = guides.for_model(model), torch.randn(4, 3, 6, 6)
-    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, x)
-    for path, (values, _) in first.items():
-        assert torch.equal(values, second[path][0])
 
 
 def test_summary_of_an_autoguide_is_a_clear_error():

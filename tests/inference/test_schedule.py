@@ -8,7 +8,7 @@ import torch
 
 from probattn.inference import TrainOptions
 from probattn.inference.metrics import DISPLAY
-from probattn.inference.schedule import annealed, warmup_cosine
+from probattn.inference.schedule import SCHEDULES, annealed, between, warmup_cosine, warmup_linear
 
 
 def learning_rates(scheduler, optimizer, steps):
@@ -38,12 +38,43 @@ def test_linear_warm_up_then_cosine(warmup, min_lr):
     assert scheduler.get_last_lr()[0] == pytest.approx(min_lr, abs=1e-12)
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 4, 19])
+@pytest.mark.parametrize("min_lr", [0.0, 0.02])
+def test_linear_warm_up_then_a_line(warmup, min_lr):
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
+    scheduler = warmup_linear(optimizer, steps=20, warmup=warmup, min_lr=min_lr)
+    rates = learning_rates(scheduler, optimizer, 20)
+    rise = [0.1 * (step + 1) / (warmup + 1) for step in range(warmup)]
+    fall = [0.1 + (min_lr - 0.1) * step / (20 - warmup) for step in range(20 - warmup)]
+    assert rates == pytest.approx(rise + fall, rel=1e-9)
+    assert scheduler.get_last_lr()[0] == pytest.approx(min_lr, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_group_of_parameters_follows_the_schedule(schedule):
+    groups = [{"params": [torch.zeros(1, requires_grad=True)], "weight_decay": decay} for decay in (0.1, 0.0)]
+    optimizer = torch.optim.Adam(groups, lr=0.1)
+    scheduler = SCHEDULES[schedule](optimizer, steps=6, warmup=2, min_lr=0.01)
+    for _ in range(6):
+        optimizer.step()
+        scheduler.step()
+        assert scheduler.get_last_lr()[0] == scheduler.get_last_lr()[1]
+    assert scheduler.get_last_lr() == pytest.approx([0.01, 0.01])
+
+
+def test_the_schedules_by_name_are_those_of_the_options():
+    assert SCHEDULES["cosine"] is warmup_cosine
+    assert SCHEDULES["linear"] is warmup_linear
+    assert [TrainOptions(schedule=name).schedule for name in SCHEDULES] == ["cosine", "linear"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("warmup", [0, 4])
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 11])
-def test_a_restored_schedule_goes_on_exactly(warmup, stop):
+def test_a_restored_schedule_goes_on_exactly(schedule, warmup, stop):
     def fresh():
         optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
-        return warmup_cosine(optimizer, steps=20, warmup=warmup, min_lr=0.01), optimizer
+        return SCHEDULES[schedule](optimizer, steps=20, warmup=warmup, min_lr=0.01), optimizer
 
     whole = learning_rates(*fresh(), 20)
     scheduler, optimizer = fresh()
@@ -57,6 +88,21 @@ def test_a_restored_schedule_goes_on_exactly(warmup, stop):
 def test_annealed_rises_linearly_from_zero_and_stays():
     assert [annealed(2.0, step=step, steps=4) for step in range(7)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
     assert [annealed(0.5, step=step, steps=0) for step in range(3)] == [0.5] * 3
+
+
+def test_between_is_a_line_from_the_first_step_to_the_last():
+    assert [between(0.0, 1.0, step=step, steps=5) for step in range(5)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [between(0.5, 1.0, step=step, steps=3) for step in range(3)] == [0.5, 0.75, 1.0]
+    assert [between(2.0, 1.0, step=step, steps=2) for step in range(2)] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("weight", [0.7, 1.0])
+def test_between_the_same_weight_is_that_weight_exactly(weight):
+    assert {between(weight, weight, step=step, steps=7) for step in range(7)} == {weight}
+
+
+def test_the_only_step_has_the_first_weight():
+    assert between(0.25, 1.0, step=0, steps=1) == 0.25
 
 
 OUT_OF_BOUNDS = [
@@ -76,6 +122,11 @@ OUT_OF_BOUNDS = [
     {"particles": 0},
     {"kl_weight": -1.0},
     {"kl_anneal_epochs": -1},
+    {"schedule": "step"},
+    {"alpha_start": -0.1},
+    {"alpha_start": math.nan},
+    {"alpha_end": -1.0},
+    {"alpha_end": math.inf},
     {"monitor": "acurracy"},
     {"patience": 0},
     {"num_draws": 0},
@@ -102,6 +153,7 @@ def test_all_options_out_of_bounds_are_named_at_once():
 
 def test_defaults_and_every_metric_as_monitor_are_in_bounds():
     TrainOptions()
+    TrainOptions(alpha_start=0.0, alpha_end=2.0, schedule="linear")
     TrainOptions(clip_norm=1.0, patience=1, warmup_epochs=0.5, kl_anneal_epochs=2.5, min_lr=0.0, seed=None)
     for monitor in ("log_prob", *DISPLAY):
         TrainOptions(monitor=monitor)
@@ -111,5 +163,12 @@ def test_differences_name_the_option_with_both_values():
     saved = dataclasses.asdict(TrainOptions(lr=0.1, seed=3))
     assert TrainOptions(lr=0.1, seed=3).differences(saved) == []
     assert TrainOptions(lr=0.2, seed=None).differences(saved) == ["lr: 0.1 → 0.2", "seed: 3 → None"]
-    del saved["particles"]
-    assert TrainOptions(lr=0.1, seed=3).differences(saved) == ["particles: None → 1"]
+
+
+def test_an_option_that_a_saved_run_does_not_know_had_its_default_then():
+    saved = dataclasses.asdict(TrainOptions(lr=0.1))
+    for newer in ("schedule", "alpha_start", "alpha_end"):
+        del saved[newer]
+    assert TrainOptions(lr=0.1).differences(saved) == []
+    assert TrainOptions(lr=0.1, schedule="linear").differences(saved) == ["schedule: 'cosine' → 'linear'"]
+    assert TrainOptions(lr=0.1, alpha_start=0.0).differences(saved) == ["alpha_start: 1.0 → 0.0"]

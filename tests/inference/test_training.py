@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
@@ -11,20 +12,30 @@ from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import KEPSVGPAttention, draws, guides
+from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
+from probattn.functional.linalg import NumericalError
 from probattn.inference import CheckpointError, NonFiniteError, TraceMeanField_ELBO, checkpoint, fit, trainer
 from probattn.inference.logs import read_log
-from probattn.inference.schedule import warmup_cosine
+from probattn.inference.schedule import SCHEDULES, warmup_cosine
 from probattn.models import Categorical, Normal, Supervised
 
 STEPS = 3
 
 
+class Regularised(SoftmaxAttention):
+    """Softmax attention with a regulariser of 3 nats an example, in the CGP layers' form."""
+
+    def forward(self, x, mask=None):
+        unit = dist.Unit(x.new_full(x.shape[-3:-2], -3.0))
+        self.observe("fit", unit, unit.sample(), regulariser=True)
+        return super().forward(x, mask)
+
+
 class Network(PyroModule):
-    def __init__(self, *, outputs=3, dropout=0.0, width=4) -> None:
+    def __init__(self, *, outputs=3, dropout=0.0, width=4, attention=None) -> None:
         super().__init__()
         self.embed = nn.Linear(3, width)
-        self.attention = KEPSVGPAttention(width, 2, rank=2, eta=0.1)
+        self.attention = attention or KEPSVGPAttention(width, 2, rank=2, eta=0.1)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(width, outputs)
 
@@ -56,11 +67,23 @@ def data(size=8):
     return TensorDataset(x, y)
 
 
-def build(seed=0, *, guide="full", dropout=0.0, generator=True, valid=True, width=4, likelihood=None, num_data=8, **_):
+def build(
+    seed=0,
+    *,
+    guide="full",
+    dropout=0.0,
+    generator=True,
+    valid=True,
+    width=4,
+    likelihood=None,
+    num_data=8,
+    attention=None,
+    **_,
+):
     """Model, guide and loaders (three batches of 3, 3 and 2), all of them from ``seed``."""
     torch.manual_seed(seed)
     outputs = 1 if isinstance(likelihood, Normal) else 3
-    network = Network(dropout=dropout, width=width, outputs=outputs)
+    network = Network(dropout=dropout, width=width, outputs=outputs, attention=attention and attention(width, 2))
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
     made = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
     source = torch.Generator().manual_seed(100 + seed) if generator else None
@@ -142,6 +165,7 @@ VARIANTS = {
     "without validation": {"valid": False},
     "clip": {"clip_norm": 0.05},
     "anneal": {"kl_anneal_epochs": 3, "warmup_epochs": 2.5, "kl_weight": 0.5},
+    "alpha": {"alpha_start": 0.0, "alpha_end": 0.8, "schedule": "linear", "attention": Regularised},
     "particles": {"particles": 2, "elbo": "trace"},
     "patience": {"patience": 3, "monitor": "nll", "lr": 0.5, "epochs": 6},
     "all": {
@@ -157,7 +181,7 @@ VARIANTS = {
         "precision": "bf16-mixed",
     },
 }
-BUILDING = ("guide", "dropout", "generator", "valid")
+BUILDING = ("guide", "dropout", "generator", "valid", "attention")
 
 
 def kill(batch):
@@ -309,11 +333,31 @@ def poison_gradient(model, guide):
     return poison
 
 
+def poison_cholesky(model, guide):
+    def poison(batch):
+        def refuse(module, inputs):
+            raise NumericalError("CGPAttention 'network.attention': 𝒦_o + σ²I is not positive definite")
+
+        model.network.attention.register_forward_pre_hook(refuse)
+
+    return poison
+
+
+def poison_cholesky_and_inputs(model, guide):
+    def poison(batch):
+        poison_cholesky(model, guide)(batch)
+        return poison_inputs(model, guide)(batch)
+
+    return poison
+
+
 POISONS = {
     poison_inputs: r"epoch 2, batch 1: NaN or Inf in the inputs, rows \[1\] of the batch",
     poison_weight: r"epoch 2, batch 1: NaN or Inf in parameter network\.embed\.bias of the model",
     poison_guide: r"epoch 2, batch 1: NaN or Inf in parameter network\.attention\.u\.loc of the guide",
     poison_loss: r"epoch 2, batch 1: NaN; lower lr \(Expected parameter log_factor",
+    poison_cholesky: r"^epoch 2, batch 1: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$",
+    poison_cholesky_and_inputs: r"epoch 2, batch 1: NaN or Inf in the inputs, rows \[1\] of the batch.*CGPAttention",
     poison_gradient: r"epoch 2, batch [12]: NaN or Inf in (parameter|the gradient of) network\.head\.weight",
 }
 
@@ -341,6 +385,17 @@ def test_what_is_not_finite_is_named_and_never_reaches_the_disk(tmp_path, poison
     assert len(files) == 2
     content = checkpoint.read(tmp_path / "last.pt")
     assert all(value.isfinite().all() for part in ("model", "guide") for value in content[part].values())
+
+
+def test_an_error_of_the_numerics_in_validation_is_named(tmp_path, monkeypatch):
+    def validate(*arguments, **options):
+        raise NumericalError("CGPAttention 'network.attention': the values")
+
+    model, guide, train, valid = build()
+    monkeypatch.setattr(trainer, "validate", validate)
+    with pytest.raises(NonFiniteError, match=r"^epoch 1, validation: CGPAttention 'network.attention': the values$"):
+        fit(model, guide, train, valid, out=tmp_path, **short())
+    assert not (tmp_path / "last.pt").exists()
 
 
 def test_broken_regression_labels_are_named():
@@ -455,6 +510,33 @@ def test_every_step_is_logged_once_and_its_terms_sum_to_the_loss(tmp_path):
         assert epoch["step"] == (number + 1) * STEPS
     optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.02)
     schedule = warmup_cosine(optimizer, steps=12, warmup=3, min_lr=1e-5)
+    for record in history.steps:
+        assert record["lr"] == schedule.get_last_lr()[0]
+        optimizer.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.0, 1.0), (0.5, 1.0), (0.7, 0.7), (1.0, 1.0)])
+def test_alpha_goes_from_the_first_step_to_the_last(start, end):
+    """And scales the regulariser alone: the rest of the loss is that of the network without one."""
+    model, guide, train, _ = build(attention=Regularised)
+    history = fit(model, guide, train, **short(alpha_start=start, alpha_end=end))
+    alphas = [start + (end - start) * step / (4 * STEPS - 1) for step in range(4 * STEPS)]
+    penalties = [record["penalty/network.attention.fit"] for record in history.steps]
+    assert penalties == pytest.approx([3 * weight for weight in alphas], rel=1e-6)
+    model, guide, train, _ = build(attention=SoftmaxAttention)
+    plain = fit(model, guide, train, **short())
+    assert [record["nll"] for record in history.steps] == pytest.approx([r["nll"] for r in plain.steps], rel=1e-5)
+    losses = [record["loss"] - penalty for record, penalty in zip(history.steps, penalties, strict=True)]
+    assert losses == pytest.approx([record["loss"] for record in plain.steps], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_learning_rate_follows_the_schedule_asked_for(name):
+    model, guide, train, _ = build()
+    history = fit(model, guide, train, **short(schedule=name, warmup_epochs=1, min_lr=1e-3))
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.02)
+    schedule = SCHEDULES[name](optimizer, steps=12, warmup=3, min_lr=1e-3)
     for record in history.steps:
         assert record["lr"] == schedule.get_last_lr()[0]
         optimizer.step()

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
+from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, ViT, last
 from probattn.models.vit import patches
@@ -130,3 +130,31 @@ def test_every_parameter_gets_a_gradient_from_the_elbo():
     TraceMeanField_ELBO()(model, guide)(torch.randn(2, 3, 4, 4), torch.tensor([0, 3])).backward()
     parameters = [*model.named_parameters(), *guide.named_parameters()]
     assert [name for name, p in parameters if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+def test_a_block_is_its_two_halves():
+    block = ViT(**SIZES, depth=1).double().eval().blocks[0]
+    x = torch.randn(2, 4, 8, dtype=F64)
+    middle = x + block.attention(block.norm_attention(x))
+    torch.testing.assert_close(block.attend(x), middle)
+    torch.testing.assert_close(block.feed_forward(middle), middle + block.mlp(block.norm_mlp(middle)))
+    torch.testing.assert_close(block(x), block.feed_forward(block.attend(x)))
+
+
+def test_every_parameter_gets_a_gradient_with_inducing_inputs_that_are_carried():
+    attention = last(2, SGPAttention.partial(inducing=3), of=3)
+    model = Classifier(ViT(**SIZES, depth=3, attention=attention), num_data=10)
+    model.network.initialise_inducing(torch.randn(4, 3, 4, 4))
+    guide = guides.for_model(model)
+    with draws("example"):
+        TraceMeanField_ELBO()(model, guide)(torch.randn(2, 3, 4, 4), torch.tensor([0, 3])).backward()
+    parameters = [*model.named_parameters(), *guide.named_parameters()]
+    assert [name for name, p in parameters if p.grad is None or not p.grad.abs().sum() > 0] == []
+    assert all(p.grad.isfinite().all() for _, p in parameters)
+
+
+def test_initialise_inducing_changes_nothing_where_no_layer_has_inducing_inputs():
+    vit = ViT(**SIZES, depth=2, attention=last(1, STOCHASTIC, of=2))
+    before = {name: p.clone() for name, p in vit.state_dict().items()}
+    vit.initialise_inducing(torch.randn(2, 3, 4, 4))
+    assert all(torch.equal(p, before[name]) for name, p in vit.state_dict().items())

@@ -22,7 +22,8 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, draws, guides, local_sites, priors
+from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_sites, priors
+from probattn.inference import TraceMeanField_ELBO as OnePass
 
 AUTO = {
     "AutoNormal": AutoNormal,
@@ -261,3 +262,71 @@ def test_a_guide_built_before_the_import_took_effect_is_named():
         pyro.settings.set(module_local_params=True)
     with pytest.raises(RuntimeError, match="AutoNormal '' was built before"):
         guides.check(model, guide)
+
+
+class Local(PyroModule):
+    """One layer with a global site alone, and one with a local site too."""
+
+    num_data = 40
+
+    def __init__(self):
+        super().__init__()
+        self.layers = PyroModule[nn.Sequential](KEPSVGPAttention(8, 2, rank=2), SGPAttention(8, 2, inducing=3))
+
+    def forward(self, x, y=None):
+        with local_sites(batch=len(x), num_data=self.num_data):
+            mean = self.layers(x).mean((-2, -1))
+            return pyro.sample("y", dist.Normal(mean, 0.5), obs=y, infer={"local": True})
+
+
+def test_guides_are_built_over_the_global_sites():
+    model = Local()
+    assert [name for name, _ in guides.latent_sites(model)] == ["layers.0.u", "layers.1.u"]
+    guide = guides.for_model(model, overrides={"*.1.u": "diagonal"})
+    assert isinstance(guide.layers.get_submodule("1.u"), guides.Diagonal)
+    with pytest.raises(ValueError, match=r"'\*\.g' matches no latent site"):
+        guides.for_model(model, overrides={"*.g": "full"})
+
+
+def test_the_global_part_hides_what_has_its_posterior_and_nothing_else(data):
+    model = Local()
+    whole, part = (poutine.trace(each).get_trace(*data) for each in (model, guides.global_part(model)))
+    sites = [[name for name, node in each.nodes.items() if node["type"] == "sample"] for each in (whole, part)]
+    assert set(sites[0]) - set(sites[1]) == {"layers.1.g"}
+    assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "y"} <= set(sites[1])
+
+
+@pytest.mark.parametrize("auto", AUTO.values(), ids=AUTO)
+def test_pyros_autoguides_train_the_global_part(auto, data):
+    torch.manual_seed(0)
+    model = Local()
+    guide = auto(guides.global_part(model), init_loc_fn=init_to_sample)
+    guides.materialise(guide, data)
+    names = {name for name, _ in guide.named_parameters()}
+    assert names
+    assert not any("layers.1.g" in name for name in names)
+    losses, unreached = train(model, guide, data, steps=30, elbo=OnePass)
+    assert all(torch.tensor(losses).isfinite())
+    assert unreached == set()
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.1
+
+
+def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
+    model = Local()
+    for make in (lambda: AutoNormal(model), lambda: _listed(AutoNormal(model), model)):
+        guide = make()
+        with pytest.raises(
+            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(guides\.global_part\(model"
+        ):
+            guides.materialise(guide, data)
+        with pytest.raises(ValueError, match="global_part"):
+            guides.check(model, guide)
+    guide = _listed(AutoNormal(guides.global_part(model)), guides.global_part(model))
+    guides.materialise(guide, data)
+    guides.check(model, guide)
+
+
+def _listed(guide, model):
+    parts = AutoGuideList(model)
+    parts.append(guide)
+    return parts

@@ -1,15 +1,19 @@
 """Draws, local sites, KL weight and means: what each handler does to a site, and what that leaves unchanged."""
 
+import math
+from contextlib import ExitStack
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import nn
 from torch.testing import assert_close
 
-from probattn import draws, local_sites
-from probattn.handlers import at_mean, kl_weight
+from probattn import draws, inference, local_sites
+from probattn.handlers import alpha, at_mean, kl_weight, local_posteriors
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30
@@ -81,7 +85,7 @@ def test_every_way_to_draw_has_the_same_expected_loss(elbo, how):
     handlers = {"shared": [], "example": ["example"], "number": [4], "both": ["example", 4]}[how]
     torch.manual_seed(0)
     losses = []
-    for _ in range(2000):
+    for _ in range(600):
         with torch.no_grad():
             opened = [draws(number) for number in handlers]
             for handler in opened:
@@ -90,7 +94,7 @@ def test_every_way_to_draw_has_the_same_expected_loss(elbo, how):
             for handler in reversed(opened):
                 handler.__exit__(None, None, None)
     losses = torch.stack(losses)
-    assert (losses.mean() - expected_loss()).abs() < 4 * losses.std() / 2000**0.5
+    assert (losses.mean() - expected_loss()).abs() < 4 * losses.std() / 600**0.5
 
 
 def test_draws_nest_into_particles_per_example():
@@ -203,3 +207,304 @@ def test_draws_refuse_a_global_site_inside_a_plate(number, dim):
 
     with draws(number), pytest.raises(ValueError, match="local_sites"):
         poutine.trace(plated).get_trace(X)
+
+
+A, C = 0.7, -0.4
+LOC, SCALE = 0.6, 0.5
+
+
+class Chain(nn.Module):
+    """A weight that all share, and two values of each example, the second's posterior a function of the first's draw.
+
+    w ~ N(0, 1); z1 ~ N(0, 1), posterior N(A x + w, 1/4); z2 ~ N(z1, 1), posterior N(C z1 + x, 0.09); y ~ N(z2, 1).
+    """
+
+    def __init__(self, *, factor=False):
+        super().__init__()
+        self.unused, self.factor = nn.Parameter(torch.zeros(())), factor
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=N):
+            zero = torch.zeros(torch.broadcast_shapes(w.shape, x.shape))
+            first = {"local": True, "posterior": dist.Normal(A * x + w, 0.5)}
+            z1 = pyro.sample("z1", dist.Normal(zero, 1.0), infer=first)
+            second = {"local": True, "posterior": dist.Normal(C * z1 + x, 0.3)}
+            z2 = pyro.sample("z2", dist.Normal(z1, 1.0), infer=second)
+            if self.factor:
+                for name, extra in (("r", {"regulariser": True}), ("penalty", {})):
+                    unit = dist.Unit(-x.square().expand(zero.shape))
+                    pyro.sample(name, unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True, **extra})
+            return pyro.sample("y", dist.Normal(z2, 1.0), obs=y, infer={"local": True})
+
+
+class Global(nn.Module):
+    """The guide of one pass: it knows the shared site only."""
+
+    def forward(self, x, y=None):
+        return pyro.sample("w", dist.Normal(LOC, SCALE))
+
+
+class TwoPass(nn.Module):
+    """The guide of two passes: it runs the network below each local site itself, and draws it by name."""
+
+    def forward(self, x, y=None):
+        w = pyro.sample("w", dist.Normal(LOC, SCALE))
+        with local_sites(batch=len(x), num_data=N):
+            z1 = pyro.sample("z1", dist.Normal(A * x + w, 0.5), infer={"local": True})
+            pyro.sample("z2", dist.Normal(C * z1 + x, 0.3), infer={"local": True})
+
+
+def chain_loss(weight=1.0):
+    """Minus the ELBO of the whole data set in closed form, from the moments of w, z1 and z2 under the guide."""
+    kl_w = 0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2))
+    mean1, var1 = A * X + LOC, 0.25 + SCALE**2
+    kl_1 = 0.5 * (0.25 + mean1.square() + SCALE**2 - 1 - math.log(0.25))
+    kl_2 = 0.5 * (0.09 + ((C - 1) * mean1 + X).square() + (C - 1) ** 2 * var1 - 1 - math.log(0.09))
+    squares = (Y - C * mean1 - X).square() + 0.09 + C**2 * var1
+    return weight * kl_w + N / 3 * (kl_1 + kl_2 + 0.5 * math.log(2 * math.pi) + 0.5 * squares).sum()
+
+
+LIBRARY = {Trace_ELBO: inference.Trace_ELBO, TraceMeanField_ELBO: inference.TraceMeanField_ELBO}
+WAYS = {"shared": [], "example": ["example"], "number": [4], "both": ["example", 4]}
+EACH_WAY = pytest.mark.parametrize("how", WAYS)
+EACH_ELBO = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+
+
+def open_draws(stack, how):
+    for number in WAYS[how]:
+        stack.enter_context(draws(number))
+
+
+@EACH_ELBO
+@EACH_WAY
+def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, how):
+    """The library's ELBO draws local sites in the model's pass; Pyro's own with a guide that knows them agrees."""
+    for objective, guide in ((LIBRARY[elbo](), Global()), (elbo(), TwoPass()), (LIBRARY[elbo](), TwoPass())):
+        torch.manual_seed(0)
+        losses, program = [], Chain()
+        with torch.no_grad():
+            for _ in range(300):
+                with ExitStack() as stack:
+                    open_draws(stack, how)
+                    losses.append(objective.differentiable_loss(program, guide, X, Y))
+        losses = torch.stack(losses)
+        assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 300**0.5
+
+
+@EACH_ELBO
+@EACH_WAY
+def test_one_pass_equals_two_passes_at_the_same_draws(elbo, how):
+    torch.manual_seed(0)
+    objective, program = LIBRARY[elbo](), Chain()
+    with ExitStack() as stack:
+        open_draws(stack, how)
+        loss = objective.differentiable_loss(program, Global(), X, Y)
+        model_trace, guide_trace = objective.traces
+        replayed = poutine.replay(TwoPass(), trace=guide_trace)
+        assert_close(elbo().differentiable_loss(program, replayed, X, Y), loss)
+    assert [name for name in guide_trace.nodes if name in ("w", "z1", "z2")] == ["w", "z1", "z2"]
+    for name in ("z1", "z2"):
+        assert torch.equal(model_trace.nodes[name]["value"], guide_trace.nodes[name]["value"])
+
+
+@EACH_WAY
+def test_local_sites_are_scored_by_prior_and_posterior_with_the_scale_of_the_data_set(how):
+    objective = inference.Trace_ELBO()
+    with ExitStack() as stack:
+        open_draws(stack, how)
+        objective.differentiable_loss(Chain(), Global(), X, Y)
+    model_trace, guide_trace = objective.traces
+    number = {"shared": 1, "example": 1, "number": 4, "both": 4}[how]
+    shape = {"shared": (3,), "example": (3,), "number": (4, 3), "both": (4, 3)}[how]
+    w, z1, z2 = (model_trace.nodes[name]["value"] for name in ("w", "z1", "z2"))
+    assert z1.shape == z2.shape == shape
+    assert len(z1.unique()) == z1.numel()
+    expected = {
+        "z1": (dist.Normal(0.0, 1.0).log_prob(z1), dist.Normal(A * X + w, 0.5).log_prob(z1)),
+        "z2": (dist.Normal(z1, 1.0).log_prob(z2), dist.Normal(C * z1 + X, 0.3).log_prob(z2)),
+    }
+    for name, log_probs in expected.items():
+        for trace, log_prob in zip((model_trace, guide_trace), log_probs, strict=True):
+            node = trace.nodes[name]
+            assert node["scale"] == pytest.approx(N / 3 / number)
+            assert_close(node["log_prob_sum"], N / 3 / number * log_prob.sum())
+    assert "posterior" not in guide_trace.nodes["z1"]["infer"]
+
+
+@EACH_ELBO
+def test_the_guides_own_draw_wins(elbo):
+    """A guide that draws one of the local sites: the other comes from the posterior that the model carries for it."""
+
+    class Own(Global):
+        def forward(self, x, y=None):
+            super().forward(x, y)
+            with local_sites(batch=len(x), num_data=N):
+                pyro.sample("z1", dist.Normal(50.0 * torch.ones(len(x)), 1e-3), infer={"local": True})
+
+    objective = LIBRARY[elbo]()
+    loss = objective.differentiable_loss(Chain(), Own(), X, Y)
+    model_trace, guide_trace = objective.traces
+    assert_close(model_trace.nodes["z1"]["value"], torch.full((3,), 50.0), rtol=0, atol=0.01)
+    assert guide_trace.nodes["z1"]["fn"].stddev[0] == pytest.approx(1e-3)
+    assert_close(model_trace.nodes["z2"]["value"], C * 50 + X, rtol=0, atol=1.5)
+    terms = objective.terms()
+    assert set(terms) == {"nll", "kl/w", "kl/z1", "kl/z2"}
+    assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_without_a_guide_local_sites_come_from_their_priors_and_with_it_from_their_posteriors():
+    torch.manual_seed(0)
+    data = {"w": torch.tensor(5.0)}
+    with draws(4000):
+        prior = poutine.trace(poutine.condition(Chain(), data=data)).get_trace(X).nodes
+        with local_posteriors():
+            posterior = poutine.trace(poutine.condition(Chain(), data=data)).get_trace(X).nodes
+    assert prior["z1"]["value"].shape == posterior["z1"]["value"].shape == (4000, 3)
+    for nodes, mean, std in ((prior, torch.zeros(3), 1.0), (posterior, A * X + 5, 0.5)):
+        assert_close(nodes["z1"]["value"].mean(0), mean, rtol=0, atol=5 * std / 4000**0.5)
+        assert_close(nodes["z1"]["value"].std(0), torch.full((3,), std), rtol=0.06, atol=0)
+        assert_close(nodes["z1"]["fn"].mean, torch.zeros(4000, 3))
+        assert "prior" not in nodes["z1"]["infer"]
+    assert_close((posterior["z2"]["value"] - C * posterior["z1"]["value"]).mean(0), X, rtol=0, atol=0.03)
+
+
+def test_observed_and_conditioned_local_sites_stay_what_they_are():
+    z1 = torch.tensor([1.0, 2.0, 3.0])
+    guide_trace = poutine.trace(Global()).get_trace(X)
+    with local_posteriors(guide_trace):
+        replayed = poutine.replay(poutine.condition(Chain(), data={"z1": z1}), trace=guide_trace)
+        trace = poutine.trace(replayed).get_trace(X, Y)
+    assert torch.equal(trace.nodes["z1"]["value"], z1)
+    assert trace.nodes["z1"]["is_observed"]
+    assert "z1" not in guide_trace.nodes
+    assert {"w", "z2"} < set(guide_trace.nodes)
+    assert "y" not in guide_trace.nodes
+
+
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site(number):
+    """S different draws, also where S is the batch, and nothing global lies below; they average in the density."""
+
+    class Alone(Chain):
+        def forward(self, x, y=None):
+            with local_sites(batch=len(x), num_data=N):
+                posterior = dist.Normal(x.unsqueeze(-1).expand(-1, 2), 0.5).to_event(1)
+                prior = dist.Normal(torch.zeros(len(x), 2), 1.0).to_event(1)
+                z = pyro.sample("z", prior, infer={"local": True, "posterior": posterior})
+                return pyro.sample("y", dist.Normal(z.sum(-1), 1.0), obs=y, infer={"local": True})
+
+    class Nothing(nn.Module):
+        def forward(self, x, y=None):
+            pass
+
+    for elbo in (inference.Trace_ELBO, inference.TraceMeanField_ELBO):
+        objective = elbo()
+        with draws(number):
+            loss = objective.differentiable_loss(Alone(), Nothing(), X, Y)
+        model_trace, guide_trace = objective.traces
+        z = model_trace.nodes["z"]["value"]
+        assert z.shape == (number, 3, 2)
+        assert len(z.unique()) == z.numel()
+        prior, posterior = dist.Normal(0.0, 1.0), dist.Normal(X.unsqueeze(-1), 0.5)
+        kl = (posterior.log_prob(z) - prior.log_prob(z)).sum(-1).mean(0)
+        if elbo is inference.TraceMeanField_ELBO:
+            kl = torch.distributions.kl_divergence(posterior, prior).sum(-1) * 2
+        log_likelihood = dist.Normal(z.sum(-1), 1.0).log_prob(Y).mean(0)
+        assert_close(loss, N / 3 * (kl - log_likelihood).sum())
+    with draws("example"), draws(number):
+        objective.differentiable_loss(Alone(), Nothing(), X, Y)
+    z = objective.traces[0].nodes["z"]["value"]
+    assert z.shape == (number, 3, 2)
+    assert len(z.unique()) == z.numel()
+
+
+@EACH_ELBO
+def test_kl_weight_leaves_local_sites_alone(elbo):
+    """Everything at its mean: the loss moves by the KL of w alone, or by its two log densities there."""
+    losses, terms = [], []
+    for weight in (1.0, 0.25):
+        objective = LIBRARY[elbo]()
+        with at_mean(), kl_weight(weight):
+            losses.append(objective.differentiable_loss(Chain(), Global(), X, Y))
+        terms.append(objective.terms())
+    assert losses[0] - losses[1] == pytest.approx(0.75 * terms[0]["kl/w"], abs=1e-3)
+    assert terms[1]["kl/w"] == pytest.approx(0.25 * terms[0]["kl/w"], rel=1e-5)
+    for name in ("nll", "kl/z1", "kl/z2"):
+        assert terms[1][name] == terms[0][name]
+    if elbo is TraceMeanField_ELBO:
+        assert terms[0]["kl/w"] == pytest.approx(0.5 * (SCALE**2 + LOC**2 - 1 - math.log(SCALE**2)), rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [None, 4])
+def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_below(number):
+    for outer_draws in (False, True):
+        objective = inference.Trace_ELBO()
+        with ExitStack() as stack:
+            handlers = [at_mean()] if number is None else [at_mean(), draws(number)]
+            for handler in reversed(handlers) if outer_draws else handlers:
+                stack.enter_context(handler)
+            objective.differentiable_loss(Chain(), Global(), X, Y)
+        nodes = objective.traces[0].nodes
+        mean = A * X + LOC
+        for name, expected in (("z1", mean), ("z2", C * mean + X)):
+            assert_close(nodes[name]["value"], expected.expand(nodes[name]["value"].shape))
+    with at_mean():
+        nodes = poutine.trace(Chain()).get_trace(X).nodes
+    assert torch.equal(nodes["z1"]["value"], torch.zeros(3))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7, 1.0])
+def test_alpha_scales_the_regularisers_only(weight):
+    terms = []
+    for scale in (1.0, weight):
+        objective = inference.TraceMeanField_ELBO()
+        with at_mean(), alpha(scale):
+            objective.differentiable_loss(Chain(factor=True), Global(), X, Y)
+        terms.append(objective.terms())
+    assert terms[0]["penalty/r"] == pytest.approx(N / 3 * X.square().sum().item())
+    for name, value in terms[0].items():
+        assert terms[1][name] == pytest.approx((weight if name == "penalty/r" else 1.0) * value)
+
+
+@EACH_ELBO
+@EACH_WAY
+def test_batches_are_an_unbiased_estimate_of_the_data_set_with_local_sites(elbo, how):
+    """Everything at its mean: the losses of disjoint batches average to that of all examples at once."""
+    torch.manual_seed(1)
+    x, y = torch.randn(N), torch.randn(N)
+
+    def loss(index):
+        with ExitStack() as stack:
+            stack.enter_context(at_mean())
+            open_draws(stack, how)
+            return LIBRARY[elbo]().differentiable_loss(Chain(factor=True), Global(), x[index], y[index])
+
+    batches = torch.randperm(N).split(5)
+    whole = loss(torch.arange(N))
+    assert_close(sum(loss(batch) for batch in batches) / len(batches), whole)
+    assert (loss(batches[0]) - whole).abs() > 1e-2
+
+
+def test_gradients_reach_posteriors_through_the_draws():
+    """The reparametrised gradient of the one-pass loss in A, in closed form: d loss / d A."""
+    slope = torch.tensor(A, requires_grad=True)
+
+    class Learned(Chain):
+        def forward(self, x, y=None):
+            with local_sites(batch=len(x), num_data=N):
+                infer = {"local": True, "posterior": dist.Normal(slope * x, 0.5)}
+                z = pyro.sample("z", dist.Normal(torch.zeros(len(x)), 1.0), infer=infer)
+                return pyro.sample("y", dist.Normal(z, 1.0), obs=y, infer={"local": True})
+
+    class Nothing(nn.Module):
+        def forward(self, x, y=None):
+            pass
+
+    torch.manual_seed(0)
+    expected = N / 3 * (slope * X.square() - X * (Y - slope * X)).sum()
+    for elbo in (inference.Trace_ELBO, inference.TraceMeanField_ELBO):
+        with draws(20_000):
+            loss = elbo().differentiable_loss(Learned(), Nothing(), X, Y)
+        (gradient,) = torch.autograd.grad(loss, slope)
+        assert (gradient - expected).abs() < 1.0

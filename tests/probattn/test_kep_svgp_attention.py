@@ -309,6 +309,7 @@ def test_fixed_lambda_gets_no_gradient():
         ({"rank": 4, "tokens": 3, "merge": "concat"}, "exceeds the 3 tokens"),
         ({"tokens": None, "merge": "concat"}, "give tokens=N"),
         ({"merge": "sum"}, "add, concat, concat_lowrank"),
+        ({"pair": "re"}, "pair must be one of er, ee, rr, got 're'"),
         ({"projection": "none"}, "data, plain"),
         ({"penalty": "l1"}, "example, authors"),
         ({"prior": "cauchy"}, "normal, laplace, student_t"),
@@ -343,12 +344,84 @@ def test_partial_is_a_factory_of_dim_and_heads():
     assert (layer.dim, layer.heads, layer.rank) == (8, 2, 3)
 
 
-def test_features_are_those_of_the_scores():
-    layer, x = make(projection="plain"), randn(2, 6, 12)
-    phi_q, phi_k = layer.features(x)
-    e, r, w_e, w_r = layer.scores(x)
-    assert_close(phi_q @ w_e, e)
-    assert_close(phi_k @ w_r, r)
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_matrix_is_the_cosine_of_queries_and_keys(bias):
+    layer, x = make(bias=bias), randn(2, 6, 12)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
+    expected = torch.zeros(2, 3, 6, 6, dtype=x.dtype)
+    for b in range(2):
+        query, key = layer.query_key(x[b]).chunk(2, dim=-1)
+        for h in range(3):
+            for i in range(6):
+                for j in range(6):
+                    q, k = query[i, 4 * h : 4 * h + 4], key[j, 4 * h : 4 * h + 4]
+                    expected[b, h, i, j] = (q @ k / (q.norm() * k.norm())).detach()
+    assert_close(layer.attention_matrix(x), expected)
+    masked = layer.attention_matrix(x.where(mask.unsqueeze(-1), torch.nan), mask)
+    assert (masked[1, :, :, ~mask[1]] == 0).all()
+    assert_close(masked[1][:, mask[1]][:, :, mask[1]], expected[1][:, mask[1]][:, :, mask[1]])
+    assert_close(masked[0], expected[0])
+
+
+def test_exact_singular_vectors_of_the_attention_matrix_make_the_scores():
+    """The matrix shown is the one that KSVD decomposes: its triplets as weights give E = H_e Λ and R = H_r Λ."""
+    layer, x = make(projection="plain", heads=1, rank=3), randn(1, 6, 12)
+    query, key = layer.split_heads(layer.query_key(x), 2)
+    triplets = ksvd.singular_triplets(ksvd.cosine_features(query), ksvd.cosine_features(key), 3)
+    with torch.no_grad():
+        layer.projection.w_e.copy_(triplets.w_e[0])
+        layer.projection.w_r.copy_(triplets.w_r[0])
+    e, r, _, _ = layer.scores(x)
+    assert_close(layer.attention_matrix(x) @ triplets.h_r, e)
+    assert_close(layer.attention_matrix(x).mT @ triplets.h_e, r)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("merge", MERGES)
+@pytest.mark.parametrize("pair", ["er", "ee", "rr"])
+def test_pairs_of_branches_in_loops(pair, merge, masked):
+    """Table 5: the branches that are merged change, the KSVD penalty does not."""
+    layer, u, x = make(merge=merge, pair=pair, eta=3.0), randn(3, 2, 2, seed=1), randn(2, 6, 12)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, False, False]]) if masked else None
+    output, log_factor = with_u(layer, u, x, mask)
+    e, r, _, _ = layer.scores(x.where(mask.unsqueeze(-1), 0.0) if masked else x, mask)
+    lam, branches = layer.scale, {"e": e, "r": r}
+    for b in range(2):
+        joined = []
+        for h in range(3):
+            first, second = (
+                torch.stack([score[b, h] @ torch.diag(1 / lam[h]) @ u[h, d] for d in range(2)], dim=-1)
+                for score in (branches[pair[0]], branches[pair[1]])
+            )
+            if merge == "add":
+                joined.append(first + second)
+            else:
+                w_1 = layer.merge.weights if merge == "concat" else layer.merge.a @ layer.merge.b.T
+                joined.append(w_1 @ torch.cat((first, second)))
+        assert_close(output[b], layer.out(torch.cat(joined, dim=-1)))
+    both = make(merge=merge, eta=3.0)
+    assert_close(log_factor, with_u(both, u, x, mask)[1])
+    if pair != "er":
+        assert (output - with_u(both, u, x, mask)[0]).abs().max() > 1e-3
+
+
+def test_queries_alone_move_one_pair_and_keys_alone_the_other():
+    """In the symmetric pairs the other branch's weights act on nothing but the penalty."""
+    x, u = randn(2, 6, 12), randn(3, 2, 2, seed=1)
+    for pair, dead in (("ee", slice(12, 24)), ("rr", slice(0, 12))):
+        layer = make(pair=pair)
+        with_u(layer, u, x)[0].square().sum().backward()
+        gradient = layer.query_key.weight.grad
+        assert (gradient[dead] == 0).all()
+        assert (gradient.abs().sum(-1) > 0).sum() == 12
+        with_u(layer, u, x)[1].sum().backward()
+        assert (gradient[dead] != 0).any()
+
+
+def test_signature_knows_the_pair():
+    signatures = [make(pair=pair).signature() for pair in ("er", "ee", "rr")]
+    assert [signature.pop("pair") for signature in signatures] == ["er", "ee", "rr"]
+    assert signatures[0] == signatures[1] == signatures[2]
 
 
 def test_two_layers_in_one_program_have_their_own_sites():

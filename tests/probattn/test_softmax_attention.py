@@ -83,6 +83,19 @@ def test_gradients(layer):
     assert torch.autograd.gradcheck(lambda x: (layer(x), layer(x, mask)), (x,))
 
 
+def test_attention_matrix_is_what_weights_the_values(layer):
+    x, mask = randn(3, 2, 6, 12), torch.tensor([[True] * 6, [True, False, True, True, False, False]])
+    for given in (None, mask):
+        matrix = layer.attention_matrix(x, given)
+        assert matrix.shape == (3, 2, 3, 6, 6)
+        assert_close(matrix.sum(-1), torch.ones(3, 2, 3, 6, dtype=x.dtype))
+        value = layer.split_heads(layer.query_key_value(layer.checked(x, given)), 3)[2]
+        assert_close(layer.out(layer.join_heads(matrix @ value)), layer(x, given))
+    assert (matrix[:, 1, :, :, ~mask[1]] == 0).all()
+    with pytest.raises(ValueError, match="project x first"):
+        layer.attention_matrix(randn(2, 6, 10))
+
+
 def test_it_has_no_latent_sites(layer):
     assert layer.sites() == {}
 

@@ -1,0 +1,92 @@
+"""Kernel attention: a kernel matrix in the place of the softmax."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from probattn.attention import kernels
+from probattn.attention.base import ProbabilisticAttention
+from probattn.functional import linalg
+
+
+class KernelAttention(ProbabilisticAttention):
+    """Kernel attention, 𝒦_qk V in each head (CGP paper, eq. 6; Tsai et al., 2019). It has no latent sites.
+
+    The weights are not normalised: the sum runs over all real tokens, as in the paper. At first the kernel is neither
+    flat nor a diagonal: between the projections of two independent LayerNorm'ed tokens ‖(q − k)/ℓ‖² is 1 on average
+    (for ``"exponential"`` q·k/ℓ² has the scale of softmax attention).
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``, its baselines'.
+        symmetric: whether W_q = W_k.
+        bias: whether query, key and value have a bias.
+
+    Raises:
+        ValueError: an unknown kernel.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        kernel: Literal["rbf", "ard", "exponential"] = "rbf",
+        symmetric: bool = False,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(dim, heads)
+        self.kernel = kernels.resolve(kernel, heads, self.head_dim)
+        self.symmetric = symmetric
+        if symmetric:
+            self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
+        else:
+            self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        with torch.no_grad():
+            for parameter in (self.query_value if symmetric else self.query_key_value).parameters():
+                parameter[:-dim] *= self.kernel.gain
+        self.out = nn.Linear(dim, dim)
+
+    def signature(self) -> dict[str, int | str]:
+        """Kernel and symmetry, beside what every layer has."""
+        return super().signature() | {"kernel": type(self.kernel).__name__, "symmetric": self.symmetric}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attends over the real tokens.
+
+        Args:
+            x: ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            A tensor of x's shape.
+
+        Raises:
+            ValueError: x or mask of another shape.
+            NumericalError: NaN or Inf in x, or a kernel that overflows.
+        """
+        query, key, value = self._project(self.checked(x, mask))
+        with self.precise():
+            attended = linalg.check_finite(self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V")
+        return self.out(self.join_heads(attended))
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""
+        query, key, _ = self._project(self.checked(x, mask))
+        with self.precise():
+            return linalg.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (the same tensor where W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
+        joint = self.query_value(x) if self.symmetric else self.query_key_value(x)
+        joint = joint.to(torch.promote_types(joint.dtype, torch.float32))
+        if self.symmetric:
+            query, value = self.split_heads(joint, 2)
+            return query, query, value
+        return self.split_heads(joint, 3)
+
+    def _matrix(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        matrix = self.kernel(query, key)
+        return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)

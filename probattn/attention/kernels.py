@@ -1,0 +1,114 @@
+"""Kernels of attention layers, one for each head (CGP paper, sections 3 and 5.1).
+
+A kernel maps points a ``(..., H, N, d)`` and b ``(..., H, M, d)`` to ``(..., H, N, M)``; pass one tensor twice for the
+kernel of one set of points. ``gain`` is the factor on the weights that `torch.nn.Linear` draws which makes
+‖(a − b)/ℓ‖², or the variance of the exponent, about 1 for points projected from LayerNorm'ed tokens; their entries
+have variance 1/3 before it.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from probattn.functional import kernels
+
+
+class RBF(nn.Module):
+    """κ_o(a, b) = exp(−½ ‖a − b‖²), without parameters: the projections of a and b carry the length scale.
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.gain = (1.5 / head_dim) ** 0.5
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """The kernel of all pairs, ``(..., H, N, M)``."""
+        return kernels.rbf(a, b)
+
+    def diagonal(self, a: Tensor) -> Tensor:
+        """The kernel of each point with itself, ``(..., H, N)``."""
+        return a.new_ones(a.shape[:-1])
+
+
+class _Scaled(nn.Module):
+    """A kernel of head h at points a / ℓ_h, times σ_h²; subclasses give it and the initial ℓ²."""
+
+    gain = 1.0
+
+    def __init__(self, heads: int, head_dim: int, square: float) -> None:
+        super().__init__()
+        self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), square**0.5).log())
+        self.log_variance = nn.Parameter(torch.zeros(heads))
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """ℓ > 0, ``(H, d)``, in units of the points."""
+        return self.log_lengthscale.exp()
+
+    @property
+    def variance(self) -> Tensor:
+        """σ² > 0, ``(H,)``."""
+        return self.log_variance.exp()
+
+    def scaled(self, a: Tensor) -> Tensor:
+        """a / ℓ."""
+        return a / self.lengthscale.unsqueeze(-2)
+
+
+class ARD(_Scaled):
+    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²), the kernel for images (CGP paper, section 5.1).
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__(heads, head_dim, square=head_dim / 1.5)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """The kernel of all pairs, ``(..., H, N, M)``."""
+        scaled = self.scaled(a)
+        return self.variance[:, None, None] * kernels.rbf(scaled, scaled if b is a else self.scaled(b))
+
+    def diagonal(self, a: Tensor) -> Tensor:
+        """The kernel of each point with itself, ``(..., H, N)``."""
+        return self.variance.unsqueeze(-1).expand(a.shape[:-1])
+
+
+class Exponential(_Scaled):
+    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); at first the scale is softmax's 1/√d.
+
+    Args:
+        heads: number of heads H.
+        head_dim: width d of a head.
+    """
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__(heads, head_dim, square=head_dim**0.5)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """The kernel of all pairs, ``(..., H, N, M)``."""
+        scaled = self.scaled(a)
+        return self.variance[:, None, None] * kernels.exponential(scaled, scaled if b is a else self.scaled(b))
+
+    def diagonal(self, a: Tensor) -> Tensor:
+        """The kernel of each point with itself, ``(..., H, N)``."""
+        return self.variance.unsqueeze(-1) * self.scaled(a).square().sum(-1).exp()
+
+
+KERNELS = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
+
+
+def resolve(name: str, heads: int, head_dim: int) -> nn.Module:
+    """The kernel of that name in :data:`KERNELS`.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if name not in KERNELS:
+        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+    return KERNELS[name](heads, head_dim)

@@ -1,0 +1,139 @@
+"""Sparse Gaussian process attention."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from probattn import priors
+from probattn.attention import kernels
+from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.sgpa_forms import Decoupled, Standard, Tokens
+from probattn.functional import linalg, sgpa
+
+KERNELS = ("ard", "exponential", "rbf")
+DRAWS = ("marginal", "joint")
+
+
+class SGPAttention(ProbabilisticAttention):
+    """SGPA (Chen & Li, ICLR 2023): attention as the posterior of a sparse GP with a symmetric kernel, W_q = W_k.
+
+    *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which live in the network's residual stream
+    and pass through the block below (see :meth:`follow`). The program: **u ~ N(0, I)** for each head and output,
+    u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦 − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g.
+    g's posterior N(C v, C) has the tokens' values v; q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ).
+    *Standard* (``inducing=None``): the inducing inputs are the tokens' keys, f = g ~ N(0, 𝒦), posterior N(𝒦 v, L T² Lᵀ)
+    with T from the tokens.
+
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``, of the decoupled form; ``g``, latent, local,
+    event ``(head, token, output)``.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        inducing: M, or None for the standard form.
+        kernel: ``"ard"`` (images), ``"exponential"`` (text) or ``"rbf"``.
+        draws: of g, ``"marginal"`` (as the method's authors do; its KL stays that of joint draws) or ``"joint"``.
+        prior: of ``u``, one of :mod:`probattn.priors` or its name; N(0, I) by default.
+        bias: whether query and value have a bias.
+
+    Raises:
+        ValueError: an option that does not fit, named with the ones that do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        inducing: int | None = 16,
+        kernel: Literal["ard", "exponential", "rbf"] = "ard",
+        draws: Literal["marginal", "joint"] = "marginal",
+        prior: priors.Prior | str | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(dim, heads)
+        if inducing is not None and inducing < 1:
+            raise ValueError(f"inducing is a positive number, or None for the standard form; got {inducing}")
+        if draws not in DRAWS:
+            raise ValueError(f"draws must be one of {', '.join(DRAWS)}, got {draws!r}")
+        if inducing is None and prior is not None:
+            raise ValueError("the standard form has no global site for a prior: give inducing=M, or leave prior out")
+        self.inducing, self.draws = inducing, draws
+        self.prior = priors.resolve(prior)
+        self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
+        self.kernel = kernels.resolve(kernel, heads, self.head_dim)
+        with torch.no_grad():
+            self.query_value.weight[:dim] *= self.kernel.gain
+        self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
+        self.out = nn.Linear(dim, dim)
+        self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+    def signature(self) -> dict[str, int | str]:
+        """Form, kernel, draws and prior, beside what every layer has."""
+        parts = {"inducing": str(self.inducing), "kernel": type(self.kernel).__name__, "draws": self.draws}
+        return super().signature() | parts | {"prior": getattr(self.prior, "__name__", repr(self.prior))}
+
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """The prior of ``u``, where there is one."""
+        if self.inducing is None:
+            return {}
+        return {"u": self.prior(self.out.weight.new_ones(self.heads, self.head_dim, self.inducing))}
+
+    def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
+        """Carries the inducing inputs along the path of the network's vectors, as the method does."""
+        self._path = path
+
+    def initialise(self, stream: Tensor) -> None:
+        """Sets the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
+        if self.inducing is not None:
+            self.form.inducing.data.copy_(sgpa.pick_inducing(stream, self.heads, self.inducing))
+
+    def inducing_points(self) -> Tensor:
+        """β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
+        vectors = self.form.inducing
+        for step in self._path:
+            vectors = step(vectors)
+        weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
+        points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
+        return points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Runs the program once.
+
+        Args:
+            x: ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            ``(*draws, batch, tokens, dim)``, with the draws broadcast in.
+
+        Raises:
+            NumericalError: a NaN or Inf, or a kernel that cannot be factorised.
+        """
+        x = self.checked(x, mask)
+        u = self.sample("u", self.sites()["u"]) if self.inducing else None
+        query, value = self.split_heads(self.query_value(x), 2)
+        with self.precise():
+            tokens = self._tokens(query, value, mask)
+            remainder = getattr(self.form, self.draws)(self, tokens, x if x.dtype == torch.float64 else x.float())
+            f = self.sample_local("g", remainder.prior, remainder.posterior)
+            f = f if u is None else f + remainder.features @ u.mT
+        return self.out(self.join_heads(f))
+
+    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The kernel between tokens ``(..., H, N, N)``, 0 at padding."""
+        query, value = self.split_heads(self.query_value(self.checked(x, mask)), 2)
+        with self.precise():
+            return self._tokens(query, value, mask).kernel
+
+    def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
+        query, value = (t if t.dtype == torch.float64 else t.float() for t in (query, value))
+        real = None if mask is None else mask.unsqueeze(-2)
+        kernel = linalg.check_finite(linalg.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
+        if real is None:
+            return Tokens(query, kernel, linalg.check_finite(value, "the values"), None, query.shape[-2])
+        value = linalg.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")
+        return Tokens(query, kernel, value, real, mask.sum(-1, keepdim=True))

@@ -1,0 +1,105 @@
+"""Where the inducing inputs of an SGPA layer are, and what is left to draw at the tokens given them (MATH of SGPA)."""
+
+from typing import NamedTuple
+
+import pyro.distributions as dist
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probattn.distributions import ColumnNormal, Counted
+from probattn.functional import linalg, sgpa
+from probattn.functional.gaussian import Dense
+
+
+class Tokens(NamedTuple):
+    """The tokens of a batch as a layer sees them: points q, their kernel, values (0 at padding), mask, lengths."""
+
+    points: Tensor  # (..., H, N, d)
+    kernel: Tensor  # (..., H, N, N), 0 at padding
+    value: Tensor  # (..., H, N, d)
+    real: Tensor | None  # (B, 1, N)
+    count: int | Tensor  # N or (B, 1)
+
+
+class Remainder(NamedTuple):
+    """Prior and posterior of g; f = A u + g, or f = g where A is None."""
+
+    features: Tensor | None
+    prior: dist.TorchDistribution
+    posterior: dist.TorchDistribution
+
+
+class Decoupled(nn.Module):
+    """M inducing inputs for each head that all examples share; g ~ N(0, C), q(g) = N(C v, C), C = 𝒦 − A Aᵀ.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads H.
+        inducing: M.
+    """
+
+    def __init__(self, dim: int, heads: int, inducing: int) -> None:
+        super().__init__()
+        self.inducing = nn.Parameter(torch.randn(heads, inducing, dim))
+
+    def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+        """Independent draws at the tokens; the KL stays that of joint ones, ½ vᵀ C v."""
+        a, mean = self._mean(layer, tokens)
+        scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
+        return Remainder(a, *_marginals(mean, scale, scale, sgpa.local_kl(tokens.value, mean)))
+
+    def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+        """Draws with their correlations."""
+        a, mean = self._mean(layer, tokens)
+        c = linalg.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
+        tril = linalg.cholesky(c, "C, the covariance of g", linalg.mean_diagonal(tokens.kernel))
+        covariance = Dense(tril, tokens.count)
+        return Remainder(a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance))
+
+    def _mean(self, layer: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        beta = layer.inducing_points()
+        tril = linalg.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
+        k_qb = layer.kernel(tokens.points, beta)
+        a = sgpa.features(k_qb if tokens.real is None else k_qb.where(tokens.real.unsqueeze(-1), 0.0), tril)
+        return a, sgpa.conditional_mean(tokens.kernel, a, tokens.value)
+
+
+class Standard(nn.Module):
+    """The inducing inputs are the tokens' keys; q(f) = N(𝒦 v, L T² Lᵀ), L Lᵀ = 𝒦, with T = diag(t) of the token.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads H.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.spread = nn.Linear(dim, heads)
+        nn.init.constant_(self.spread.bias, -2.25)  # softplus of it is 0.1
+
+    def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+        """Independent draws at the tokens; the KL stays that of joint ones."""
+        tril, spread, mean = self._root(tokens, x)
+        squares = tril.square()
+        scale = (squares @ spread.square().unsqueeze(-1)).squeeze(-1).sqrt()
+        kl = sgpa.amortised_kl(tokens.value, mean, spread)
+        return Remainder(None, *_marginals(mean, squares.sum(-1).sqrt(), scale, kl))
+
+    def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
+        """Draws with their correlations."""
+        tril, spread, mean = self._root(tokens, x)
+        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.count))
+        return Remainder(None, prior, ColumnNormal(mean, Dense(tril * spread.unsqueeze(-2), tokens.count)))
+
+    def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tril = linalg.cholesky(linalg.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")
+        spread = 1e-3 + F.softplus(self.spread(x)).mT
+        spread = spread if tokens.real is None else spread.where(tokens.real, 1.0)
+        return tril, spread, tokens.kernel @ tokens.value
+
+
+def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, Counted]:
+    """Prior and posterior with those means and standard deviations ``(..., H, N)``, independent at the tokens."""
+    prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1)).to_event(3)
+    return prior, Counted(dist.Normal(mean, scale.unsqueeze(-1)).to_event(3), prior, kl)

@@ -1,0 +1,120 @@
+"""Sparse correlated Gaussian process attention, linear in the number of tokens."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from probattn.attention.correlated import CorrelatedAttention
+from probattn.functional import sgpa
+from probattn.functional.sparse_cgp import SparseCGP
+
+
+class SparseCGPAttention(CorrelatedAttention):
+    """Sparse CGP attention (Bui et al., UAI 2025, section 4): z_q and z_k meet z_o through inducing inputs Z_m and Z_ℓ.
+
+    As :class:`CGPAttention` with deterministic training conditionals, at O(N m²) a head without an N×N matrix; observed
+    is z_k = V (34). The inducing inputs are parameters in the space of the latent inputs, for any number of tokens
+    (Remark 4).
+
+    Sites: as :class:`CGPAttention`. The exact posterior of z_o is there in closed form alone (R is the log marginal).
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; must divide ``dim``.
+        inducing: m, the number of inducing inputs between z_q and z_o.
+        inducing_keys: ℓ, between z_k and z_o; m by default.
+        tokens: the number of tokens, where it is fixed: the inducing inputs then are learned mixtures of the tokens'
+            latent inputs, as the authors have them.
+        noise, learn_noise, guide, regulariser, output, alpha, per, bias: see :class:`CGPAttention`.
+
+    Raises:
+        ValueError: an option that does not fit, named with the ones that do.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        inducing: int = 16,
+        inducing_keys: int | None = None,
+        tokens: int | None = None,
+        noise: float = 0.1,
+        learn_noise: bool = False,
+        guide: Literal["posterior", "prior", "learned"] = "posterior",
+        regulariser: Literal["closed", "draws"] = "closed",
+        output: Literal["mean", "draw"] = "draw",
+        alpha: float = 0.1,
+        per: Literal["scalar", "column", "example"] = "scalar",
+        bias: bool = False,
+    ) -> None:
+        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "regulariser": regulariser}
+        super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
+        numbers = (inducing, inducing if inducing_keys is None else inducing_keys)
+        if min(numbers) < 1:
+            raise ValueError(f"inducing and inducing_keys must be positive, got {numbers}")
+        if guide == "posterior" and regulariser == "draws":
+            raise ValueError(
+                "the exact posterior of z_o is not drawn from in the sparse layer: R is the log marginal there; "
+                'use regulariser="closed", or guide="learned"'
+            )
+        self.tokens = tokens
+        if tokens is None:
+            std = (0.5 / self.head_dim) ** 0.5  # of the entries of X_o at first
+            shapes = ((heads, number, self.head_dim) for number in numbers)
+            self.inducing = nn.ParameterList([nn.Parameter(std * torch.randn(shape)) for shape in shapes])
+        else:
+            self.inducing = nn.ParameterList([nn.Parameter(_mixture(number, tokens)) for number in numbers])
+        self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+    def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
+        """Remembers the path of the network's vectors to this layer, for :meth:`initialise`."""
+        self._path = path
+
+    @torch.no_grad()
+    def initialise(self, stream: Tensor) -> None:
+        """Sets the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start of the path."""
+        if self.tokens is not None:
+            return
+        for step in self._path:
+            stream = step(stream)
+        latent = self.latent(stream)
+        for points in self.inducing:
+            picked = sgpa.pick_inducing(latent, self.heads, points.shape[1])
+            own = picked.unflatten(-1, (self.heads, self.head_dim)).diagonal(dim1=0, dim2=2)
+            points.copy_(own.movedim(-1, 0))
+
+    def law(self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None) -> SparseCGP:
+        """The joint law at the tokens, from projections ``(..., H, N, head_dim)`` in float32 or better.
+
+        Raises:
+            ValueError: another number of tokens, or a mask, where the number is fixed.
+        """
+        inducing = list(self.inducing)
+        if self.tokens is not None:
+            if mask is not None or latent.shape[-2] != self.tokens:
+                raise ValueError(
+                    f"{self.label} mixes {self.tokens} tokens into inducing inputs, got {latent.shape[-2]}"
+                    f"{' and a mask' if mask is not None else ''}: leave tokens out where the length varies"
+                )
+            inducing = [mixture @ latent for mixture in inducing]
+        real = None if mask is None else mask.unsqueeze(-2)
+        return SparseCGP(
+            query=query,
+            key=key,
+            latent=latent,
+            value=value if real is None else value.where(real.unsqueeze(-1), 0.0),
+            scales=self.log_scales.exp(),
+            noise=(2 * self.log_noise).exp(),
+            real=real,
+            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True),
+            inducing_query=inducing[0],
+            inducing_key=inducing[1],
+        )
+
+
+def _mixture(rows: int, tokens: int) -> Tensor:
+    """Rows that keep the variance of what they mix."""
+    return torch.randn(rows, tokens) / tokens**0.5

@@ -1,0 +1,135 @@
+"""Correlated Gaussian processes at the tokens of an example (CGP paper, section 3).
+
+𝒦_ab is the kernel exp(−½‖a − b‖²) between point sets, times σ_q, σ_k once for each of queries and keys.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from probattn.functional import linalg
+from probattn.functional.correlated import Canonical, Correlated
+from probattn.functional.gaussian import Dense
+from probattn.functional.kernels import rbf
+
+
+@dataclass(frozen=True, eq=False)
+class CGP(Correlated):
+    """z_o ~ N(0, P), P = 𝒦_o + σ²I; z_q | z_o ~ N(A_q z_o, Σ_q + σ²I); z_k | z_o ~ N(A_k z_o, Σ_k + σ²I).
+
+    A_q = 𝒦_qo P⁻¹, Σ_q = 𝒦_q − A_q 𝒦_oq, and likewise for k. Observed is z_k = (𝒦_k + σ²I) V (Alg. 1). With
+    P = L Lᵀ and B_q = L⁻¹ 𝒦_oq, all follows from B_q and B_k.
+
+    Args:
+        noisy_canonical: False for the paper's appendix B, which has 𝒦_o where P stands.
+        noisy_output: False for the paper's z_q | z_o ~ N(A_q z_o, Σ_q), which two equal tokens make singular.
+    """
+
+    noisy_canonical: bool = True
+    noisy_output: bool = True
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24): one Cholesky factor."""
+        return self._b_q.mT @ (self._b_k @ self.value)
+
+    @cached_property
+    def observed_key(self) -> Tensor:
+        """(𝒦_k + σ²I) V."""
+        return self._k_kk @ self.value + self.noise[:, None, None] * self.value
+
+    @cached_property
+    def prior(self) -> Dense:
+        """P, or 𝒦_o."""
+        return self._dense(self._kernel(self.latent, self.latent), "K_o + σ²I", noisy=self.noisy_canonical)
+
+    @cached_property
+    def query_covariance(self) -> Dense:
+        """Σ_q + σ²I, or Σ_q."""
+        return self._dense(self._k_qq - self._b_q.mT @ self._b_q, "Σ_q, of z_q given z_o", noisy=self.noisy_output)
+
+    @cached_property
+    def key_covariance(self) -> Dense:
+        """Σ_k + σ²I."""
+        return self._dense(self._k_kk - self._b_k.mT @ self._b_k, "Σ_k + σ²I, of z_k given z_o")
+
+    @cached_property
+    def predictive(self) -> Dense:
+        """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
+        explained = linalg.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
+        covariance = self._k_qq - explained.mT @ explained
+        return self._dense(covariance, "the predictive covariance of z_q given z_k", noisy=self.noisy_output)
+
+    def query_mean(self, z_o: Tensor) -> Tensor:
+        """B_qᵀ L⁻¹ z_o."""
+        return self._b_q.mT @ linalg.solve_lower(self.prior.tril, z_o)
+
+    def key_mean(self, z_o: Tensor) -> Tensor:
+        """B_kᵀ L⁻¹ z_o."""
+        return self._b_k.mT @ linalg.solve_lower(self.prior.tril, z_o)
+
+    def spreads(self, covariance: Dense) -> Tensor:
+        """‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖² for both."""
+        roots = self._b_q.mT, self._b_k.mT
+        if covariance is not self.prior:
+            whitened = linalg.solve_lower(self.prior.tril, covariance.tril)
+            roots = tuple(root @ whitened for root in roots)
+        return self.query_covariance.quadratic(roots[0]) + self.key_covariance.quadratic(roots[1])
+
+    def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
+        """N(P m, diag(t) P diag(t)), which follows a permutation of the tokens as L m would not."""
+        tril = self.prior.tril
+        return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count))
+
+    def posterior(self) -> Canonical:
+        """In z_o = L w: precision I + Σ B Σ⁻¹ Bᵀ of w, over q and k."""
+        half_q = linalg.solve_lower(self.query_covariance.tril, self._b_q.mT)
+        half_k = linalg.solve_lower(self.key_covariance.tril, self._b_k.mT)
+        precision = half_q.mT @ half_q + half_k.mT @ half_k
+        precision = precision + torch.eye(precision.shape[-1]).to(precision)
+        # The factor of the matrix read backwards, read backwards, is upper: L U⁻ᵀ is lower then.
+        upper = linalg.cholesky(precision.flip(-2, -1), "the precision of z_o given z_q and z_k").flip(-2, -1)
+        root = torch.linalg.solve_triangular(upper.mT, self.prior.tril, upper=False, left=False)
+        shift = half_q.mT @ linalg.solve_lower(self.query_covariance.tril, self.mean)
+        shift = shift + half_k.mT @ linalg.solve_lower(self.key_covariance.tril, self.observed_key)
+        whitened = torch.linalg.solve_triangular(upper, shift, upper=True)
+        return Canonical(root @ whitened, Dense(root, self.count))
+
+    def log_marginal(self) -> Tensor:
+        """log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
+        zero = torch.zeros_like(self.mean)
+        keys = self._marginal_key.log_density(zero) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
+        return keys + self.predictive.log_density(zero)
+
+    @cached_property
+    def _marginal_key(self) -> Dense:
+        return self._dense(self._k_kk, "K_k + σ²I")
+
+    @cached_property
+    def _k_qq(self) -> Tensor:
+        return self.scales[0, :, None, None].square() * self._kernel(self.query, self.query)
+
+    @cached_property
+    def _k_kk(self) -> Tensor:
+        return self.scales[1, :, None, None].square() * self._kernel(self.key, self.key)
+
+    @cached_property
+    def _b_q(self) -> Tensor:
+        """L⁻¹ 𝒦_oq."""
+        k_oq = self.scales[0, :, None, None] * self._kernel(self.latent, self.query)
+        return linalg.solve_lower(self.prior.tril, k_oq)
+
+    @cached_property
+    def _b_k(self) -> Tensor:
+        """L⁻¹ 𝒦_ok."""
+        k_ok = self.scales[1, :, None, None] * self._kernel(self.latent, self.key)
+        return linalg.solve_lower(self.prior.tril, k_ok)
+
+    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        return linalg.on_pairs(rbf(a, b), self.real)
+
+    def _dense(self, matrix: Tensor, name: str, *, noisy: bool = True) -> Dense:
+        matrix = linalg.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
+        return Dense(linalg.cholesky(matrix, name), self.count)

@@ -1,0 +1,112 @@
+"""What dense and sparse correlated GPs share: two processes that depend on each other through a canonical one.
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. z_o is the canonical
+process at the latent inputs of the tokens, z_q and z_k the processes at queries and keys (CGP paper, section 3.2).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from probattn.functional import gaussian
+from probattn.functional.gaussian import Count, Covariance
+
+
+class Canonical(NamedTuple):
+    """A law of z_o: mean ``(..., H, N, d)`` and covariance."""
+
+    loc: Tensor
+    covariance: Covariance
+
+
+@dataclass(frozen=True, eq=False)
+class Correlated(ABC):
+    """The joint law of z_o, z_q, z_k in each column, and z_q's law given the observed z_k.
+
+    Args:
+        query, key, latent: points ``(..., H, N, head_dim)``.
+        value: V ``(..., H, N, d)``, 0 at padding.
+        scales: σ_q and σ_k, ``(2, H)``.
+        noise: σ² ``(H,)``.
+        real: ``(..., 1, N)``, True where there is a token, or None.
+        count: number of real tokens.
+    """
+
+    query: Tensor
+    key: Tensor
+    latent: Tensor
+    value: Tensor
+    scales: Tensor
+    noise: Tensor
+    real: Tensor | None
+    count: Count
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """ν = E[z_q | z_k], the attention output, ``(..., H, N, d)``."""
+
+    @property
+    @abstractmethod
+    def observed_key(self) -> Tensor:
+        """The observed z_k, ``(..., H, N, d)``."""
+
+    @property
+    @abstractmethod
+    def prior(self) -> Covariance:
+        """Of z_o, whose mean is 0."""
+
+    @property
+    @abstractmethod
+    def query_covariance(self) -> Covariance:
+        """Of z_q given z_o."""
+
+    @property
+    @abstractmethod
+    def key_covariance(self) -> Covariance:
+        """Of z_k given z_o."""
+
+    @property
+    @abstractmethod
+    def predictive(self) -> Covariance:
+        """Of z_q given z_k, around ν."""
+
+    @abstractmethod
+    def query_mean(self, z_o: Tensor) -> Tensor:
+        """A_q z_o = E[z_q | z_o]."""
+
+    @abstractmethod
+    def key_mean(self, z_o: Tensor) -> Tensor:
+        """A_k z_o = E[z_k | z_o]."""
+
+    @abstractmethod
+    def spreads(self, covariance: Covariance) -> Tensor:
+        """tr(Σ⁻¹ A C Aᵀ), Σ of z_q and of z_k given z_o, summed, for the covariance C of z_o: ``(..., H)``."""
+
+    @abstractmethod
+    def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
+        """A law of z_o from a mean ``(..., H, N, d)`` and a scale ``(..., H, N)`` > 0 that a network gives."""
+
+    @abstractmethod
+    def posterior(self) -> Canonical:
+        """The exact p(z_o | z_q = ν, z_k)."""
+
+    @abstractmethod
+    def log_marginal(self) -> Tensor:
+        """log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact posterior of z_o."""
+
+    def regulariser(self, canonical: Canonical) -> Tensor:
+        """R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed form, ``(..., H)``.
+
+        The bound of CGP paper, eq. 28, on log p(z_q = ν, z_k), in nats, summed over columns.
+
+        Args:
+            canonical: q(z_o).
+        """
+        loc, covariance = canonical
+        densities = self.query_covariance.log_density(self.mean - self.query_mean(loc))
+        densities = densities + self.key_covariance.log_density(self.observed_key - self.key_mean(loc))
+        spread = 0.5 * loc.shape[-1] * self.spreads(covariance)
+        return densities - spread - gaussian.kl_divergence(loc, covariance, self.prior)

@@ -1,0 +1,212 @@
+"""Covariances over tokens, shared by the columns of a head's output, and the densities and divergences they give.
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. Padding has no
+correlation with real tokens and counts nothing; values there must equal their mean.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from probattn.functional import linalg
+
+Count = int | Tensor
+"""The number of real tokens: one for all, or ``(..., 1)`` for each example."""
+
+
+class Covariance(ABC):
+    """Σ ``(..., H, N, N)`` in a form that can be factorised once."""
+
+    count: Count
+
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """``(..., H, N)``."""
+
+    @abstractmethod
+    def quadratic(self, x: Tensor) -> Tensor:
+        """tr(xᵀ Σ⁻¹ x) for x ``(..., H, N, d)``, which is tr(Σ⁻¹ x xᵀ): ``(..., H)``."""
+
+    @abstractmethod
+    def log_det(self) -> Tensor:
+        """log |Σ| over real tokens, ``(..., H)``."""
+
+    @abstractmethod
+    def relative_trace(self, other: "Covariance") -> Tensor:
+        """tr(Σ⁻¹ S) − n for the covariance S of the other, over real tokens, ``(..., H)``."""
+
+    @abstractmethod
+    def draw(self, shape: torch.Size) -> Tensor:
+        """Noise of this covariance, ``shape`` being ``(..., H, N, d)``."""
+
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The diagonal of Σ, ``(..., H, N)``."""
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log N(x; 0, Σ) in nats, summed over the d columns, for x ``(..., H, N, d)``: ``(..., H)``."""
+        constant = self.log_det() + self.count * math.log(2 * math.pi)
+        return -0.5 * (self.quadratic(x) + x.shape[-1] * constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Covariance):
+    """Σ = L Lᵀ; the rows of L at padding are those of the identity.
+
+    Args:
+        tril: L ``(..., H, N, N)``.
+        count: number of real tokens.
+    """
+
+    tril: Tensor
+    count: Count
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(..., H, N)``."""
+        return self.tril.shape[:-1]
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """‖L⁻¹ x‖²."""
+        return linalg.solve_lower(self.tril, x).square().sum((-2, -1))
+
+    def log_det(self) -> Tensor:
+        """2 Σ log L_ii."""
+        return linalg.log_det(self.tril)
+
+    def relative_trace(self, other: Covariance) -> Tensor:
+        """‖L⁻¹ L_other‖² − N."""
+        return self.quadratic(other.tril) - self.tril.shape[-1]
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """L ε."""
+        return self.tril @ self.tril.new_empty(shape).normal_()
+
+    def variance(self) -> Tensor:
+        """Row sums of L²."""
+        return self.tril.square().sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagonal(Covariance):
+    """Σ = diag(t²), with t = 1 at padding.
+
+    Args:
+        scale: t ``(..., H, N)``.
+        real: ``(..., 1, N)``, True where there is a token, or None.
+        count: number of real tokens.
+    """
+
+    scale: Tensor
+    real: Tensor | None
+    count: Count
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(..., H, N)``."""
+        return self.scale.shape
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """‖x / t‖²."""
+        return (x / self.scale.unsqueeze(-1)).square().sum((-2, -1))
+
+    def log_det(self) -> Tensor:
+        """2 Σ log t."""
+        return 2 * self.scale.log().sum(-1)
+
+    def relative_trace(self, other: Covariance) -> Tensor:
+        """Σ S_ii / t_i² − n."""
+        return (_over_real(other.variance(), self.real) / self.scale.square()).sum(-1) - self.count
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """t ε, 0 at padding."""
+        return _over_real(self.scale, self.real).unsqueeze(-1) * self.scale.new_empty(shape).normal_()
+
+    def variance(self) -> Tensor:
+        """t²."""
+        return self.scale.square()
+
+    def between(self, x: Tensor) -> Tensor:
+        """xᵀ Σ x for x ``(..., H, N, m)``, 0 at padding: ``(..., H, m, m)``."""
+        scaled = self.scale.unsqueeze(-1) * x
+        return scaled.mT @ scaled
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank(Covariance):
+    """Σ = noise · I + U Uᵀ by Woodbury, linear in the number of tokens; rows of U are 0 at padding.
+
+    Args:
+        factor: U ``(..., H, N, m)``.
+        noise: σ² > 0, broadcast against ``(..., H)``.
+        real: ``(..., 1, N)``, True where there is a token, or None.
+        count: number of real tokens.
+    """
+
+    factor: Tensor
+    noise: Tensor
+    real: Tensor | None
+    count: Count
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(..., H, N)``."""
+        return self.factor.shape[:-1]
+
+    @cached_property
+    def _capacitance(self) -> Tensor:
+        """Cholesky factor of I + UᵀU/σ², ``(..., H, m, m)``."""
+        gram = self.factor.mT @ self.factor / self.noise[..., None, None]
+        return linalg.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """(‖x‖² − ‖R⁻¹ Uᵀ x‖²/σ²)/σ², R Rᵀ = I + UᵀU/σ²."""
+        inner = linalg.solve_lower(self._capacitance, self.factor.mT @ x).square().sum((-2, -1))
+        return (x.square().sum((-2, -1)) - inner / self.noise) / self.noise
+
+    def log_det(self) -> Tensor:
+        """N log σ² + log |I + UᵀU/σ²|."""
+        return self.count * self.noise.log() + linalg.log_det(self._capacitance)
+
+    def relative_trace(self, other: Covariance) -> Tensor:
+        """Σ t_i² (Σ⁻¹)_ii − n for a diagonal S = diag(t²)."""
+        rows = linalg.solve_lower(self._capacitance, self.factor.mT).square().sum(-2)
+        precision = (1 - rows / self.noise.unsqueeze(-1)) / self.noise.unsqueeze(-1)
+        return (_over_real(other.variance(), self.real) * precision).sum(-1) - self.count
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """σ ε₁ + U ε₂, 0 at padding."""
+        inner = self.factor.new_empty((*shape[:-2], self.factor.shape[-1], shape[-1])).normal_()
+        scale = _over_real(self.noise.sqrt().unsqueeze(-1), self.real).unsqueeze(-1)
+        return scale * self.factor.new_empty(shape).normal_() + self.factor @ inner
+
+    def variance(self) -> Tensor:
+        """σ² + row sums of U²."""
+        return self.noise.unsqueeze(-1) + self.factor.square().sum(-1)
+
+    def between(self, x: Tensor) -> Tensor:
+        """xᵀ Σ x for x ``(..., H, N, m)``, 0 at padding: ``(..., H, m, m)``."""
+        inner = self.factor.mT @ x
+        return self.noise[..., None, None] * (x.mT @ x) + inner.mT @ inner
+
+    def explained(self, inner: Tensor) -> Tensor:
+        """tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I + UᵀU/σ²)⁻¹."""
+        solved = torch.cholesky_solve(inner, self._capacitance)
+        return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
+    """KL(N(loc, q) ‖ N(0, p)) in nats, summed over the columns of loc ``(..., H, N, d)``: ``(..., H)``."""
+    if q is p:
+        return 0.5 * p.quadratic(loc)
+    spread = p.relative_trace(q) + p.log_det() - q.log_det()
+    return 0.5 * (p.quadratic(loc) + loc.shape[-1] * spread)
+
+
+def _over_real(x: Tensor, real: Tensor | None) -> Tensor:
+    return x if real is None else x * real

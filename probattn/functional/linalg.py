@@ -1,0 +1,152 @@
+"""The one home of numerics: Cholesky factors with bounded, relative, reported jitter, and triangular solves.
+
+Nothing is ever inverted. What cannot be factorised, or is not finite, is an error that names the layer and the matrix.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+MAX_TRIES = 5
+"""Times that the jitter grows tenfold; the last is 1e-2 of the mean diagonal in float32, 1e-4 in float64."""
+
+_WHERE: ContextVar[str] = ContextVar("where", default="")
+
+
+class NumericalError(ArithmeticError):
+    """A NaN, an Inf, or a matrix that no tolerable jitter makes positive definite; the message names the layer."""
+
+
+class JitterWarning(UserWarning):
+    """A matrix had to be moved to be factorised; the message names the layer, the matrix and the jitter."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Names the layer in the errors and warnings of this module that are raised inside."""
+    token = _WHERE.set(where)
+    try:
+        yield
+    finally:
+        _WHERE.reset(token)
+
+
+def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
+    """L with L Lᵀ = matrix; where that fails, those matrices of the batch alone get a growing share of their diagonal.
+
+    Args:
+        matrix: ``(..., n, n)``, symmetric.
+        name: of the matrix, for errors and warnings.
+        scale: what the share is of, ``(...)``: the mean diagonal by default, or that of the larger matrices whose
+            difference this is, since their rounding is what remains where they cancel.
+
+    Returns:
+        ``(..., n, n)``, lower-triangular.
+
+    Raises:
+        NumericalError: NaN or Inf, or not positive definite with the largest jitter.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    # Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve.
+    failed = (info != 0) | factor.diagonal(dim1=-2, dim2=-1).isinf().any(-1)
+    if not failed.any():
+        return factor
+    return _jittered_cholesky(matrix, name, mean_diagonal(matrix) if scale is None else scale, int(failed.sum()))
+
+
+def check_finite(x: Tensor, name: str) -> Tensor:
+    """x itself.
+
+    Raises:
+        NumericalError: a NaN or Inf in x.
+    """
+    if not x.isfinite().all():
+        raise NumericalError(f"{_subject(name)}: NaN or Inf in {int((~x.isfinite()).sum())} of {x.numel()} entries")
+    return x
+
+
+def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
+    """L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
+
+    Where L lacks leading dimensions of B, these become columns: one solve with many columns is several times faster
+    than many small ones.
+    """
+    missing = b.dim() - tril.dim()
+    if missing <= 0:
+        return torch.linalg.solve_triangular(tril, b, upper=False)
+    lead = b.shape[:missing]
+    columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
+    solved = torch.linalg.solve_triangular(tril, columns, upper=False)
+    return solved.unflatten(-1, (lead.numel(), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
+
+
+def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:
+    """The matrix ``(..., N, N)`` with 0 wherever one of the two tokens is padding.
+
+    Args:
+        matrix: the matrix.
+        real: ``(..., 1, N)``, True where there is a token, or None.
+    """
+    return matrix if real is None else matrix.where(real.unsqueeze(-1) & real.unsqueeze(-2), 0.0)
+
+
+def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) -> Tensor:
+    """The matrix with a value added to its diagonal at real tokens, and ones on it at padding, which was 0.
+
+    Args:
+        matrix: ``(..., H, N, N)``, not changed.
+        value: a number, or one for each head ``(H,)``.
+        real: ``(..., 1, N)``, True where there is a token, or None.
+    """
+    value = torch.as_tensor(value, dtype=matrix.dtype, device=matrix.device).unsqueeze(-1)
+    added = value.expand(matrix.shape[:-1]) if real is None else value.where(real, 1.0).expand(matrix.shape[:-1])
+    return matrix + torch.diag_embed(added)
+
+
+def mean_diagonal(matrix: Tensor) -> Tensor:
+    """tr(M) / n of M ``(..., n, n)``: ``(...)``."""
+    return matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+
+def log_det(tril: Tensor) -> Tensor:
+    """log |L Lᵀ| for L ``(..., n, n)``."""
+    return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: int) -> Tensor:
+    check_finite(matrix, name)
+    tiny = torch.finfo(matrix.dtype).tiny
+    scale = scale.detach().clamp(min=tiny)[..., None, None]
+    first = 1e-8 if matrix.dtype == torch.float64 else 1e-6
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # Imported here: it is slow to load and rarely needed.
+        from linear_operator.utils.cholesky import psd_safe_cholesky
+        from linear_operator.utils.errors import NotPSDError
+        from linear_operator.utils.warnings import NumericalWarning
+
+        try:
+            factor = psd_safe_cholesky(matrix / scale, jitter=first, max_tries=MAX_TRIES)
+        except NotPSDError as error:
+            raise NumericalError(
+                f"{_subject(name)} is not positive definite, even with a jitter of {first * 10 ** (MAX_TRIES - 1):.0e} "
+                "of its mean diagonal: lower the learning rate, or raise the layer's noise"
+            ) from error
+    tries = sum(issubclass(warning.category, NumericalWarning) for warning in caught)
+    jitter = f"{first * 10 ** (tries - 1):.0e}" if tries else "0"
+    warnings.warn(
+        f"{_subject(name)}: {failed} of {matrix.shape[:-2].numel()} matrices needed a jitter of up to {jitter} of "
+        "their mean diagonal",
+        JitterWarning,
+        stacklevel=3,
+    )
+    return factor * scale.sqrt()
+
+
+def _subject(name: str) -> str:
+    where = _WHERE.get()
+    return f"{where}: {name}" if where else name

@@ -1,0 +1,82 @@
+"""Sparse GP attention (Chen & Li, ICLR 2023): f = A u + g, with u whitened, at every token of an example.
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``M`` inducing inputs, ``d`` columns.
+𝒦 is the kernel between tokens, β the inducing inputs, L Lᵀ = 𝒦_ββ, v the tokens' values (0 at padding).
+"""
+
+import torch
+from torch import Tensor
+
+from probattn.functional import linalg
+
+
+def features(k_qb: Tensor, tril: Tensor) -> Tensor:
+    """A = 𝒦_qβ L⁻ᵀ, so that 𝒦_qβ 𝒦_ββ⁻¹ u_β = A u for u_β = L u, and A Aᵀ = 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq.
+
+    Args:
+        k_qb: 𝒦_qβ ``(..., H, N, M)``.
+        tril: L ``(H, M, M)``.
+
+    Returns:
+        ``(..., H, N, M)``.
+    """
+    return linalg.solve_lower(tril, k_qb.mT).mT
+
+
+def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:
+    """C v, the posterior mean of g, with C = 𝒦 − A Aᵀ, without C: ``(..., H, N, d)``."""
+    return k_qq @ value - a @ (a.mT @ value)
+
+
+def conditional_covariance(k_qq: Tensor, a: Tensor) -> Tensor:
+    """C = 𝒦 − A Aᵀ, the covariance of g, ``(..., H, N, N)``."""
+    return k_qq - a @ a.mT
+
+
+def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
+    """The diagonal of C ``(..., H, N)``, kept above rounding: at least 1e-6 (float64: 1e-12) of the kernel's.
+
+    Args:
+        k_diagonal: the kernel of each token with itself, ``(..., H, N)``.
+        a: A ``(..., H, N, M)``.
+    """
+    smallest = 1e-12 if a.dtype == torch.float64 else 1e-6
+    return torch.maximum(k_diagonal - a.square().sum(-1), smallest * k_diagonal)
+
+
+def local_kl(value: Tensor, mean: Tensor) -> Tensor:
+    """KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and the mean C v: ``(...)``."""
+    return 0.5 * (value * mean).sum((-3, -2, -1))
+
+
+def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    """KL(N(𝒦 v, L T² Lᵀ) ‖ N(0, L Lᵀ)), T = diag(t), in nats, summed over heads and columns: ``(...)``.
+
+    Args:
+        value: v ``(..., H, N, d)``.
+        mean: 𝒦 v.
+        spread: t ``(..., H, N)``, 1 at padding.
+    """
+    trace = (spread.square() - 1 - 2 * spread.log()).sum((-2, -1))
+    return local_kl(value, mean) + 0.5 * value.shape[-1] * trace
+
+
+def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
+    """Random vectors of a stream, other ones for each head.
+
+    Args:
+        stream: ``(..., dim)``, with at least one vector.
+        heads: number of heads H.
+        number: M; where the stream has fewer vectors, some come twice, moved a little.
+
+    Returns:
+        ``(H, M, dim)``.
+    """
+    vectors = stream.reshape(-1, stream.shape[-1])
+    rows = torch.cat([_permuted(len(vectors), number) for _ in range(heads)])
+    picked = vectors[rows.to(vectors.device)].unflatten(0, (heads, number))
+    return picked + 1e-2 * vectors.std(correction=0) * torch.randn_like(picked)
+
+
+def _permuted(length: int, number: int) -> Tensor:
+    return torch.cat([torch.randperm(length) for _ in range(-(-number // length))])[:number]

@@ -1,0 +1,171 @@
+"""Sparse correlated Gaussian processes, linear in the number of tokens (CGP paper, section 4, appendices C and D).
+
+The inducing inputs Z_m stand between z_q and z_o, Z_ℓ between z_k and z_o; both lie in the space of the latent inputs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from probattn.functional import linalg
+from probattn.functional.correlated import Canonical, Correlated
+from probattn.functional.gaussian import Covariance, Diagonal, LowRank
+from probattn.functional.kernels import rbf
+
+
+@dataclass(frozen=True, eq=False)
+class SparseCGP(Correlated):
+    """The program of MATH, section 4; every N×N covariance is σ²I plus a product of N×m factors.
+
+    z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55), z_q | z_m its
+    conditional mean + σ noise; z_k = V (34). With L_m L_mᵀ = 𝒦_mm and Φ_q = 𝒦_qm L_m⁻ᵀ, Φ_o = 𝒦_om L_m⁻ᵀ:
+    B_m = L_m (I + σ⁻² Φ_oᵀ Φ_o) L_mᵀ, never formed; T = Φ R⁻ᵀ with R the factor of the bracket. Likewise Ψ for ℓ.
+
+    Args:
+        inducing_query, inducing_key: Z_m ``(H, m, head_dim)`` (or with leading dimensions), Z_ℓ ``(H, ℓ, head_dim)``.
+    """
+
+    inducing_query: Tensor
+    inducing_key: Tensor
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, right to left (33)."""
+        inner = self._bridge @ (self._s_k.mT @ self.value)
+        return self._t_q @ inner / self._sigma2.square()
+
+    @property
+    def observed_key(self) -> Tensor:
+        """V."""
+        return self.value
+
+    @cached_property
+    def prior(self) -> LowRank:
+        """𝒦_oℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓo + σ²I."""
+        return self._low_rank(self._psi_o)
+
+    @cached_property
+    def query_covariance(self) -> LowRank:
+        """𝒦_qm B_m⁻¹ 𝒦_mq + σ²I."""
+        return self._low_rank(self._t_q)
+
+    @cached_property
+    def key_covariance(self) -> LowRank:
+        """𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓk + σ²I, with B_ℓo = 𝒦_ℓℓ + σ⁻² 𝒦_ℓo 𝒦_oℓ."""
+        return self._low_rank(self._d_k)
+
+    @cached_property
+    def predictive(self) -> LowRank:
+        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
+        inner = self._t_o.mT @ self._t_o / self._sigma2 + self._bridge @ self._bridge.mT / self._sigma2.square()
+        root = linalg.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
+        return self._low_rank(self._t_q @ root)
+
+    def query_mean(self, z_o: Tensor) -> Tensor:
+        """σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o."""
+        return self._t_q @ (self._t_o.mT @ z_o) / self._sigma2
+
+    def key_mean(self, z_o: Tensor) -> Tensor:
+        """σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
+        return self._d_k @ (self._d_o.mT @ z_o) / self._sigma2
+
+    def spreads(self, covariance: Covariance) -> Tensor:
+        """A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q: all is m×m."""
+        query = self.query_covariance.explained(covariance.between(self._t_o))
+        key = self.key_covariance.explained(covariance.between(self._d_o))
+        return (query + key) / self.noise.square()
+
+    def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
+        """N(m, diag(t²))."""
+        return Canonical(loc, Diagonal(scale, self.real, self.count))
+
+    def posterior(self) -> Canonical:
+        """Not given, since it has no cheap form: :meth:`log_marginal` is R with it.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("the exact posterior of z_o is not formed for sparse CGPs; use log_marginal()")
+
+    def log_marginal(self) -> Tensor:
+        """log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
+        keys = self._low_rank(self._psi_k).log_density(self.value)
+        return keys + self.predictive.log_density(torch.zeros_like(self.mean))
+
+    @property
+    def _sigma2(self) -> Tensor:
+        return self.noise[:, None, None]
+
+    @cached_property
+    def _t(self) -> tuple[Tensor, Tensor]:
+        """T_q and T_o."""
+        tril = linalg.cholesky(rbf(self.inducing_query, self.inducing_query), "K_mm, of the inducing inputs")
+        phi_q = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.query) * self.scales[0, :, None, None])
+        phi_o = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.latent))
+        root = linalg.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
+        return linalg.solve_lower(root, phi_q).mT, linalg.solve_lower(root, phi_o).mT
+
+    @property
+    def _t_q(self) -> Tensor:
+        return self._t[0]
+
+    @property
+    def _t_o(self) -> Tensor:
+        return self._t[1]
+
+    @cached_property
+    def _psi(self) -> tuple[Tensor, Tensor]:
+        """Ψ_kᵀ and Ψ_oᵀ."""
+        tril = linalg.cholesky(rbf(self.inducing_key, self.inducing_key), "K_ℓℓ, of the inducing inputs")
+        k_lk = self._kernel(self.inducing_key, self.key) * self.scales[1, :, None, None]
+        return linalg.solve_lower(tril, k_lk), linalg.solve_lower(tril, self._kernel(self.inducing_key, self.latent))
+
+    @property
+    def _psi_k(self) -> Tensor:
+        return self._psi[0].mT
+
+    @property
+    def _psi_o(self) -> Tensor:
+        return self._psi[1].mT
+
+    @cached_property
+    def _s_k(self) -> Tensor:
+        return linalg.solve_lower(self._root_l, self._psi[0]).mT
+
+    @cached_property
+    def _bridge(self) -> Tensor:
+        """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
+        return self._t_o.mT @ linalg.solve_lower(self._root_l, self._psi[1]).mT
+
+    @cached_property
+    def _root_l(self) -> Tensor:
+        psi_k = self._psi[0]
+        return linalg.cholesky(_plus_identity(psi_k @ psi_k.mT / self._sigma2), "B_ℓ, whitened")
+
+    @cached_property
+    def _d(self) -> tuple[Tensor, Tensor]:
+        psi_k, psi_o = self._psi
+        root = linalg.cholesky(_plus_identity(psi_o @ psi_o.mT / self._sigma2), "B_ℓo, whitened")
+        return linalg.solve_lower(root, psi_k).mT, linalg.solve_lower(root, psi_o).mT
+
+    @property
+    def _d_k(self) -> Tensor:
+        return self._d[0]
+
+    @property
+    def _d_o(self) -> Tensor:
+        return self._d[1]
+
+    def _kernel(self, inducing: Tensor, points: Tensor) -> Tensor:
+        """``(..., H, m, N)``, 0 at padding."""
+        matrix = rbf(inducing, points)
+        return matrix if self.real is None else matrix.where(self.real.unsqueeze(-2), 0.0)
+
+    def _low_rank(self, factor: Tensor) -> LowRank:
+        return LowRank(factor, self.noise, self.real, self.count)
+
+
+def _plus_identity(matrix: Tensor) -> Tensor:
+    return matrix + torch.eye(matrix.shape[-1]).to(matrix)

@@ -1,0 +1,210 @@
+"""Densities, divergences, traces and draws of covariances over tokens against torch's multivariate normal."""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+from torch.distributions import kl_divergence as torch_kl
+from torch.testing import assert_close
+
+from probattn.functional import gaussian
+from probattn.functional.gaussian import Dense, Diagonal, LowRank
+
+F64 = torch.float64
+B, H, N, D, M = 2, 3, 4, 2, 2
+MASK = torch.tensor([[True] * 4, [True, False, True, False]])
+KINDS = pytest.mark.parametrize("kind", [Dense, Diagonal, LowRank])
+MASKED = pytest.mark.parametrize("masked", [False, True])
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def padding(masked):
+    """The mask as the classes take it, and the number of real tokens."""
+    return (MASK.unsqueeze(-2), MASK.sum(-1, keepdim=True)) if masked else (None, N)
+
+
+def build(kind, masked, seed=0):
+    """The covariance as the library holds it, and the whole matrices ``(B, H, N, N)`` written densely."""
+    real, count = padding(masked)
+    keep = torch.ones(B, N, dtype=torch.bool) if real is None else MASK
+    pairs = (keep[:, :, None] & keep[:, None, :])[:, None]
+    if kind is Dense:
+        root = randn(B, H, N, N, seed=seed)
+        dense = (root @ root.mT + torch.eye(N, dtype=F64)) * pairs
+        dense = dense + torch.diag_embed((~keep).to(F64))[:, None]
+        return Dense(torch.linalg.cholesky(dense), count), dense
+    if kind is Diagonal:
+        scale = randn(B, H, N, seed=seed).abs() + 0.3
+        scale = scale.where(keep[:, None], 1.0)
+        return Diagonal(scale, real, count), torch.diag_embed(scale.square())
+    factor = randn(B, H, N, M, seed=seed) * keep[:, None, :, None]
+    noise = torch.tensor([0.3, 0.7, 1.4], dtype=F64)
+    dense = factor @ factor.mT + noise[:, None, None] * torch.eye(N, dtype=F64)
+    return LowRank(factor, noise, real, count), dense
+
+
+def real_block(matrix, b, masked):
+    """Rows and columns of the real tokens of example b."""
+    keep = MASK[b] if masked else torch.ones(N, dtype=torch.bool)
+    return matrix[keep][:, keep]
+
+
+def real_rows(x, b, masked):
+    return x[MASK[b]] if masked else x
+
+
+def columns(masked, seed=5, per=D):
+    """Values at tokens, 0 at padding."""
+    x = randn(B, H, N, per, seed=seed)
+    return x * MASK[:, None, :, None] if masked else x
+
+
+@KINDS
+@MASKED
+def test_log_density_is_torchs_over_real_tokens(kind, masked):
+    covariance, dense = build(kind, masked)
+    x = columns(masked)
+    expected = torch.zeros(B, H, dtype=F64)
+    for b in range(B):
+        for h in range(H):
+            block = real_block(dense[b, h], b, masked)
+            normal = MultivariateNormal(torch.zeros(len(block), dtype=F64), block)
+            for d in range(D):
+                expected[b, h] += normal.log_prob(real_rows(x[b, h, :, d], b, masked))
+    assert_close(covariance.log_density(x), expected)
+    assert covariance.shape == (B, H, N)
+
+
+@KINDS
+@MASKED
+def test_quadratic_and_log_det(kind, masked):
+    covariance, dense = build(kind, masked)
+    x = columns(masked)
+    for b in range(B):
+        for h in range(H):
+            block, rows = real_block(dense[b, h], b, masked), real_rows(x[b, h], b, masked)
+            assert_close(covariance.quadratic(x)[b, h], torch.trace(rows.T @ torch.linalg.solve(block, rows)))
+            assert_close(covariance.log_det()[b, h], torch.logdet(block))
+
+
+PAIRS = [(Dense, Dense), (Diagonal, Diagonal), (Diagonal, Dense), (Diagonal, LowRank), (LowRank, Diagonal)]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+@MASKED
+def test_kl_and_relative_trace_are_torchs_over_real_tokens(first, second, masked):
+    """KL(N(m, second) ‖ N(0, first)); the prior's form decides which posteriors it can be compared with."""
+    p, p_dense = build(first, masked)
+    q, q_dense = build(second, masked, seed=7)
+    loc = columns(masked, seed=9)
+    kl, trace = torch.zeros(2, B, H, dtype=F64)
+    for b in range(B):
+        for h in range(H):
+            p_block, q_block = real_block(p_dense[b, h], b, masked), real_block(q_dense[b, h], b, masked)
+            zero = torch.zeros(len(p_block), dtype=F64)
+            trace[b, h] = torch.trace(torch.linalg.solve(p_block, q_block)) - len(p_block)
+            for d in range(D):
+                posterior = MultivariateNormal(real_rows(loc[b, h, :, d], b, masked), q_block)
+                kl[b, h] += torch_kl(posterior, MultivariateNormal(zero, p_block))
+    assert_close(p.relative_trace(q), trace)
+    assert_close(gaussian.kl_divergence(loc, q, p), kl)
+
+
+@KINDS
+@MASKED
+def test_kl_of_one_covariance_with_itself_is_the_quadratic_form(kind, masked):
+    covariance, dense = build(kind, masked)
+    loc = columns(masked)
+    assert_close(gaussian.kl_divergence(loc, covariance, covariance), 0.5 * covariance.quadratic(loc))
+    if kind is not LowRank:
+        twin, _ = build(kind, masked)
+        assert_close(gaussian.kl_divergence(loc, twin, covariance), 0.5 * covariance.quadratic(loc))
+
+
+@KINDS
+@MASKED
+def test_padding_counts_as_the_sentence_alone(kind, masked):
+    """The same numbers as those of a covariance built from the real tokens only."""
+    covariance, dense = build(kind, True)
+    x = columns(True)
+    keep = MASK[1]
+    if kind is Dense:
+        alone = Dense(torch.linalg.cholesky(dense[1:, :, keep][..., keep]), 2)
+    elif kind is Diagonal:
+        alone = Diagonal(covariance.scale[1:, :, keep], None, 2)
+    else:
+        alone = LowRank(covariance.factor[1:, :, keep], covariance.noise, None, 2)
+    assert_close(covariance.log_density(x)[1], alone.log_density(x[1:, :, keep])[0])
+    assert_close(covariance.log_det()[1], alone.log_det()[0])
+
+
+@KINDS
+@MASKED
+def test_moments_of_the_draws(kind, masked):
+    covariance, dense = build(kind, masked)
+    torch.manual_seed(0)
+    number = 20_000
+    noise = covariance.draw(torch.Size((number, B, H, N, D)))
+    for b in range(B):
+        keep = MASK[b] if masked else torch.ones(N, dtype=torch.bool)
+        for h in range(H):
+            block = real_block(dense[b, h], b, masked)
+            joint = noise[:, b, h][:, keep].flatten(1)
+            expected = torch.kron(block, torch.eye(D, dtype=F64))
+            variance = expected.diagonal()
+            assert (joint.mean(0).abs() < 5 * (variance / number).sqrt()).all()
+            error = torch.outer(variance, variance).sqrt() * (2 / number) ** 0.5
+            assert ((joint.T.cov() - expected).abs() < 5 * error).all()
+    if masked and kind is not Dense:
+        assert (noise[:, 1, :, ~MASK[1]] == 0).all()
+
+
+@KINDS
+def test_variance_is_the_diagonal(kind):
+    covariance, dense = build(kind, False)
+    assert_close(covariance.variance(), dense.diagonal(dim1=-2, dim2=-1))
+
+
+@pytest.mark.parametrize("kind", [Diagonal, LowRank])
+@MASKED
+def test_between_is_the_quadratic_form_of_two_sides(kind, masked):
+    covariance, dense = build(kind, masked)
+    x = columns(masked, per=3)
+    assert_close(covariance.between(x), x.mT @ dense @ x)
+
+
+@MASKED
+def test_explained_is_the_trace_written_out(masked):
+    covariance, dense = build(LowRank, masked)
+    root = randn(B, H, M, M, seed=11)
+    inner = root @ root.mT
+    spread = covariance.factor @ inner @ covariance.factor.mT
+    expected = torch.linalg.solve(dense, spread).diagonal(dim1=-2, dim2=-1).sum(-1)
+    assert_close(covariance.explained(inner), expected)
+
+
+@KINDS
+def test_leading_draws_broadcast(kind):
+    covariance, _ = build(kind, True)
+    x = randn(5, B, H, N, D) * MASK[:, None, :, None]
+    together = covariance.log_density(x)
+    assert together.shape == (5, B, H)
+    for s in range(5):
+        assert_close(together[s], covariance.log_density(x[s]))
+
+
+def test_gradcheck():
+    lower = randn(1, 3, 3).tril() + 2 * torch.eye(3, dtype=F64)
+    inputs = (randn(1, 3, 2, seed=1), lower, randn(1, 3, seed=2).abs() + 0.5, randn(1, 3, 2, seed=3), randn(1).exp())
+    inputs = tuple(x.detach().requires_grad_() for x in inputs)
+
+    def function(loc, tril, scale, factor, noise):
+        dense, diagonal = Dense(tril.tril(), 3), Diagonal(scale, None, 3)
+        low = LowRank(factor, noise, None, 3)
+        terms = [each.log_density(loc) for each in (dense, diagonal, low)]
+        terms += [gaussian.kl_divergence(loc, q, p) for q, p in ((diagonal, low), (low, diagonal), (dense, diagonal))]
+        return torch.stack(terms)
+
+    assert torch.autograd.gradcheck(function, inputs)

@@ -1,0 +1,535 @@
+"""The CGP layer as a program: loops over examples, heads and columns in float64, its objective, masks and draws."""
+
+import copy
+import math
+
+import pyro.poutine as poutine
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro.nn import PyroModule
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn import CGPAttention, draws, guides, local_sites
+from probattn.functional.linalg import NumericalError
+from probattn.handlers import alpha
+from probattn.inference import predict
+from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.models import Classifier
+
+DIM, HEADS, TOKENS = 6, 2, 5
+GUIDES = ["posterior", "prior", "learned"]
+MASK = torch.tensor([[True] * 5, [True, False, True, True, False], [False, True, False, False, False]])
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def make(dim=DIM, heads=HEADS, *, seed=0, moved=0.2, **options):
+    """A layer whose parameters are all away from where they start."""
+    torch.manual_seed(seed)
+    layer = CGPAttention(dim, heads, **{"noise": 0.6, "output": "mean", "alpha": 1.0, "bias": True, **options}).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter += moved * torch.randn_like(parameter)
+    return layer
+
+
+def kappa(a, b):
+    """κ_o entry by entry."""
+    return torch.stack([torch.stack([torch.exp(-0.5 * ((x - y) ** 2).sum()) for y in b]) for x in a])
+
+
+def symmetric(matrix):
+    return (matrix + matrix.mT) / 2
+
+
+class Head:
+    """One head of one example without padding, x ``(n, dim)``: the joint of (z_o, z_q, z_k), conditioned by `solve`."""
+
+    def __init__(self, layer, x, h):
+        part = slice(h * layer.head_dim, (h + 1) * layer.head_dim)
+        projected = F.linear(x, layer.query_key_value.weight, layer.query_key_value.bias).chunk(3, dim=-1)
+        query, key, value = (t[:, part] for t in projected)
+        latent = F.linear(x, layer.latent.weight, layer.latent.bias)[:, part]
+        (sq, sk), s2, eye = layer.log_scales[:, h].exp(), layer.log_noise[h].exp() ** 2, identity(len(x))
+        n, self.value = len(x), value
+        self.o, self.q, self.k = slice(0, n), slice(n, 2 * n), slice(2 * n, 3 * n)
+        k_qo, k_ko = sq * kappa(query, latent), sk * kappa(key, latent)
+        p = kappa(latent, latent) + (s2 * eye if layer.noisy_canonical else 0)
+        k_q, k_k = sq**2 * kappa(query, query), sk**2 * kappa(key, key) + s2 * eye
+        k_q = k_q + (s2 * eye if layer.noisy_output else 0)
+        cross = k_qo @ torch.linalg.solve(p, k_ko.T)
+        self.joint = torch.cat(
+            [torch.cat(row, 1) for row in ((p, k_qo.T, k_ko.T), (k_qo, k_q, cross), (k_ko, cross.T, k_k))]
+        )
+        self.z_k = k_k @ value
+        self.nu, self.predictive = self.given([self.q], [self.k], self.z_k)
+        self.seen = torch.cat([self.nu, self.z_k])
+        self.prior = torch.zeros_like(value), p
+        if layer.canonical is not None:  # the learned guide is what the program says at its site, R is not
+            q = run(copied(layer, regulariser="draws"), x.unsqueeze(0))["z_o"]["infer"]["posterior"]
+            self.learned = q.mean[0, h], covariance(q.covariance)[0, h]
+
+    def pick(self, a, b):
+        return torch.cat([torch.cat([self.joint[i, j] for j in b], dim=1) for i in a])
+
+    def given(self, of, on, value):
+        """Mean and covariance of some blocks given the values of others."""
+        gain = torch.linalg.solve(self.pick(on, on), self.pick(on, of)).T
+        return gain @ value, self.pick(of, of) - gain @ self.pick(on, of)
+
+    @property
+    def posterior(self):
+        mean, covariance = self.given([self.o], [self.q, self.k], self.seen)
+        return mean, symmetric(covariance)
+
+    def log_marginal(self):
+        zero = torch.zeros(len(self.seen), dtype=torch.float64)
+        return MultivariateNormal(zero, self.pick([self.q, self.k], [self.q, self.k])).log_prob(self.seen.T).sum()
+
+    def bound(self, guide):
+        """R with that guide of z_o: log p(ν, z_k) − KL(q(z_o) ‖ p(z_o | ν, z_k))."""
+        normals = [
+            MultivariateNormal(mean.T, covariance.expand(mean.shape[1], -1, -1))
+            for mean, covariance in (getattr(self, guide), self.posterior)
+        ]
+        return self.log_marginal() - kl_divergence(*normals).sum()
+
+
+def identity(n):
+    return torch.eye(n, dtype=torch.float64)
+
+
+def loops(layer, x, mask=None):
+    """For each example: its real tokens and its heads."""
+    with torch.no_grad():
+        for b in range(len(x)):
+            rows = torch.arange(x.shape[1]) if mask is None else mask[b].nonzero().flatten()
+            yield b, rows, [Head(layer, x[b, rows], h) for h in range(layer.heads)]
+
+
+def run(layer, x, mask=None):
+    """The layer's sites by their own names, with log densities; ``_RETURN`` is its output."""
+    trace = poutine.trace(layer).get_trace(x, mask)
+    trace.compute_log_prob()
+    return {name.rpartition(".")[2]: node for name, node in trace.nodes.items()}
+
+
+def copied(layer, **attributes):
+    layer = copy.deepcopy(layer)
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+    return layer
+
+
+def r_of(layer, x, mask=None):
+    return run(layer, x, mask)["regulariser"]["log_prob"]
+
+
+def covariance(given):
+    return given.tril @ given.tril.mT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"heads": 1}, {"heads": 3}, {"noisy_canonical": False}, {"noisy_output": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
+def test_layer_is_loops_over_examples_and_heads(options, mask):
+    x = randn(3, TOKENS, DIM)
+    output, drawn = make(alpha=0, **options)(x, mask), make(alpha=0, **options, output="draw")
+    nodes = run(drawn, x, mask)
+    law, value = nodes["f"]["fn"], nodes["f"]["value"]
+    for b, rows, heads in loops(drawn, x, mask):
+        joined = torch.cat([head.nu for head in heads], dim=-1)
+        assert_close(output[b, rows], drawn.out(joined))
+        joined = torch.cat([value[b, h, rows] for h in range(drawn.heads)], dim=-1)
+        assert_close(nodes["_RETURN"]["value"][b, rows], drawn.out(joined))
+        for h, head in enumerate(heads):
+            assert_close(law.mean[b, h, rows], head.nu)
+            assert_close(covariance(law.covariance)[b, h][rows[:, None], rows], head.predictive)
+            assert_close(law.variance[b, h, rows], head.predictive.diagonal().unsqueeze(-1).expand_as(head.nu))
+
+
+@pytest.mark.parametrize("per", ["scalar", "column", "example"])
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
+def test_closed_regulariser_is_the_bound_in_loops(guide, per, mask):
+    layer, x = make(guide=guide, per=per, alpha=0.7), randn(3, TOKENS, DIM)
+    r = r_of(layer, x, mask)
+    assert r.shape == (3,)
+    for b, rows, heads in loops(layer, x, mask):
+        count = {"scalar": DIM * len(rows), "column": DIM, "example": 1}[per]
+        assert_close(r[b], 0.7 * sum(head.bound(guide) for head in heads) / count)
+
+
+@pytest.mark.parametrize("options", [{"noisy_canonical": False}, {"noisy_output": False}], ids=str)
+@pytest.mark.parametrize("guide", GUIDES)
+def test_regulariser_of_the_papers_forms(guide, options):
+    layer, x = make(guide=guide, per="example", **options), randn(2, TOKENS, DIM)
+    r = r_of(layer, x)
+    for b, _, heads in loops(layer, x):
+        assert_close(r[b], sum(head.bound(guide) for head in heads))
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
+def test_sites_of_the_drawn_regulariser(guide, mask):
+    """z_o has its prior and carries its guide; z_q = ν and z_k are observed, each with its density given z_o."""
+    layer, x = make(guide=guide, regulariser="draws", alpha=0.7), randn(3, TOKENS, DIM)
+    nodes = run(layer, x, mask)
+    z_o, posterior = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"]
+    for b, rows, heads in loops(layer, x, mask):
+        expected, scale = {"z_o": 0, "z_q": 0, "z_k": 0}, 0.7 / (DIM * len(rows))
+        for h, head in enumerate(heads):
+            drawn, pairs = z_o[b, h, rows], (rows[:, None], rows)
+            mean, spread = getattr(head, guide)
+            assert_close(posterior.mean[b, h, rows], mean)
+            assert_close(covariance(posterior.covariance)[b, h][pairs], spread)
+            expected["z_o"] += MultivariateNormal(torch.zeros_like(drawn.T), head.prior[1]).log_prob(drawn.T).sum()
+            expected["z_o"] -= MultivariateNormal(mean.T, spread).log_prob(drawn.T).sum()
+            for name, of, seen in (("z_q", head.q, head.nu), ("z_k", head.k, head.z_k)):
+                mean, spread = head.given([of], [head.o], drawn)
+                assert_close(nodes[name]["value"][b, h, rows], seen)
+                expected[name] += MultivariateNormal(mean.T, symmetric(spread)).log_prob(seen.T).sum()
+        for name in ("z_q", "z_k"):
+            assert_close(nodes[name]["log_prob"][b], scale * expected[name])
+        log_q = scale * posterior.log_prob(z_o)[b]  # padding, drawn as plain noise, counts alike in both
+        assert_close(nodes["z_o"]["log_prob"][b] - log_q, scale * expected["z_o"])
+
+
+def kinds(layer, x):
+    nodes = run(layer, x)
+    return {name: "observed" if n["is_observed"] else "latent" for name, n in nodes.items() if n["type"] == "sample"}
+
+
+def test_names_and_kinds_of_sites():
+    x = randn(2, TOKENS, DIM)
+    drawn = {"z_o": "latent", "z_q": "observed", "z_k": "observed"}
+    assert kinds(make(), x) == {"regulariser": "observed"}
+    assert kinds(make(output="draw"), x) == {"regulariser": "observed", "f": "latent"}
+    assert kinds(make(regulariser="draws"), x) == drawn
+    assert kinds(make(regulariser="draws", output="draw"), x) == drawn | {"f": "latent"}
+    assert kinds(make(alpha=0, output="draw"), x) == {"f": "latent"}
+    assert kinds(make(alpha=0), x) == {}
+    network = PyroModule[torch.nn.Sequential](torch.nn.Identity(), make(regulariser="draws", output="draw"))
+    nodes = poutine.trace(network).get_trace(x).nodes
+    ours = {name: node for name, node in nodes.items() if node["type"] == "sample"}
+    assert list(ours) == ["1.z_o", "1.z_q", "1.z_k", "1.f"]
+    for name, node in ours.items():
+        assert node["infer"]["local"]
+        assert node["fn"].batch_shape == (2,)
+        assert bool(node["infer"].get("regulariser")) == (name != "1.f")
+        assert bool(node["infer"].get("is_auxiliary")) == node["is_observed"]
+    assert make().sites() == {}
+
+
+def test_the_regulariser_is_left_out_where_nobody_listens():
+    layer, x = make(output="draw"), randn(2, TOKENS, DIM)
+    with poutine.mask(mask=False):
+        nodes = poutine.trace(layer).get_trace(x).nodes
+    assert [name for name, node in nodes.items() if node["type"] == "sample"] == ["f"]
+
+
+class Program(PyroModule):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, mask=None):
+        with local_sites(batch=len(x), num_data=len(x)):
+            return self.layer(x, mask)
+
+
+def loss_of(elbo, layer, *inputs):
+    model = Program(layer)
+    return elbo().differentiable_loss(model, guides.for_model(model), *inputs)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("output", ["mean", "draw"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_both_elbos_are_alpha_r_in_closed_form(guide, output, elbo):
+    """A draw of the output costs nothing: it is drawn from its own predictive."""
+    layer, x = make(guide=guide, output=output, per="example"), randn(3, TOKENS, DIM)
+    expected = sum(head.bound(guide) for _, _, heads in loops(layer, x, MASK) for head in heads)
+    assert_close(loss_of(elbo, layer, x, MASK), -expected)
+    with alpha(0.3):
+        assert_close(loss_of(elbo, layer, x, MASK), -0.3 * expected)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("guide", ["prior", "learned"])
+def test_both_elbos_are_alpha_r_in_expectation_by_draws(guide, elbo):
+    layer, copies = make(guide=guide, regulariser="draws", per="example", moved=0.1), 500
+    x, mask = randn(1, TOKENS, DIM).expand(copies, -1, -1), MASK[1:2].expand(copies, -1)
+    ((_, _, heads),) = loops(layer, x[:1], mask[:1])
+    expected = sum(head.bound(guide) for head in heads)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        estimates = -torch.stack([loss_of(elbo, layer, x, mask) for _ in range(20)]) / copies
+    error = estimates.std() / 20**0.5
+    assert error < 0.02 * expected.abs()
+    assert (estimates.mean() - expected).abs() < 4 * error
+    with alpha(0.3):
+        scaled = -loss_of(elbo, layer, x, mask) / copies
+    assert (scaled - 0.3 * expected).abs() < 0.3 * 5 * estimates.std()
+
+
+def test_every_draw_from_the_posterior_gives_the_log_marginal():
+    layer, x = make(regulariser="draws", per="example"), randn(3, TOKENS, DIM)
+    expected = sum(head.log_marginal() for _, _, heads in loops(layer, x, MASK) for head in heads)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        assert_close(loss_of(Trace_ELBO, layer, x, MASK), -expected)
+
+
+@pytest.mark.parametrize("regulariser", ["closed", "draws"])
+def test_alpha_of_layer_and_handler_multiply(regulariser):
+    x = randn(3, TOKENS, DIM)
+
+    def log_probs(weight, handled):
+        torch.manual_seed(1)
+        layer = make(alpha=weight, regulariser=regulariser, guide="learned", output="draw")
+        with alpha(handled):
+            nodes = run(layer, x, MASK)
+        return {name: node["log_prob"] for name, node in nodes.items() if node["type"] == "sample"}
+
+    once, twice = log_probs(1.0, 1.0), log_probs(0.5, 0.3)
+    assert len(once) == (2 if regulariser == "closed" else 4)
+    for name, log_prob in once.items():
+        assert_close(twice[name], log_prob if name == "f" else 0.15 * log_prob)
+    off = log_probs(0.5, 0.0)
+    assert all((off[name] == 0).all() for name in off if name != "f")
+
+
+def test_learned_guide_starts_at_the_prior():
+    x = randn(3, TOKENS, DIM)
+    start = CGPAttention(DIM, HEADS, guide="learned", regulariser="draws", output="mean").double()
+    site = run(start, x, MASK)["z_o"]
+    assert_close(site["infer"]["posterior"].mean, torch.zeros_like(site["value"]))
+    drawn, prior = covariance(site["infer"]["posterior"].covariance), covariance(site["fn"].covariance)
+    assert_close(drawn, prior, rtol=1e-4, atol=1e-4)
+    layers = [CGPAttention(DIM, HEADS, guide=guide, output="mean").double() for guide in ("prior", "learned")]
+    layers[1].load_state_dict(layers[0].state_dict(), strict=False)
+    assert_close(r_of(layers[1], x, MASK), r_of(layers[0], x, MASK), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("garbage", [1e6, math.nan, math.inf])
+@pytest.mark.parametrize("regulariser", ["closed", "draws"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_padding_changes_nothing(guide, regulariser, garbage):
+    layer, x = make(guide=guide, regulariser=regulariser, output="draw"), randn(3, TOKENS, DIM)
+    other = x.where(MASK.unsqueeze(-1), garbage)
+
+    def outcome(x):
+        torch.manual_seed(0)
+        layer.zero_grad()
+        x = x.clone().requires_grad_()
+        nodes = run(layer, x, MASK)
+        output, law = nodes["_RETURN"]["value"], nodes["f"]["fn"]
+        torch.manual_seed(0)
+        loss = loss_of(Trace_ELBO, layer, x, MASK)
+        (loss + output[MASK].square().sum()).backward()
+        grads = [p.grad for p in layer.parameters() if p.requires_grad]
+        assert (x.grad[~MASK] == 0).all()
+        return output[MASK], law.mean.mT[MASK[:, None, None].expand_as(law.mean.mT)], loss.detach(), *grads, x.grad
+
+    assert_close(outcome(other), outcome(x))
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_a_padded_sentence_is_the_sentence_alone(guide):
+    layer, x = make(guide=guide, output="draw", alpha=0.7), randn(3, TOKENS, DIM)
+    padded = run(layer, x, MASK)
+    for b in range(3):
+        alone = run(layer, x[b : b + 1, MASK[b]])
+        law, other = padded["f"]["fn"], alone["f"]["fn"]
+        rows = MASK[b].nonzero().flatten()
+        assert_close(law.mean[b, :, rows], other.mean[0])
+        assert_close(covariance(law.covariance)[b][:, rows[:, None], rows], covariance(other.covariance)[0])
+        assert_close(padded["regulariser"]["log_prob"][b], alone["regulariser"]["log_prob"][0])
+    mean = make(guide=guide, alpha=0)
+    for b in range(3):
+        assert_close(mean(x, MASK)[b, MASK[b]], mean(x[b : b + 1, MASK[b]])[0])
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_permuting_tokens_permutes_the_output(guide):
+    layer, x, order = make(guide=guide), randn(3, TOKENS, DIM), [3, 0, 4, 2, 1]
+    assert_close(layer(x[:, order]), layer(x)[:, order])
+    assert_close(r_of(layer, x[:, order], MASK[:, order]), r_of(layer, x, MASK))
+    drawn = make(guide=guide, output="draw")
+    straight, permuted = (run(drawn, at)["f"]["fn"].covariance for at in (x, x[:, order]))
+    assert_close(covariance(permuted), covariance(straight)[..., order, :][..., order])
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_leading_draws_pass_through(guide):
+    layer, x = make(guide=guide, output="draw"), randn(4, 2, 3, TOKENS, DIM)
+    nodes = run(layer, x, MASK)
+    assert nodes["_RETURN"]["value"].shape == x.shape
+    for s in range(4):
+        for p in range(2):
+            one = run(layer, x[s, p], MASK)
+            assert_close(nodes["f"]["fn"].mean[s, p], one["f"]["fn"].mean)
+            assert_close(nodes["regulariser"]["log_prob"][s, p], one["regulariser"]["log_prob"])
+    drawn = make(guide="learned", regulariser="draws")
+    assert run(drawn, x, MASK)["z_q"]["log_prob"].shape == (4, 2, 3)
+
+
+def test_non_contiguous_one_head_batch_of_one_and_one_token():
+    layer = make(heads=1)
+    x = randn(DIM, TOKENS, 1).permute(2, 1, 0)
+    assert not x.is_contiguous()
+    for at in (x, x[:, :1]):
+        ((_, _, heads),) = loops(layer, at)
+        assert_close(layer(at)[0], layer.out(heads[0].nu))
+        assert_close(r_of(layer, at)[0], heads[0].log_marginal() / at.numel())
+
+
+@pytest.mark.parametrize("regulariser", ["closed", "draws"])
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_parameter_gets_a_gradient_from_the_regulariser_alone(guide, regulariser):
+    layer = make(guide=guide, regulariser=regulariser, learn_noise=True)
+    loss_of(Trace_ELBO, layer, randn(3, TOKENS, DIM), MASK).backward()
+    for name, parameter in layer.named_parameters():
+        if name.startswith("out."):
+            assert parameter.grad is None
+        else:
+            assert (parameter.grad.abs() > 1e-8).all(), name
+
+
+@pytest.mark.parametrize("output", ["mean", "draw"])
+def test_every_parameter_of_the_program_gets_a_gradient_from_the_output(output):
+    layer = make(output=output, learn_noise=True)
+    layer(randn(3, TOKENS, DIM), MASK).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert (parameter.grad.abs() > 1e-8).all(), name
+
+
+def test_noise_is_sigma_and_is_learned_on_request():
+    layer = CGPAttention(DIM, HEADS, noise=0.3)
+    assert_close(layer.law(*[torch.zeros(1, HEADS, 2, 3)] * 4, None).noise, torch.full((HEADS,), 0.09))
+    assert not layer.log_noise.requires_grad
+    assert CGPAttention(DIM, HEADS, learn_noise=True).log_noise.requires_grad
+    assert (layer.log_scales == 0).all()
+
+
+def test_attention_matrix_maps_values_to_the_mean():
+    layer, x = make(alpha=0), randn(3, TOKENS, DIM)
+    matrix = layer.attention_matrix(x, MASK)
+    value = layer.query_key_value(x)[..., 2 * DIM :].unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    assert_close(layer.out((matrix @ value).transpose(1, 2).flatten(-2))[MASK], layer(x, MASK)[MASK])
+    pairs = (MASK[:, None, :, None] & MASK[:, None, None, :]).expand_as(matrix)
+    assert (matrix[~pairs] == 0).all()
+    assert (matrix[pairs] != 0).all()
+
+
+def test_draws_have_the_predictive_moments():
+    """Mean ν and covariance V[z_q | z_k] + σ²I, within 5 standard errors; heads and columns are independent."""
+    layer, x, number = make(output="draw", alpha=0), randn(1, 3, DIM), 20_000
+    torch.manual_seed(0)
+    with torch.no_grad(), draws(number):
+        nodes = run(layer, x)
+    f = nodes["f"]["value"]
+    assert f.shape == (number, 1, HEADS, 3, layer.head_dim)
+    assert_close(nodes["_RETURN"]["value"], layer.out(f.transpose(-3, -2).flatten(-2)))
+    ((_, _, heads),) = loops(layer, x)
+    loc = torch.cat([head.nu.flatten() for head in heads])
+    columns = identity(layer.head_dim)
+    expected = torch.block_diag(*(torch.kron(head.predictive, columns) for head in heads))
+    centred, variance = f.flatten(1) - loc, expected.diagonal()
+    assert (centred.mean(0).abs() < 5 * (variance / number).sqrt()).all()
+    error = ((variance[:, None] * variance + expected**2) / number).sqrt()
+    assert ((centred.T @ centred / number - expected).abs() < 5 * error).all()
+
+
+class Network(PyroModule):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, torch.nn.Linear(layer.dim, 3).double()
+
+    def forward(self, x, mask=None):
+        return self.head(self.layer(x, mask)[..., 0, :])
+
+
+@pytest.mark.parametrize("regulariser", ["closed", "draws"])
+def test_predict_is_deterministic_with_the_mean_and_spread_with_draws(regulariser):
+    x = randn(3, TOKENS, DIM)
+    for output in ("mean", "draw"):
+        model = Classifier(Network(make(output=output, regulariser=regulariser)), num_data=3)
+        with torch.no_grad():
+            logits = model.network.head(make(alpha=0)(x)[:, 0])
+        first, second = (predict(model, guides.for_model(model), x, num_draws=4) for _ in range(2))
+        if output == "mean":
+            assert_close(first.probs, logits.softmax(-1))
+            assert_close(second.probs, first.probs)
+            assert (first.mutual_information < 1e-9).all()
+        else:
+            assert (first.mutual_information > 1e-4).all()
+            assert ((second.probs - first.probs).abs() > 1e-6).all()
+
+
+def test_float32_at_the_papers_noise():
+    """σ = 0.1, 64 tokens, two of them equal: no jitter (`JitterWarning` is an error here), near float64."""
+    torch.manual_seed(0)
+    layer = CGPAttention(32, 4, output="mean")
+    x = F.layer_norm(torch.randn(2, 64, 32), (32,))
+    x[:, 1] = x[:, 0]
+    output, r = layer(x), r_of(layer, x)
+    layer.double()
+    assert output.dtype == torch.float32
+    assert_close(output.double(), layer(x.double()), atol=1e-3, rtol=1e-3)
+    assert_close(r.double(), r_of(layer, x.double()), atol=1e-3, rtol=1e-3)
+
+
+def test_nan_names_the_layer():
+    network = PyroModule[torch.nn.Sequential](torch.nn.Identity(), make())
+    x = randn(2, TOKENS, DIM)
+    x[1, 3, 2] = math.nan
+    with pytest.raises(NumericalError, match="CGPAttention '1'"):
+        network(x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"guide": "map"}, "guide must be one of posterior, prior, learned, got 'map'"),
+        ({"regulariser": "exact"}, "regulariser must be one of closed, draws, got 'exact'"),
+        ({"output": "sample"}, "output must be one of mean, draw, got 'sample'"),
+        ({"per": "token"}, "per must be one of scalar, column, example, got 'token'"),
+        ({"noise": 0.0}, "noise > 0"),
+        ({"noise": -0.1}, "noise > 0"),
+        ({"alpha": -1.0}, "alpha ≥ 0"),
+        ({"heads": 4}, "multiple of heads"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize("method", ["forward", "attention_matrix"])
+@pytest.mark.parametrize(
+    ("x", "mask", "message"),
+    [
+        (randn(2, 5, DIM + 1), None, "project x first"),
+        (randn(5, DIM), None, "batch, tokens, 6"),
+        (randn(2, 5, DIM), torch.ones(2, 4).bool(), "boolean mask"),
+        (randn(2, 5, DIM), torch.ones(2, 5), "boolean mask"),
+        (randn(2, 5, DIM), torch.tensor([[True] * 5, [False] * 5]), r"rows \[1\]"),
+    ],
+)
+def test_bad_input_is_named(method, x, mask, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(make(), method)(x, mask)
+
+
+def test_signature_tells_guides_and_outputs_apart():
+    assert make().signature() != make(guide="learned").signature()
+    assert make().signature() != make(output="draw").signature()

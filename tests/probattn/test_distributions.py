@@ -1,0 +1,169 @@
+"""What layers draw at every token, as distributions: against torch's, under plates, and counted by both ELBOs."""
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.distributions.torch_distribution import ExpandedDistribution
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn.distributions import ColumnNormal, Counted
+from probattn.functional.gaussian import Dense, Diagonal
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
+
+F64 = torch.float64
+ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
+
+
+def dense(*shape, seed=0):
+    root = randn(*shape, shape[-1], seed=seed)
+    return torch.linalg.cholesky(root @ root.mT + torch.eye(shape[-1], dtype=F64))
+
+
+def build(seed=0):
+    """Batch of 2, 3 heads, 4 tokens, 2 columns."""
+    return ColumnNormal(randn(2, 3, 4, 2, seed=seed), Dense(dense(2, 3, 4, seed=seed + 1), 4))
+
+
+def by_torch(normal, b, h, d):
+    tril = normal.covariance.tril[b, h]
+    return MultivariateNormal(normal.loc[b, h, :, d], tril @ tril.T)
+
+
+def test_column_normal_is_a_normal_a_head_and_column():
+    normal, x = build(), randn(5, 2, 3, 4, 2, seed=3)
+    expected = torch.zeros(5, 2, dtype=F64)
+    for b in range(2):
+        for h in range(3):
+            for d in range(2):
+                expected[:, b] += by_torch(normal, b, h, d).log_prob(x[:, b, h, :, d])
+    assert_close(normal.log_prob(x), expected)
+    assert normal.batch_shape == (2,)
+    assert normal.event_shape == (3, 4, 2)
+
+
+def test_mean_variance_and_support():
+    normal = build()
+    for b in range(2):
+        for h in range(3):
+            for d in range(2):
+                assert_close(normal.mean[b, h, :, d], by_torch(normal, b, h, d).mean)
+                assert_close(normal.variance[b, h, :, d], by_torch(normal, b, h, d).variance)
+    assert normal.support.check(normal.mean).shape == (2,)
+
+
+def test_draws_have_the_columns_moments_and_are_independent_between_columns():
+    normal = build()
+    torch.manual_seed(0)
+    x = normal.rsample((20_000,))
+    assert x.shape == (20_000, 2, 3, 4, 2)
+    for b in range(2):
+        for h in range(3):
+            joint = x[:, b, h].movedim(-1, 1).flatten(1)
+            covariance = torch.block_diag(*(by_torch(normal, b, h, d).covariance_matrix for d in range(2)))
+            variance = covariance.diagonal()
+            mean = normal.loc[b, h].T.flatten()
+            assert ((joint.mean(0) - mean).abs() < 5 * (variance / 20_000).sqrt()).all()
+            error = torch.outer(variance, variance).sqrt() * (2 / 20_000) ** 0.5
+            assert ((joint.T.cov() - covariance).abs() < 5 * error).all()
+
+
+def test_draws_are_differentiable_in_both_parameters():
+    loc, tril = randn(1, 1, 3, 2).requires_grad_(), dense(1, 1, 3).requires_grad_()
+    ColumnNormal(loc, Dense(tril, 3)).rsample().square().sum().backward()
+    assert (loc.grad != 0).all()
+    assert (tril.grad.tril() != 0).sum() == 6
+
+
+def test_kl_is_torchs_summed_over_heads_and_columns():
+    q, p = build(), build(seed=10)
+    expected = torch.zeros(2, dtype=F64)
+    for b in range(2):
+        for h in range(3):
+            for d in range(2):
+                expected[b] += kl_divergence(by_torch(q, b, h, d), by_torch(p, b, h, d))
+    assert_close(kl_divergence(q, p), expected)
+    assert_close(kl_divergence(q, q), torch.zeros(2, dtype=F64))
+    shared = ColumnNormal(randn(2, 3, 4, 2, seed=8), q.covariance)
+    twin = ColumnNormal(shared.loc, Dense(q.covariance.tril.clone(), 4))
+    assert_close(kl_divergence(shared, q), kl_divergence(twin, q))
+
+
+def test_loc_and_covariance_broadcast():
+    normal = ColumnNormal(randn(5, 1, 3, 4, 2), Dense(dense(2, 3, 4), 4))
+    assert normal.batch_shape == (5, 2)
+    assert normal.mean.shape == normal.variance.shape == normal.sample().shape == (5, 2, 3, 4, 2)
+    x = randn(5, 2, 3, 4, 2, seed=2)
+    for s in range(5):
+        alone = ColumnNormal(normal.loc[s], normal.covariance)
+        assert_close(normal.log_prob(x)[s], alone.log_prob(x[s]))
+
+
+def test_expanded_column_normal_draws_and_counts_each_copy():
+    q, p = build(), build(seed=10)
+    wide_q, wide_p = (ExpandedDistribution(each, (6, 2)) for each in (q, p))
+    torch.manual_seed(0)
+    x = wide_q.rsample()
+    assert x.shape == (6, 2, 3, 4, 2)
+    assert len(x[:, 0, 0, 0, 0].unique()) == 6
+    assert_close(wide_q.log_prob(x), q.log_prob(x))
+    assert_close(kl_divergence(wide_q, wide_p), kl_divergence(q, p).expand(6, 2))
+
+
+def counted():
+    """Draws of independent tokens that stand for a joint law with another KL."""
+    mean, scale = randn(2, 1, 3, 2), randn(2, 1, 3, 1, seed=1).exp()
+    prior = dist.Normal(torch.zeros_like(mean), scale).to_event(3)
+    drawn = dist.Normal(mean, 0.5 * scale).to_event(3)
+    return Counted(drawn, prior, torch.tensor([0.7, 11.0], dtype=F64)), prior, drawn
+
+
+def test_counted_draws_from_one_law_and_tells_its_moments():
+    q, prior, drawn = counted()
+    torch.manual_seed(0)
+    x = q.rsample((4,))
+    torch.manual_seed(0)
+    assert torch.equal(x, drawn.rsample((4,)))
+    assert torch.equal(q.mean, drawn.mean)
+    assert torch.equal(q.variance, drawn.variance)
+    assert q.support is prior.support or q.support.check(x).all()
+    assert_close(q.log_prob(x) - prior.log_prob(x), torch.tensor([0.7, 11.0], dtype=F64).expand(4, 2))
+    assert (kl_divergence(drawn, prior) - q.kl).abs().min() > 0.1
+
+
+@ELBOS
+@pytest.mark.parametrize("number", [None, 5])
+def test_counted_counts_its_kl_exactly_under_both_elbos(elbo, number):
+    q, prior, _ = counted()
+
+    def program(distribution):
+        def run(x):
+            with pyro.plate("draws", number or 1, dim=-2), pyro.plate("data", 2, dim=-1), poutine.scale(scale=1.5):
+                pyro.sample("g", distribution, infer={"local": True})
+
+        return run
+
+    model, guide = (torch.nn.Identity() for _ in range(2))
+    model.forward, guide.forward = program(prior), program(q)
+    model.weight = torch.nn.Parameter(torch.zeros(()))
+    loss = elbo().differentiable_loss(model, guide, torch.zeros(2))
+    assert_close(loss.item(), 1.5 * (number or 1) * 11.7)
+
+
+def test_counted_kl_carries_its_gradient():
+    kl = torch.tensor([0.7, 11.0], dtype=F64, requires_grad=True)
+    q, prior, drawn = counted()
+    kl_divergence(Counted(drawn, prior, kl), prior).sum().backward()
+    assert_close(kl.grad, torch.ones(2, dtype=F64))
+
+
+def test_diagonal_covariance_is_a_plain_normal():
+    scale, loc, x = randn(2, 1, 3).exp(), randn(2, 1, 3, 2), randn(2, 1, 3, 2, seed=4)
+    normal = ColumnNormal(loc, Diagonal(scale, None, 3))
+    assert_close(normal.log_prob(x), dist.Normal(loc, scale.unsqueeze(-1)).to_event(3).log_prob(x))

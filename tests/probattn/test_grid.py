@@ -1,0 +1,194 @@
+"""Every option of the Gaussian-process layers with every other: the loss is finite and every parameter gets a gradient.
+
+`make test` covers each pair of values of two options, `make test-all` the whole grid.
+"""
+
+import itertools
+import random
+import warnings
+
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import CGPAttention, JitterWarning, KernelAttention, SGPAttention, SparseCGPAttention, draws, guides
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
+from probattn.models import Classifier
+
+COMMON = {
+    "mask": ["none", "some"],
+    "dtype": [torch.float32, torch.float64],
+    "drawn": ["example", "batch", 2],
+    "elbo": [TraceMeanField_ELBO, Trace_ELBO],
+}
+CORRELATED = {
+    "guide": ["posterior", "prior", "learned"],
+    "regulariser": ["closed", "draws"],
+    "output": ["mean", "draw"],
+    "per": ["scalar", "column", "example"],
+    "learn_noise": [False, True],
+}
+FAMILIES = ["full", "diagonal", "lowrank", "delta"]
+GRIDS = {
+    KernelAttention: {"kernel": ["rbf", "ard", "exponential"], "symmetric": [False, True], **COMMON},
+    SGPAttention: {
+        "inducing": [3, None],
+        "kernel": ["ard", "exponential", "rbf"],
+        "draws": ["marginal", "joint"],
+        "prior": [None, "laplace", "student_t"],
+        "family": FAMILIES,
+        **COMMON,
+    },
+    CGPAttention: {
+        **CORRELATED,
+        "noisy_canonical": [True, False],
+        "noisy_output": [True, False],
+        **COMMON,
+    },
+    SparseCGPAttention: {**CORRELATED, "inducing": [3], "inducing_keys": [None, 2], "tokens": [None, 5], **COMMON},
+}
+
+
+def makes_sense(layer, row):
+    if layer is SGPAttention:
+        return row["inducing"] is not None or (row["prior"] is None and row["family"] == "full")
+    if layer is SparseCGPAttention:
+        return not (row["guide"] == "posterior" and row["regulariser"] == "draws") and not (
+            row["tokens"] and row["mask"] == "some"
+        )
+    return True
+
+
+def rows(layer):
+    grid = GRIDS[layer]
+    for values in itertools.product(*grid.values()):
+        row = dict(zip(grid, values, strict=True))
+        if makes_sense(layer, row):
+            yield row
+
+
+def pairs(row):
+    return set(itertools.combinations(((name, str(value)) for name, value in row.items()), 2))
+
+
+def pairwise(layer):
+    """Rows that hold together every pair of values that the whole grid holds: greedily, the best of a random few."""
+    everything = list(rows(layer))
+    chooser = random.Random(0)
+    left = set().union(*map(pairs, everything))
+    chosen = []
+    while left:
+        useful = [row for row in chooser.sample(everything, min(400, len(everything))) if pairs(row) & left]
+        useful = useful or [row for row in everything if pairs(row) & left]
+        chosen.append(max(useful, key=lambda row: len(pairs(row) & left)))
+        left -= pairs(chosen[-1])
+    return chosen
+
+
+class Network(PyroModule):
+    def __init__(self, layer):
+        super().__init__()
+        self.attention, self.head = layer, nn.Linear(layer.dim, 3)
+
+    def forward(self, x, mask=None):
+        hidden = self.attention(x, mask)
+        if mask is not None:
+            hidden = hidden.where(mask.unsqueeze(-1), 0.0)
+        return self.head(hidden.mean(-2))
+
+
+def step(layer, row):
+    """Loss of one step, and the names of the parameters without a gradient."""
+    row = dict(row)
+    mask, dtype, drawn, elbo = (row.pop(name) for name in COMMON)
+    family = row.pop("family", "full")
+    torch.manual_seed(1)
+    model = Classifier(Network(layer(8, 2, **row)), num_data=40).to(dtype)
+    guide = guides.for_model(model, family)
+    x, y = torch.randn(4, 5, 8, dtype=dtype), torch.tensor([0, 1, 2, 1])
+    mask = (
+        torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 1, 0, 1], [0, 0, 1, 0, 0]]).bool()
+        if mask == "some"
+        else None
+    )
+    module = elbo()(model, guide)
+    with warnings.catch_warnings():
+        if row.get("noisy_output") is False or row.get("noisy_canonical") is False or row.get("inducing", 0) is None:
+            warnings.simplefilter("ignore", JitterWarning)
+        if drawn == "batch":
+            loss = module(x, y, mask)
+        else:
+            with draws(drawn):
+                loss = module(x, y, mask)
+        loss.backward()
+    idle = [
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+        and (parameter.grad is None or not parameter.grad.isfinite().all() or not parameter.grad.any())
+    ]
+    return loss.item(), idle
+
+
+def label(row):
+    return "-".join(
+        str(value).removeprefix("torch.") if not isinstance(value, type) else value.__name__ for value in row.values()
+    )
+
+
+PAIRWISE = [(layer, row) for layer in GRIDS for row in pairwise(layer)]
+WHOLE = [(layer, row) for layer in GRIDS for row in rows(layer)]
+
+
+@pytest.mark.parametrize(("layer", "row"), PAIRWISE, ids=lambda v: label(v) if isinstance(v, dict) else v.__name__)
+def test_each_pair_of_options_trains(layer, row):
+    loss, idle = step(layer, row)
+    assert torch.tensor(loss).isfinite()
+    assert idle == []
+
+
+@pytest.mark.parametrize("layer", GRIDS, ids=lambda layer: layer.__name__)
+def test_pairwise_rows_hold_every_pair_of_the_whole_grid(layer):
+    held = set().union(*(pairs(row) for each, row in PAIRWISE if each is layer))
+    assert held == set().union(*map(pairs, rows(layer)))
+    assert sum(each is layer for each, _ in PAIRWISE) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", GRIDS, ids=lambda layer: layer.__name__)
+def test_the_whole_grid_trains(layer):
+    wrong = []
+    for row in rows(layer):
+        loss, idle = step(layer, row)
+        if idle or not torch.tensor(loss).isfinite():
+            wrong.append((label(row), loss, idle))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        (SGPAttention, {"inducing": 3}),
+        (SGPAttention, {"inducing": 3, "draws": "joint"}),
+        (SGPAttention, {"inducing": None}),
+        (SGPAttention, {"inducing": None, "draws": "joint"}),
+        (CGPAttention, {}),
+        (CGPAttention, {"guide": "learned", "regulariser": "draws"}),
+        (SparseCGPAttention, {"inducing": 3, "guide": "prior", "regulariser": "draws"}),
+    ],
+    ids=str,
+)
+def test_both_elbos_agree_in_expectation(layer, options):
+    torch.manual_seed(0)
+    model = Classifier(Network(layer(8, 2, **options)), num_data=4).double()
+    guide = guides.for_model(model)
+    x, y = torch.randn(4, 5, 8, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    means, errors = [], []
+    for elbo in (TraceMeanField_ELBO, Trace_ELBO):
+        module = elbo()(model, guide)
+        with torch.no_grad(), draws("example"), draws(50):
+            losses = torch.stack([module(x, y) for _ in range(60)])
+        means.append(losses.mean())
+        errors.append(losses.std() / len(losses) ** 0.5)
+    assert abs(means[0] - means[1]) < 4 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5 + 1e-9

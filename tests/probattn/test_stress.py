@@ -1,0 +1,132 @@
+"""Inputs that break Gaussian processes: the layers answer with finite numbers or with an error that names them."""
+
+import warnings
+
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import (
+    CGPAttention,
+    JitterWarning,
+    KernelAttention,
+    NumericalError,
+    SGPAttention,
+    SparseCGPAttention,
+    draws,
+    guides,
+)
+from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.models import Classifier
+
+STURDY = {
+    "kernel": KernelAttention.partial(),
+    "kernel-ard": KernelAttention.partial(kernel="ard", symmetric=True),
+    "sgpa": SGPAttention.partial(inducing=8),
+    "cgp": CGPAttention.partial(),
+    "cgp-mean": CGPAttention.partial(output="mean"),
+    "cgp-prior": CGPAttention.partial(guide="prior"),
+    "cgp-learned-draws": CGPAttention.partial(guide="learned", regulariser="draws"),
+    "cgp-posterior-draws": CGPAttention.partial(regulariser="draws"),
+    "sparse-cgp": SparseCGPAttention.partial(inducing=8),
+    "sparse-cgp-prior-draws": SparseCGPAttention.partial(inducing=8, guide="prior", regulariser="draws"),
+}
+"""Layers whose noise keeps every matrix positive definite: these must cope."""
+
+DELICATE = {
+    "kernel-exponential": KernelAttention.partial(kernel="exponential"),
+    "sgpa-joint": SGPAttention.partial(inducing=8, draws="joint"),
+    "sgpa-exponential": SGPAttention.partial(inducing=8, kernel="exponential"),
+    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "sgpa-standard-joint": SGPAttention.partial(inducing=None, draws="joint"),
+    "cgp-noise-free": CGPAttention.partial(noisy_canonical=False, noisy_output=False),
+    "cgp-noise-free-draws": CGPAttention.partial(noisy_output=False, guide="prior", regulariser="draws"),
+}
+"""Layers whose matrices can be singular, or kernels that can overflow: these may refuse."""
+
+INPUTS = {
+    "repeated": lambda x: x[:, :1].expand_as(x),
+    "zero": torch.zeros_like,
+    "nearly repeated": lambda x: x[:, :1] + 1e-4 * x,
+    "one token": lambda x: x[:, :1],
+    "times 100": lambda x: 100 * x,
+    "times 1e-4": lambda x: 1e-4 * x,
+    "two tokens repeated": lambda x: x[:, :2].repeat(1, 16, 1),
+}
+
+
+class Network(PyroModule):
+    def __init__(self, factory):
+        super().__init__()
+        self.attention, self.head = factory(16, 2), nn.Linear(16, 3)
+
+    def forward(self, x, mask=None):
+        return self.head(self.attention(x, mask).mean(-2))
+
+
+def make(factory):
+    torch.manual_seed(0)
+    model = Classifier(Network(factory), num_data=4)
+    return model, guides.for_model(model), torch.randn(4, 32, 16), torch.tensor([0, 1, 2, 1])
+
+
+def run(factory, change, *, half):
+    """One step of training and a prediction; all that must be finite."""
+    model, guide, x, y = make(factory)
+    x = change(x)
+    module = TraceMeanField_ELBO()(model, guide)
+    with draws("example"), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        loss = module(x, y)
+    loss.backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        prediction = predict(model, guide, x, num_draws=3)
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    return [loss, prediction.probs, *gradients]
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("change", INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("factory", STURDY.values(), ids=STURDY)
+def test_layers_with_noise_cope(factory, change, half):
+    for value in run(factory, change, half=half):
+        assert value.isfinite().all()
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("change", INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("factory", DELICATE.values(), ids=DELICATE)
+def test_layers_that_can_be_singular_cope_or_say_so(factory, change, half):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)
+        try:
+            values = run(factory, change, half=half)
+        except NumericalError as error:
+            values, refusal = [], str(error)
+    assert "network.attention" in refusal if not values else all(value.isfinite().all() for value in values)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("factory", (STURDY | DELICATE).values(), ids=STURDY | DELICATE)
+def test_a_nan_is_an_error_that_names_the_layer(factory, bad):
+    model, guide, x, y = make(factory)
+    x[2, 5, 3] = bad
+    with pytest.raises(NumericalError, match=r"Attention 'network\.attention': .*NaN or Inf"), draws("example"):
+        TraceMeanField_ELBO()(model, guide)(x, y)
+
+
+@pytest.mark.parametrize("factory", (STURDY | DELICATE).values(), ids=STURDY | DELICATE)
+def test_weights_that_are_nan_are_an_error_that_names_the_layer(factory):
+    model, guide, x, y = make(factory)
+    next(model.network.attention.parameters()).data.view(-1)[0] = float("nan")
+    with pytest.raises(NumericalError, match=r"'network\.attention'"), draws("example"):
+        TraceMeanField_ELBO()(model, guide)(x, y)
+
+
+def test_jitter_is_reported_with_layer_and_matrix():
+    factory = SGPAttention.partial(inducing=None, draws="joint")
+    model, guide, x, y = make(factory)
+    with pytest.warns(
+        JitterWarning, match=r"SGPAttention 'network\.attention': K, the kernel.* of their mean diagonal"
+    ):
+        TraceMeanField_ELBO()(model, guide)(x[:, :1].expand_as(x), y)
