@@ -117,7 +117,7 @@ def bench_layers(
     from probattn.experiments import bench
 
     _check_writable(json)
-    _show(bench.layers(repeats=repeats), json)
+    _show([bench.layers(repeats=repeats), bench.gaussian_process_layers(repeats=repeats)], json)
 
 
 @bench_app.command("predict")
@@ -128,19 +128,22 @@ def bench_predict(
     from probattn.experiments import bench
 
     _check_writable(json)
-    _show(bench.prediction(repeats=repeats), json)
+    _show([bench.prediction(repeats=repeats)], json)
 
 
-def _show(result: dict, json: Path | None) -> None:
+def _show(results: list[dict], json: Path | None) -> None:
     from probattn.experiments.runs import write_json
 
-    table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])
-    for row in result["rows"]:
-        table.add_row(row["case"], f"{row['ms']:.1f}", row["baseline"], f"{row['ratio']:.3f}")
-    _show_table(table)
-    _say(", ".join(f"{key} {value}" for key, value in result["environment"].items()))
+    for result in results:
+        table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])
+        for row in result["rows"]:
+            table.add_row(row["case"], f"{row['ms']:.1f}", row["baseline"], f"{row['ratio']:.3f}")
+        _show_table(table)
+        for case, size in result.get("kept", {}).items():
+            _say(f"{case}: autograd keeps {size:.1f} MiB between forward and backward")
+    _say(", ".join(f"{key} {value}" for key, value in results[0]["environment"].items()))
     if json is not None:
-        write_json(json, result)
+        write_json(json, {"tables": results})
 
 
 def _check_writable(path: Path | None) -> None:

@@ -255,12 +255,10 @@ def _start(
         report = warm_start(model, best)
         write_json(out / "warm-start.json", asdict(report))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    seed = settings.train.seed or 0
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(settings.train.seed or 0)
     size, mean, std = settings.data.batch_size, dataset.mean, dataset.std
     images = ImageLoader(dataset.train, batch_size=size, mean=mean, std=std, shuffle=True, generator=generator)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         model.network.initialise_inducing(next(iter(images))[0])
     return model, guides.for_model(model, settings.layer.family)
 

@@ -1,5 +1,6 @@
 """The settings of one run: what a preset is, what ``--set key=value`` changes, what ``settings.json`` keeps."""
 
+import functools
 import math
 import types
 import typing
@@ -15,6 +16,7 @@ from probattn import (
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
+    guides,
 )
 from probattn.attention.base import LayerFactory
 from probattn.inference import TrainOptions
@@ -72,6 +74,7 @@ class KEPSVGPSettings:
     name: Literal["kep-svgp"] = "kep-svgp"
     last: int | None = 1
     rank: int = 10
+    pair: Literal["er", "ee", "rr"] = "er"
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
     projection: Literal["data", "plain"] = "data"
     multiple: int = 10
@@ -104,6 +107,7 @@ class KernelSettings:
     last: int | None = None
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
+    variance: float = 1.0
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -118,29 +122,32 @@ class KernelSettings:
 class SGPASettings:
     """SGP attention in the last blocks (None: in every block); the options are the layer's, ``guide`` a family.
 
-    ``inducing`` is the number of global inducing keys of the decoupled form, None the standard form.
+    ``inducing`` is the number of global inducing keys of the decoupled form, None the standard form; ``init_loc`` is
+    the family's.
     """
 
     name: Literal["sgpa"] = "sgpa"
     last: int | None = None
     inducing: int | None = 16
     kernel: Literal["ard", "exponential", "rbf"] = "ard"
+    variance: float = 1.0
     draws: Literal["marginal", "joint"] = "marginal"
     prior: Literal["normal", "laplace", "student_t"] | None = None
     bias: bool = False
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
+    init_loc: float = 0.0
 
     def __post_init__(self) -> None:
         _check_positive(self, "last", "inducing")
 
     @property
-    def family(self) -> str:
+    def family(self) -> guides.Family:
         """The family of the guide."""
-        return self.guide
+        return functools.partial(guides.FAMILIES[self.guide], init_loc=self.init_loc)
 
     def factory(self, tokens: int) -> LayerFactory:
         """The layer for a number of tokens."""
-        return SGPAttention.partial(**_options(self, "guide"))
+        return SGPAttention.partial(**_options(self, "guide", "init_loc"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +162,7 @@ class CGPSettings:
     guide: Literal["posterior", "prior", "learned"] = "posterior"
     regulariser: Literal["closed", "draws"] = "closed"
     output: Literal["mean", "draw"] = "draw"
-    alpha: float = 1.0
+    alpha: float = 0.1
     per: Literal["scalar", "column", "example"] = "scalar"
     noisy_canonical: bool = True
     noisy_output: bool = True
@@ -187,7 +194,7 @@ class SparseCGPSettings:
     guide: Literal["posterior", "prior", "learned"] = "posterior"
     regulariser: Literal["closed", "draws"] = "closed"
     output: Literal["mean", "draw"] = "draw"
-    alpha: float = 1.0
+    alpha: float = 0.1
     per: Literal["scalar", "column", "example"] = "scalar"
     bias: bool = False
 
@@ -211,6 +218,7 @@ class WarmStartSettings:
     epochs: int
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
+    variance: float = 1.0
     bias: bool = False
 
     def __post_init__(self) -> None:

@@ -22,8 +22,9 @@ class TrainOptions:
         elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
         posterior_draws: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.
         particles: posterior draws per example (or batch) that the loss averages.
-        kl_weight: weight of the KL; 1 is the ELBO.
-        kl_anneal_epochs: epochs in which that weight rises from 0 linearly.
+        kl_weight: weight of the KL of global sites; 1 is the ELBO.
+        local_kl_weight: weight of the KL of sites of one example (SGPA's ``g``); 1 is the ELBO.
+        kl_anneal_epochs: epochs in which both weights rise from 0 linearly.
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
             linear between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
         monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``; None
@@ -50,6 +51,7 @@ class TrainOptions:
     posterior_draws: Literal["example", "batch"] = "example"
     particles: int = 1
     kl_weight: float = 1.0
+    local_kl_weight: float = 1.0
     kl_anneal_epochs: float = 0
     alpha_start: float = 1.0
     alpha_end: float = 1.0
@@ -75,6 +77,7 @@ class TrainOptions:
             "posterior_draws": self.posterior_draws in ("example", "batch"),
             "particles": self.particles >= 1,
             "kl_weight": self.kl_weight >= 0,
+            "local_kl_weight": self.local_kl_weight >= 0,
             "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
             "alpha_start": 0 <= self.alpha_start < math.inf,
             "alpha_end": 0 <= self.alpha_end < math.inf,

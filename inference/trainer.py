@@ -126,14 +126,15 @@ class Trainer:
     def _loss(self, batch: tuple, number: int) -> Tensor:
         """−ELBO/N of a batch, or an error that names what is not finite."""
         anneal = round(self.settings.kl_anneal_epochs * len(self.train))
-        weight = annealed(self.settings.kl_weight, step=self.step, steps=anneal)
+        weights = self.settings.kl_weight, self.settings.local_kl_weight
+        weight, local = (annealed(each, step=self.step, steps=anneal) for each in weights)
         start, end = self.settings.alpha_start, self.settings.alpha_end
         regulariser = between(start, end, step=self.step, steps=self.steps)
         self.elbo.traces = ()
         try:
             with ExitStack() as handlers:
-                if weight != 1:
-                    handlers.enter_context(kl_weight(weight))
+                if (weight, local) != (1, 1):
+                    handlers.enter_context(kl_weight(weight, local=local))
                 if regulariser != 1:
                     handlers.enter_context(alpha(regulariser))
                 if self.settings.posterior_draws == "example":

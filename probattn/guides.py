@@ -27,11 +27,12 @@ class Full(PyroModule):
     Args:
         prior: the site's prior, which gives shape and initial scale: m is a draw from it, L a share of its scale.
         init_scale: that share.
+        init_loc: factor on that draw; 0 starts at the mean.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1) -> None:
+    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
         super().__init__()
-        self.loc = nn.Parameter(prior.sample())
+        self.loc = nn.Parameter(init_loc * prior.sample())
         tril = torch.diag_embed(init_scale * _stddev(prior))
         self.raw_tril = nn.Parameter(transform_to(constraints.softplus_lower_cholesky).inv(tril))
 
@@ -51,11 +52,12 @@ class Diagonal(PyroModule):
     Args:
         prior: the site's prior, which gives shape and initial scale.
         init_scale: initial standard deviation as a share of the prior's.
+        init_loc: the initial mean is this times a draw from the prior.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1) -> None:
+    def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
         super().__init__()
-        self.loc = nn.Parameter(prior.sample())
+        self.loc = nn.Parameter(init_loc * prior.sample())
         self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * _stddev(prior)))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
@@ -70,14 +72,17 @@ class LowRank(PyroModule):
         prior: the site's prior, which gives shape and initial scale.
         rank: columns of V, by default the rounded root of the last dimension.
         init_scale: initial standard deviation as a share of the prior's, half its variance from D and half from V.
+        init_loc: the initial mean is this times a draw from the prior.
     """
 
-    def __init__(self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1) -> None:
+    def __init__(
+        self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1, init_loc: float = 1.0
+    ) -> None:
         super().__init__()
         size = prior.event_shape[-1]
         rank = rank or max(1, round(size**0.5))
         scale = init_scale * _stddev(prior) / 2**0.5
-        self.loc = nn.Parameter(prior.sample())
+        self.loc = nn.Parameter(init_loc * prior.sample())
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
         self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
 
@@ -95,11 +100,12 @@ class Delta(PyroModule):
 
     Args:
         prior: the site's prior, which gives shape and scale.
+        init_loc: the point is at first this times a draw from the prior.
     """
 
-    def __init__(self, prior: dist.TorchDistribution) -> None:
+    def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
         super().__init__()
-        self.whitened = nn.Parameter(prior.sample() / _stddev(prior))
+        self.whitened = nn.Parameter(init_loc * prior.sample() / _stddev(prior))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """The point mass at Λ v, with the log density of the change of variables."""

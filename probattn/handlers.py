@@ -99,19 +99,22 @@ class local_sites(Messenger):  # noqa: N801
 
 
 class kl_weight(Messenger):  # noqa: N801
-    """Scales the global latent sites, around model *and* guide: weight 1 is the ELBO (20), 0 drops the KL.
+    """Scales the latent sites, around model *and* guide: weights of 1 are the ELBO (20), 0 drops the KL.
 
     Args:
-        weight: factor on log p(u) and log q(u).
+        weight: factor on log p(u) and log q(u) of global sites.
+        local: the same for sites of one example that carry their posterior, but for those of a regulariser.
     """
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float, *, local: float = 1.0) -> None:
         super().__init__()
-        self.weight = weight
+        self.weight, self.local = weight, local
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):
             msg["scale"] = msg["scale"] * self.weight
+        elif is_amortised(msg) and not msg["infer"].get("regulariser"):
+            msg["scale"] = msg["scale"] * self.local
 
 
 class local_posteriors(Messenger):  # noqa: N801

@@ -71,7 +71,7 @@ class CGPAttention(CorrelatedAttention):
             scales=self.log_scales.exp(),
             noise=(2 * self.log_noise).exp(),
             real=real,
-            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True),
+            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
             noisy_canonical=self.noisy_canonical,
             noisy_output=self.noisy_output,
         )

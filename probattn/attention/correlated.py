@@ -128,7 +128,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         if self.guide == "posterior":
             return law.posterior()
         loc, raw_scale = self.canonical(x).split([self.dim, self.heads], dim=-1)
-        (loc,), scale = self.split_heads(loc, 1), 1e-3 + F.softplus(raw_scale + 0.5397).mT  # 1 at first: the prior
+        (loc,), scale = self.split_heads(loc, 1), 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 at first: the prior
         if law.real is not None:
             loc, scale = loc.where(law.real.unsqueeze(-1), 0.0), scale.where(law.real, 1.0)
         return law.learned(loc, scale)

@@ -22,10 +22,12 @@ class KernelAttention(ProbabilisticAttention):
         heads: number of heads; must divide ``dim``.
         kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``, its baselines'.
         symmetric: whether W_q = W_k.
+        variance: initial σ² of ``"ard"`` and ``"exponential"``; with one over the number of tokens, 𝒦V is at first of
+            the size of a value.
         bias: whether query, key and value have a bias.
 
     Raises:
-        ValueError: an unknown kernel.
+        ValueError: an unknown kernel, or a variance that does not fit it.
     """
 
     def __init__(
@@ -35,10 +37,11 @@ class KernelAttention(ProbabilisticAttention):
         *,
         kernel: Literal["rbf", "ard", "exponential"] = "rbf",
         symmetric: bool = False,
+        variance: float = 1.0,
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads)
-        self.kernel = kernels.resolve(kernel, heads, self.head_dim)
+        self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
         self.symmetric = symmetric
         if symmetric:
             self.query_value = nn.Linear(dim, 2 * dim, bias=bias)

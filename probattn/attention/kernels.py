@@ -18,10 +18,13 @@ class RBF(nn.Module):
     Args:
         heads: number of heads H.
         head_dim: width d of a head.
+        variance: σ², which is fixed at 1.
     """
 
-    def __init__(self, heads: int, head_dim: int) -> None:
+    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
         super().__init__()
+        if variance != 1:
+            raise ValueError(f'the rbf kernel has no parameters and variance 1, got {variance}; use "ard"')
         self.gain = (1.5 / head_dim) ** 0.5
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -38,10 +41,12 @@ class _Scaled(nn.Module):
 
     gain = 1.0
 
-    def __init__(self, heads: int, head_dim: int, square: float) -> None:
+    def __init__(self, heads: int, head_dim: int, *, square: float, variance: float) -> None:
         super().__init__()
+        if variance <= 0:
+            raise ValueError(f"variance must be positive, got {variance}")
         self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), square**0.5).log())
-        self.log_variance = nn.Parameter(torch.zeros(heads))
+        self.log_variance = nn.Parameter(torch.full((heads,), variance).log())
 
     @property
     def lengthscale(self) -> Tensor:
@@ -64,10 +69,11 @@ class ARD(_Scaled):
     Args:
         heads: number of heads H.
         head_dim: width d of a head.
+        variance: initial σ².
     """
 
-    def __init__(self, heads: int, head_dim: int) -> None:
-        super().__init__(heads, head_dim, square=head_dim / 1.5)
+    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
+        super().__init__(heads, head_dim, square=head_dim / 1.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel of all pairs, ``(..., H, N, M)``."""
@@ -85,10 +91,11 @@ class Exponential(_Scaled):
     Args:
         heads: number of heads H.
         head_dim: width d of a head.
+        variance: initial σ².
     """
 
-    def __init__(self, heads: int, head_dim: int) -> None:
-        super().__init__(heads, head_dim, square=head_dim**0.5)
+    def __init__(self, heads: int, head_dim: int, *, variance: float = 1.0) -> None:
+        super().__init__(heads, head_dim, square=head_dim**0.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel of all pairs, ``(..., H, N, M)``."""
@@ -103,12 +110,12 @@ class Exponential(_Scaled):
 KERNELS = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
 
 
-def resolve(name: str, heads: int, head_dim: int) -> nn.Module:
-    """The kernel of that name in :data:`KERNELS`.
+def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> nn.Module:
+    """The kernel of that name in :data:`KERNELS`, with an initial σ².
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name; a variance that is not positive, or not 1 for ``"rbf"``.
     """
     if name not in KERNELS:
         raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
-    return KERNELS[name](heads, head_dim)
+    return KERNELS[name](heads, head_dim, variance=variance)

@@ -35,6 +35,7 @@ class SGPAttention(ProbabilisticAttention):
         heads: number of heads; must divide ``dim``.
         inducing: M, or None for the standard form.
         kernel: ``"ard"`` (images), ``"exponential"`` (text) or ``"rbf"``.
+        variance: initial σ² of the kernel, the variance of g's prior (see :class:`KernelAttention`).
         draws: of g, ``"marginal"`` (as the method's authors do; its KL stays that of joint draws) or ``"joint"``.
         prior: of ``u``, one of :mod:`probattn.priors` or its name; N(0, I) by default.
         bias: whether query and value have a bias.
@@ -50,6 +51,7 @@ class SGPAttention(ProbabilisticAttention):
         *,
         inducing: int | None = 16,
         kernel: Literal["ard", "exponential", "rbf"] = "ard",
+        variance: float = 1.0,
         draws: Literal["marginal", "joint"] = "marginal",
         prior: priors.Prior | str | None = None,
         bias: bool = False,
@@ -64,7 +66,7 @@ class SGPAttention(ProbabilisticAttention):
         self.inducing, self.draws = inducing, draws
         self.prior = priors.resolve(prior)
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
-        self.kernel = kernels.resolve(kernel, heads, self.head_dim)
+        self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
         with torch.no_grad():
             self.query_value.weight[:dim] *= self.kernel.gain
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)

@@ -109,7 +109,7 @@ class SparseCGPAttention(CorrelatedAttention):
             scales=self.log_scales.exp(),
             noise=(2 * self.log_noise).exp(),
             real=real,
-            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True),
+            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
             inducing_query=inducing[0],
             inducing_key=inducing[1],
         )

@@ -93,57 +93,12 @@ class Dense(Covariance):
 
 
 @dataclass(frozen=True, eq=False)
-class Diagonal(Covariance):
-    """Σ = diag(t²), with t = 1 at padding.
-
-    Args:
-        scale: t ``(..., H, N)``.
-        real: ``(..., 1, N)``, True where there is a token, or None.
-        count: number of real tokens.
-    """
-
-    scale: Tensor
-    real: Tensor | None
-    count: Count
-
-    @property
-    def shape(self) -> torch.Size:
-        """``(..., H, N)``."""
-        return self.scale.shape
-
-    def quadratic(self, x: Tensor) -> Tensor:
-        """‖x / t‖²."""
-        return (x / self.scale.unsqueeze(-1)).square().sum((-2, -1))
-
-    def log_det(self) -> Tensor:
-        """2 Σ log t."""
-        return 2 * self.scale.log().sum(-1)
-
-    def relative_trace(self, other: Covariance) -> Tensor:
-        """Σ S_ii / t_i² − n."""
-        return (_over_real(other.variance(), self.real) / self.scale.square()).sum(-1) - self.count
-
-    def draw(self, shape: torch.Size) -> Tensor:
-        """t ε, 0 at padding."""
-        return _over_real(self.scale, self.real).unsqueeze(-1) * self.scale.new_empty(shape).normal_()
-
-    def variance(self) -> Tensor:
-        """t²."""
-        return self.scale.square()
-
-    def between(self, x: Tensor) -> Tensor:
-        """xᵀ Σ x for x ``(..., H, N, m)``, 0 at padding: ``(..., H, m, m)``."""
-        scaled = self.scale.unsqueeze(-1) * x
-        return scaled.mT @ scaled
-
-
-@dataclass(frozen=True, eq=False)
 class LowRank(Covariance):
-    """Σ = noise · I + U Uᵀ by Woodbury, linear in the number of tokens; rows of U are 0 at padding.
+    """Σ = diag(noise) + U Uᵀ by Woodbury, linear in the number of tokens; rows of U are 0 at padding.
 
     Args:
         factor: U ``(..., H, N, m)``.
-        noise: σ² > 0, broadcast against ``(..., H)``.
+        noise: σ² > 0 of each token, broadcast against ``(..., H, N)``; its value at padding has no meaning.
         real: ``(..., 1, N)``, True where there is a token, or None.
         count: number of real tokens.
     """
@@ -159,40 +114,46 @@ class LowRank(Covariance):
         return self.factor.shape[:-1]
 
     @cached_property
+    def _scaled(self) -> Tensor:
+        """U/σ², ``(..., H, N, m)``."""
+        return self.factor / self.noise.unsqueeze(-1)
+
+    @cached_property
     def _capacitance(self) -> Tensor:
-        """Cholesky factor of I + UᵀU/σ², ``(..., H, m, m)``."""
-        gram = self.factor.mT @ self.factor / self.noise[..., None, None]
+        """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
+        gram = self.factor.mT @ self._scaled
         return linalg.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
 
     def quadratic(self, x: Tensor) -> Tensor:
-        """(‖x‖² − ‖R⁻¹ Uᵀ x‖²/σ²)/σ², R Rᵀ = I + UᵀU/σ²."""
-        inner = linalg.solve_lower(self._capacitance, self.factor.mT @ x).square().sum((-2, -1))
-        return (x.square().sum((-2, -1)) - inner / self.noise) / self.noise
+        """‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖², R Rᵀ = I + Uᵀ(U/σ²)."""
+        inner = linalg.solve_lower(self._capacitance, self._scaled.mT @ x).square().sum((-2, -1))
+        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - inner
 
     def log_det(self) -> Tensor:
-        """N log σ² + log |I + UᵀU/σ²|."""
-        return self.count * self.noise.log() + linalg.log_det(self._capacitance)
+        """Σ log σ² + log |I + Uᵀ(U/σ²)|."""
+        noise = _over_real(self.noise.log().expand(self.shape), self.real).sum(-1)
+        return noise + linalg.log_det(self._capacitance)
 
-    def relative_trace(self, other: Covariance) -> Tensor:
-        """Σ t_i² (Σ⁻¹)_ii − n for a diagonal S = diag(t²)."""
-        rows = linalg.solve_lower(self._capacitance, self.factor.mT).square().sum(-2)
-        precision = (1 - rows / self.noise.unsqueeze(-1)) / self.noise.unsqueeze(-1)
-        return (_over_real(other.variance(), self.real) * precision).sum(-1) - self.count
+    def relative_trace(self, other: "LowRank") -> Tensor:
+        """Σ D_i (Σ⁻¹)_ii + tr(Wᵀ Σ⁻¹ W) − n for S = diag(D) + W Wᵀ."""
+        rows = linalg.solve_lower(self._capacitance, self._scaled.mT).square().sum(-2)
+        diagonal = (_over_real(other.noise, self.real) * (1 / self.noise - rows)).sum(-1)
+        return diagonal + self.quadratic(other.factor) - self.count
 
     def draw(self, shape: torch.Size) -> Tensor:
         """σ ε₁ + U ε₂, 0 at padding."""
         inner = self.factor.new_empty((*shape[:-2], self.factor.shape[-1], shape[-1])).normal_()
-        scale = _over_real(self.noise.sqrt().unsqueeze(-1), self.real).unsqueeze(-1)
+        scale = _over_real(self.noise.sqrt(), self.real).unsqueeze(-1)
         return scale * self.factor.new_empty(shape).normal_() + self.factor @ inner
 
     def variance(self) -> Tensor:
         """σ² + row sums of U²."""
-        return self.noise.unsqueeze(-1) + self.factor.square().sum(-1)
+        return self.noise + self.factor.square().sum(-1)
 
     def between(self, x: Tensor) -> Tensor:
         """xᵀ Σ x for x ``(..., H, N, m)``, 0 at padding: ``(..., H, m, m)``."""
         inner = self.factor.mT @ x
-        return self.noise[..., None, None] * (x.mT @ x) + inner.mT @ inner
+        return x.mT @ (self.noise.unsqueeze(-1) * x) + inner.mT @ inner
 
     def explained(self, inner: Tensor) -> Tensor:
         """tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I + UᵀU/σ²)⁻¹."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probattn.functional import linalg
 from probattn.functional.correlated import Canonical, Correlated
-from probattn.functional.gaussian import Covariance, Diagonal, LowRank
+from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
 
 
@@ -71,15 +71,16 @@ class SparseCGP(Correlated):
         """σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
         return self._d_k @ (self._d_o.mT @ z_o) / self._sigma2
 
-    def spreads(self, covariance: Covariance) -> Tensor:
+    def spreads(self, covariance: LowRank) -> Tensor:
         """A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q: all is m×m."""
         query = self.query_covariance.explained(covariance.between(self._t_o))
         key = self.key_covariance.explained(covariance.between(self._d_o))
         return (query + key) / self.noise.square()
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """N(m, diag(t²))."""
-        return Canonical(loc, Diagonal(scale, self.real, self.count))
+        """N(m, diag(t) P diag(t)), P the prior's covariance."""
+        factor = scale.unsqueeze(-1) * self._psi_o
+        return Canonical(loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count))
 
     def posterior(self) -> Canonical:
         """Not given, since it has no cheap form: :meth:`log_marginal` is R with it.
@@ -164,7 +165,7 @@ class SparseCGP(Correlated):
         return matrix if self.real is None else matrix.where(self.real.unsqueeze(-2), 0.0)
 
     def _low_rank(self, factor: Tensor) -> LowRank:
-        return LowRank(factor, self.noise, self.real, self.count)
+        return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
 
 
 def _plus_identity(matrix: Tensor) -> Tensor:

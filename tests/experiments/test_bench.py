@@ -44,6 +44,24 @@ def test_layers():
     assert "dim 8, 2 heads" in result["title"]
 
 
+def test_gaussian_process_layers():
+    sizes = {"dim": 8, "heads": 2, "inducing": 2, "batch": 3, "tokens": 4, "long": 256, "longer": 1024}
+    result = bench.gaussian_process_layers(repeats=2, **sizes)
+    names = [row["case"] for row in result["rows"]]
+    assert names[0] == "softmax"
+    for part in (
+        "kernel",
+        "SGPA, 2 inducing, marginal",
+        "sparse CGP, 2 inducing, draw, exact R",
+        "CGP, draw, R by draws",
+    ):
+        assert any(part in name for name in names)
+    growth = ["sparse CGP, batch 1, N 256", "sparse CGP, batch 1, N 1024"]
+    check(result, [names[:-2], growth])
+    assert list(result["kept"]) == growth
+    assert 3.5 < result["kept"][growth[1]] / result["kept"][growth[0]] < 4.5
+
+
 def test_prediction():
     result = bench.prediction(repeats=2, **NETWORK)
     predicting = ["deterministic forward, softmax ViT", "ten-draw prediction, KEP-SVGP in the last layer"]

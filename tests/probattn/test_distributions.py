@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn.distributions import ColumnNormal, Counted
-from probattn.functional.gaussian import Dense, Diagonal
+from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 
 F64 = torch.float64
@@ -163,7 +163,7 @@ def test_counted_kl_carries_its_gradient():
     assert_close(kl.grad, torch.ones(2, dtype=F64))
 
 
-def test_diagonal_covariance_is_a_plain_normal():
+def test_a_factor_of_zeros_gives_a_plain_normal():
     scale, loc, x = randn(2, 1, 3).exp(), randn(2, 1, 3, 2), randn(2, 1, 3, 2, seed=4)
-    normal = ColumnNormal(loc, Diagonal(scale, None, 3))
+    normal = ColumnNormal(loc, LowRank(torch.zeros(2, 1, 3, 1, dtype=F64), scale.square(), None, 3))
     assert_close(normal.log_prob(x), dist.Normal(loc, scale.unsqueeze(-1)).to_event(3).log_prob(x))

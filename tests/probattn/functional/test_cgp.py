@@ -272,7 +272,7 @@ def test_padding_counts_nothing(options, garbage):
     whole, real = make(**options), MASK.unsqueeze(-2)
     keep = real.unsqueeze(-1)
     points = {name: getattr(whole, name).where(keep, garbage) for name in ("query", "key", "latent")}
-    value, count = whole.value.where(keep, 0.0), MASK.sum(-1, keepdim=True)
+    value, count = whole.value.where(keep, 0.0), MASK.sum(-1, keepdim=True, dtype=torch.float64)
     law = make(**points, value=value, real=real, count=count, **options)
     loc, scale = 0.3 * randn(*value.shape, seed=7).where(keep, 0.0), randn(*SHAPE, TOKENS, seed=8).abs() + 0.2
     scale = scale.where(real, 1.0)
@@ -334,7 +334,7 @@ def test_gradients(options):
     def function(*tensors):
         *points, loc, scale = tensors
         outputs = []
-        for real, count in ((None, 3), (mask.unsqueeze(-2), mask.sum(-1, keepdim=True))):
+        for real, count in ((None, 3), (mask.unsqueeze(-2), mask.sum(-1, keepdim=True, dtype=torch.float64))):
             keep = torch.ones(3, 1).bool() if real is None else real.unsqueeze(-1)
             fields = dict(zip(names, points, strict=True))
             fields["value"] = fields["value"].where(keep, 0.0)

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from probattn.functional import gaussian
 from probattn.functional.cgp import CGP
-from probattn.functional.gaussian import Diagonal, LowRank
+from probattn.functional.gaussian import LowRank
 from probattn.functional.sparse_cgp import SparseCGP
 
 SHAPE = BATCH, HEADS = 2, 3
@@ -108,10 +108,7 @@ def symmetric(matrix):
 
 
 def covariance(given):
-    if isinstance(given, Diagonal):
-        return torch.diag_embed(given.scale**2)
-    n = given.factor.shape[-2]
-    return given.factor @ given.factor.mT + given.noise[..., None, None] * identity(n)
+    return given.factor @ given.factor.mT + torch.diag_embed(given.noise.expand(given.shape))
 
 
 def guides(law):
@@ -279,7 +276,7 @@ def test_padding_counts_nothing(garbage):
     keep = real.unsqueeze(-1)
     points = {name: getattr(whole, name).where(keep, garbage) for name in ("query", "key", "latent")}
     value = whole.value.where(keep, 0.0)
-    law = make(**points, value=value, real=real, count=MASK.sum(-1, keepdim=True))
+    law = make(**points, value=value, real=real, count=MASK.sum(-1, keepdim=True, dtype=torch.float64))
     loc, scale = 0.3 * randn(*value.shape, seed=7).where(keep, 0.0), randn(*SHAPE, TOKENS, seed=8).abs() + 0.2
     learned = law.learned(loc, scale.where(real, 1.0))
     prior = learned._replace(loc=torch.zeros_like(loc), covariance=law.prior)
@@ -323,7 +320,7 @@ def test_gradients():
     def function(*tensors):
         *points, loc, scale = tensors
         outputs = []
-        for real, count in ((None, 3), (mask.unsqueeze(-2), mask.sum(-1, keepdim=True))):
+        for real, count in ((None, 3), (mask.unsqueeze(-2), mask.sum(-1, keepdim=True, dtype=torch.float64))):
             keep = torch.ones(3, 1).bool() if real is None else real.unsqueeze(-1)
             fields = dict(zip(names, points, strict=True))
             fields["value"] = fields["value"].where(keep, 0.0)
@@ -360,7 +357,7 @@ def test_nothing_is_quadratic_in_the_number_of_tokens(masked):
     points = [torch.randn(1, 2, tokens, width, requires_grad=True) for _ in range(4)]
     inducing = [torch.randn(2, 8, width, requires_grad=True) for _ in range(2)]
     real = torch.arange(tokens).expand(1, 1, -1) < 4000 if masked else None
-    count = torch.tensor([[4000]]) if masked else tokens
+    count = torch.tensor([[4000.0]]) if masked else tokens
     names = ["query", "key", "latent", "value", "inducing_query", "inducing_key"]
     fields = dict(zip(names, points + inducing, strict=True))
     with NoSquare(tokens) as watch:
@@ -407,7 +404,7 @@ def test_float32_at_the_papers_noise():
 
 
 def random_low_rank(seed):
-    law = LowRank(randn(*SHAPE, 4, 2, seed=seed), NOISE, None, 4)
+    law = LowRank(randn(*SHAPE, 4, 2, seed=seed), randn(*SHAPE, 4, seed=seed + 10).abs() + 0.2, None, 4)
     return covariance(law), law
 
 
@@ -426,26 +423,28 @@ def test_low_rank_covariance_against_dense_matrices():
     assert_close(law.explained(j), expected)
 
 
-def test_diagonal_covariance_against_dense_matrices_and_its_divergence_from_low_rank():
-    (matrix, low_rank), scale = random_low_rank(0), randn(*SHAPE, 4, seed=3).abs() + 0.2
-    law, x = Diagonal(scale, None, 4), randn(*SHAPE, 4, 2, seed=2)
-    spread = torch.diag_embed(scale**2)
-    exact = MultivariateNormal(torch.zeros(4, dtype=torch.float64), spread[..., None, :, :])
-    assert law.shape == (*SHAPE, 4)
-    assert_close(law.variance(), scale**2)
-    assert_close(law.log_density(x), exact.log_prob(x.mT).sum(-1))
-    assert_close(law.between(x), x.mT @ spread @ x)
-    p = MultivariateNormal(torch.zeros(4, dtype=torch.float64), matrix[..., None, :, :])
-    q = MultivariateNormal(x.mT, spread[..., None, :, :].expand(*SHAPE, 2, 4, 4))
-    assert_close(gaussian.kl_divergence(x, law, low_rank), kl_divergence(q, p).sum(-1))
-    swapped = MultivariateNormal(x.mT, matrix[..., None, :, :].expand(*SHAPE, 2, 4, 4))
-    assert_close(gaussian.kl_divergence(x, low_rank, law), kl_divergence(swapped, exact).sum(-1))
+def test_divergence_of_low_rank_covariances():
+    (p_matrix, p), (q_matrix, q), loc = random_low_rank(0), random_low_rank(1), randn(*SHAPE, 4, 2, seed=2)
+    p_law = MultivariateNormal(torch.zeros(4, dtype=torch.float64), p_matrix[..., None, :, :])
+    q_law = MultivariateNormal(loc.mT, q_matrix[..., None, :, :].expand(*SHAPE, 2, 4, 4))
+    assert_close(gaussian.kl_divergence(loc, q, p), kl_divergence(q_law, p_law).sum(-1))
+    copy = LowRank(p.factor, p.noise, None, 4)
+    assert_close(gaussian.kl_divergence(loc, p, p), gaussian.kl_divergence(loc, copy, p))
 
 
-def test_draws_of_low_rank_and_diagonal_covariances():
+def test_learned_guide_starts_at_the_prior_and_moves_each_token_on_its_own():
+    law = make()
+    start = law.learned(torch.zeros_like(law.value), torch.ones_like(law.value[..., 0])).covariance
+    assert_close(covariance(start), covariance(law.prior))
+    loc, scale = randn(*law.value.shape, seed=7), randn(*law.value.shape[:-1], seed=8).abs() + 0.2
+    moved, t = law.learned(loc, scale), torch.diag_embed(scale)
+    assert_close(moved.loc, loc)
+    assert_close(covariance(moved.covariance), t @ covariance(law.prior) @ t)
+
+
+def test_draws_of_a_low_rank_covariance():
+    matrix, law = random_low_rank(0)
     torch.manual_seed(0)
-    for law in (random_low_rank(0)[1], Diagonal(randn(*SHAPE, 4, seed=3).abs() + 0.2, None, 4)):
-        x = law.draw(torch.Size((40_000, *SHAPE, 4, 2))).flatten(-2)
-        for b, h in INDICES:
-            expected = torch.kron(covariance(law)[b, h], identity(2))
-            assert_moments(x[:, b, h], torch.zeros(8, dtype=torch.float64), expected)
+    x = law.draw(torch.Size((40_000, *SHAPE, 4, 2))).flatten(-2)
+    for b, h in INDICES:
+        assert_moments(x[:, b, h], torch.zeros(8, dtype=torch.float64), torch.kron(matrix[b, h], identity(2)))
