@@ -12,12 +12,13 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_readme_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     assert 0 < len([line for line in blocks[-1].split("class", 1)[1].splitlines() if line.strip()]) <= 40
     namespace = {}
     for block in blocks:
         exec(block, namespace)
     assert namespace["history"].epochs[-1]["valid/accuracy"] > 0.6
+    assert len(namespace["gp_history"].epochs) == 5
     assert namespace["own_history"].epochs[-1]["valid/accuracy"] > 0.6
     assert {name for name, _ in guides.latent_sites(namespace["own"])} == {
         f"network.blocks.{block}.attention.log_sharpness" for block in range(2)

@@ -353,7 +353,7 @@ def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch
 def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monkeypatch, tmp_path):
     """The guide's initial values are those that building alone gives, though the network was run before."""
     guides_, name = [], "digits/sgpa"
-    settings = presets.preset(name).with_changes(TINY)
+    settings = presets.preset(name).with_changes([*TINY, "warm_start=none", "layer.init_loc=1"])
     monkeypatch.setattr(runs, "fit", lambda model, guide, *arguments, **options: guides_.append(guide))
     runs.train(settings, tmp_path / "run", name=name)
     _, plain = runs.build(settings, load("digits", limit=200))
@@ -370,8 +370,8 @@ def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monk
     [
         ("kernel", [], 0),
         ("kernel-symmetric", [], 0),
-        ("sgpa", [], 2),
-        ("sgpa", ["layer.inducing=none"], 0),
+        ("sgpa", ["warm_start=none"], 2),
+        ("sgpa", ["layer.inducing=none", "warm_start.epochs=1"], 0),
         ("cgp", ["warm_start.epochs=1"], 0),
         ("cgp", ["warm_start=none", "layer.last=1", "layer.regulariser=draws", "layer.guide=learned"], 0),
         ("sparse-cgp", ["warm_start.epochs=1"], 0),
@@ -584,7 +584,7 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch):
         settings, _ = runs.read_settings(folder)
         assert settings.epochs == 3
         assert runs.epochs_done(folder) == settings.train.epochs
-        assert (folder / "warm-start.json").exists() == (name in (CGP, "digits/sparse-cgp"))
+        assert (folder / "warm-start.json").exists() == (presets.preset(name).warm_start is not None)
     before = contents(tmp_path / "demo")
     code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "cgp,softmax")
     assert code == 0
@@ -634,16 +634,20 @@ def test_bench_prints_a_table_and_writes_json(command, monkeypatch, tmp_path, na
     sizes = {"dim": 8, "heads": 2, "rank": 2, "batch": 2}
     sizes |= {"tokens": 4, "long": 6, "longer": 8} if name == "layers" else {"depth": 1}
     monkeypatch.setattr(bench, function, functools.partial(getattr(bench, function), **sizes))
+    sizes = {"dim": 8, "heads": 2, "inducing": 2, "batch": 2, "tokens": 4, "long": 6, "longer": 8}
+    small = functools.partial(bench.gaussian_process_layers, **sizes)
+    monkeypatch.setattr(bench, "gaussian_process_layers", small)
     path = tmp_path / "new" / "figures.json"
     code, text, err = command("bench", name, "--repeats", 2, "--json", path)
     assert (code, err) == (0, "")
-    result = json.loads(path.read_text(encoding="utf-8"))
-    for row in result["rows"]:
-        assert row["ratio"] == pytest.approx(
-            row["ms"] / next(r["ms"] for r in result["rows"] if r["case"] == row["baseline"])
-        )
-        assert f" {row['case']} " in text
-        assert f" {row['ratio']:.3f} " in text
+    tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
+    assert len(tables) == {"layers": 2, "predict": 1}[name]
+    for rows in (table["rows"] for table in tables):
+        times = {row["case"]: row["ms"] for row in rows}
+        for row in rows:
+            assert row["ratio"] == pytest.approx(row["ms"] / times[row["baseline"]])
+            assert f" {row['case']} " in text
+            assert f" {row['ratio']:.3f} " in text
     assert f"torch {torch.__version__}" in text
 
 

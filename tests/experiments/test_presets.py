@@ -21,6 +21,7 @@ FURTHER_OPTIONS = {
     "posterior_draws": "example",
     "particles": 1,
     "kl_weight": 1.0,
+    "local_kl_weight": 1.0,
     "kl_anneal_epochs": 0,
     "alpha_start": 1.0,
     "alpha_end": 1.0,
@@ -47,6 +48,7 @@ KEP_SVGP = {
     "name": "kep-svgp",
     "last": 1,
     "rank": 10,
+    "pair": "er",
     "merge": "concat",
     "projection": "data",
     "multiple": 10,
@@ -81,18 +83,20 @@ CORRELATED = {
 }
 CGP = CORRELATED | {"name": "cgp", "noisy_canonical": True, "noisy_output": True}
 SPARSE_CGP = CORRELATED | {"name": "sparse-cgp", "inducing": 16, "inducing_keys": None, "mixtures": False}
-KERNEL = {"name": "kernel", "last": None, "kernel": "rbf", "symmetric": False, "bias": False}
+KERNEL = {"name": "kernel", "last": None, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
 SGPA = {
     "name": "sgpa",
     "last": None,
     "inducing": 32,
     "kernel": "ard",
+    "variance": 1.0,
     "draws": "marginal",
     "prior": None,
     "bias": False,
     "guide": "full",
+    "init_loc": 0.0,
 }
-START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "bias": False}
+START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
 ANNEALED = {"alpha_start": 0.0, "alpha_end": 1.0}
 
 

@@ -121,6 +121,7 @@ OUT_OF_BOUNDS = [
     {"posterior_draws": "token"},
     {"particles": 0},
     {"kl_weight": -1.0},
+    {"local_kl_weight": -0.5},
     {"kl_anneal_epochs": -1},
     {"schedule": "step"},
     {"alpha_start": -0.1},
