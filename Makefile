@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/installed
 .PHONY: demo test test-all lint clean
 
 demo: $(INSTALLED)
-	$(BIN)/probattn demo
+	$(BIN)/probattn demo$(if $(LAYERS), --layers '$(LAYERS)')
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile

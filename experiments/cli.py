@@ -74,7 +74,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
     epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
     layers: Annotated[
-        str, typer.Option(help="Which digits presets: names with commas between, or all.")
+        str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
     ] = "softmax,kep-svgp",
 ) -> None:
     """Train layers on digits, KEP-SVGP and its softmax twin unless told, and compare them in a table and a report."""

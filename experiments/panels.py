@@ -109,7 +109,10 @@ PANELS = (
         lambda e: figures.spectrum_by_layer(e.spectra),
         "The share of the singular values of each layer's attention matrix in its first components, the mean "
         "of examples and heads. A line that is soon above the dashed one belongs to a matrix of low rank: few "
-        "components carry the attention. On a straight line all components count alike.",
+        "components carry the attention. On a straight line all components count alike. What the matrix is depends on "
+        "the layer: the probabilities of softmax attention, the kernel between queries and keys of kernel attention "
+        "and KEP-SVGP, the kernel between tokens of SGPA, the map from values to the mean output of CGP. Compare "
+        "depths, and runs of one layer, rather than different layers.",
         "Not drawn: this run has no spectrum of an attention matrix.",
     ),
     Panel(
@@ -128,7 +131,7 @@ PANELS = (
         "A posterior that learned something has a KL clearly above zero, and a spread below the prior's "
         "(left of the dashed line). A KL near zero with a ratio near 1 is the prior itself: that site "
         "does nothing.",
-        "Not drawn: this network is deterministic, it has no random variable to be uncertain about.",
+        "Not drawn: this network has no random variable that all examples share.",
         wide=True,
     ),
 )

@@ -39,7 +39,7 @@ class RunResult:
     classes: tuple[str, ...]
     spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s ≥ 0); descending
     posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
-    variants: dict[str, dict[str, float]]  # metrics with u "at its mean", "drawn from q", …
+    variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
 
     def __post_init__(self):
@@ -176,12 +176,14 @@ def _posterior_tables(result: RunResult) -> str:
             rows.append((row["site"], str(row["size"]), kl, *ratios, float(row["posterior_mean_rms"])))
         parts.append(page.plain_table(head, rows))
     if result.variants:
-        parts.append(page.metrics_table(list(result.variants.items()), mark=False, first="u is"))
+        parts.append(page.metrics_table(list(result.variants.items()), mark=False, first="each latent site is"))
         parts.append(
             page.note(
-                "The same network with u fixed at its posterior mean, drawn from the posterior q, and drawn "
-                "from the prior. Draws from the prior should be clearly worse: if they are not, u carries "
-                "nothing. Draws from q should be about as accurate as the mean, and better calibrated."
+                "The same network with all its latent sites, those that the examples share and those of a single "
+                "example, at the mean of their posterior q, drawn from q, and drawn from their priors. Draws from "
+                "the prior should be clearly worse: if they are not, the sites have learned nothing, or their "
+                "posterior is their prior by design, as that of the output of CGP attention is. Draws from q should "
+                "be about as accurate as the mean, and better calibrated."
             )
         )
     return "".join(parts)

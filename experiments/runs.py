@@ -31,6 +31,7 @@ from probattn.inference.checkpoint import load as load_checkpoint
 from probattn.inference.checkpoint import read as read_checkpoint
 from probattn.inference.diagnostics import token_similarity
 from probattn.inference.logs import read_log
+from probattn.inference.posterior import local_latents
 from probattn.models import Classifier, ViT, last
 
 GPUS = ("gpu", "cuda")
@@ -141,10 +142,11 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
     num_draws = num_draws or settings.train.num_draws
     prediction = predict(model, guide, test, num_draws=num_draws)
     values = metrics.evaluate(prediction.probs, prediction.labels)
-    probabilistic = any(True for _ in guide.parameters())
     log = folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
     examples = next(iter(test))[0][:EXAMPLES]
+    posterior = posterior_summary(model, guide)
+    probabilistic = posterior or local_latents(model, examples[:2])
     result = RunResult(
         name=name,
         command=command(name, settings),
@@ -157,7 +159,7 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         images=dataset.test.images,
         classes=dataset.classes,
         spectra=attention_spectra(model, guide, examples),
-        posterior=posterior_summary(model, guide) if probabilistic else [],
+        posterior=posterior,
         variants=posterior_variants(model, guide, test, num_draws=num_draws, drawn=prediction) if probabilistic else {},
         similarity=token_similarity(model, guide, examples),
     )

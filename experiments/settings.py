@@ -1,25 +1,42 @@
 """The settings of one run: what a preset is, what ``--set key=value`` changes, what ``settings.json`` keeps."""
 
-import functools
 import math
 import types
 import typing
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-    guides,
+from probattn.experiments.layer_settings import (
+    LAYERS,
+    CGPSettings,
+    KEPSVGPSettings,
+    KernelSettings,
+    LayerSettings,
+    SGPASettings,
+    SoftmaxSettings,
+    SparseCGPSettings,
+    check_positive,
 )
-from probattn.attention.base import LayerFactory
 from probattn.inference import TrainOptions
+
+__all__ = [
+    "LAYERS",
+    "CGPSettings",
+    "DataSettings",
+    "KEPSVGPSettings",
+    "KernelSettings",
+    "LayerSettings",
+    "NetworkSettings",
+    "SGPASettings",
+    "Settings",
+    "SettingsError",
+    "SoftmaxSettings",
+    "SparseCGPSettings",
+    "WarmStartSettings",
+    "from_dict",
+]
 
 
 class SettingsError(ValueError):
@@ -36,7 +53,7 @@ class DataSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_positive(self, "batch_size", "limit")
+        check_positive(self, "batch_size", "limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,164 +68,7 @@ class NetworkSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "patch_size", "dim", "depth", "heads", "mlp_dim")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxSettings:
-    """Softmax attention in every block."""
-
-    last: ClassVar[int] = 0
-    family: ClassVar[str] = "full"
-    name: Literal["softmax"] = "softmax"
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return SoftmaxAttention
-
-
-@dataclass(frozen=True, kw_only=True)
-class KEPSVGPSettings:
-    """KEP-SVGP attention in the last blocks, softmax below; the options are the layer's, ``guide`` a family."""
-
-    name: Literal["kep-svgp"] = "kep-svgp"
-    last: int | None = 1
-    rank: int = 10
-    pair: Literal["er", "ee", "rr"] = "er"
-    merge: Literal["add", "concat", "concat_lowrank"] = "concat"
-    projection: Literal["data", "plain"] = "data"
-    multiple: int = 10
-    prior: Literal["normal", "laplace", "student_t"] = "normal"
-    eta: float = 10.0
-    penalty: Literal["example", "authors"] = "example"
-    scale: float = 1.0
-    learn_scale: bool = True
-    guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "last")
-
-    @property
-    def family(self) -> str:
-        """The family of the guide."""
-        return self.guide
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelSettings:
-    """Kernel attention in the last blocks (None: in every block), softmax below; the options are the layer's."""
-
-    family: ClassVar[str] = "full"
-    name: Literal["kernel"] = "kernel"
-    last: int | None = None
-    kernel: Literal["rbf", "ard", "exponential"] = "rbf"
-    symmetric: bool = False
-    variance: float = 1.0
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "last")
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return KernelAttention.partial(**_options(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SGPASettings:
-    """SGP attention in the last blocks (None: in every block); the options are the layer's, ``guide`` a family.
-
-    ``inducing`` is the number of global inducing keys of the decoupled form, None the standard form; ``init_loc`` is
-    the family's.
-    """
-
-    name: Literal["sgpa"] = "sgpa"
-    last: int | None = None
-    inducing: int | None = 16
-    kernel: Literal["ard", "exponential", "rbf"] = "ard"
-    variance: float = 1.0
-    draws: Literal["marginal", "joint"] = "marginal"
-    prior: Literal["normal", "laplace", "student_t"] | None = None
-    bias: bool = False
-    guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
-    init_loc: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "last", "inducing")
-
-    @property
-    def family(self) -> guides.Family:
-        """The family of the guide."""
-        return functools.partial(guides.FAMILIES[self.guide], init_loc=self.init_loc)
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return SGPAttention.partial(**_options(self, "guide", "init_loc"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CGPSettings:
-    """Correlated GP attention in the last blocks (None: in every block); the options are the layer's."""
-
-    family: ClassVar[str] = "full"
-    name: Literal["cgp"] = "cgp"
-    last: int | None = None
-    noise: float = 0.1
-    learn_noise: bool = False
-    guide: Literal["posterior", "prior", "learned"] = "posterior"
-    regulariser: Literal["closed", "draws"] = "closed"
-    output: Literal["mean", "draw"] = "draw"
-    alpha: float = 0.1
-    per: Literal["scalar", "column", "example"] = "scalar"
-    noisy_canonical: bool = True
-    noisy_output: bool = True
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "last")
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return CGPAttention.partial(**_options(self))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SparseCGPSettings:
-    """Sparse correlated GP attention in the last blocks (None: in every block); the options are the layer's.
-
-    With ``mixtures`` the inducing inputs are mixtures of the tokens', as the authors have them.
-    """
-
-    family: ClassVar[str] = "full"
-    name: Literal["sparse-cgp"] = "sparse-cgp"
-    last: int | None = None
-    inducing: int = 16
-    inducing_keys: int | None = None
-    mixtures: bool = False
-    noise: float = 0.1
-    learn_noise: bool = False
-    guide: Literal["posterior", "prior", "learned"] = "posterior"
-    regulariser: Literal["closed", "draws"] = "closed"
-    output: Literal["mean", "draw"] = "draw"
-    alpha: float = 0.1
-    per: Literal["scalar", "column", "example"] = "scalar"
-    bias: bool = False
-
-    def __post_init__(self) -> None:
-        _check_positive(self, "last", "inducing", "inducing_keys")
-
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
-        return SparseCGPAttention.partial(tokens=tokens if self.mixtures else None, **_options(self, "mixtures"))
-
-
-LayerSettings = SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings
-LAYERS: dict[str, type[LayerSettings]] = {kind.name: kind for kind in typing.get_args(LayerSettings)}
-"""Settings of each layer by its name."""
+        check_positive(self, "patch_size", "dim", "depth", "heads", "mlp_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +82,7 @@ class WarmStartSettings:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive(self, "epochs")
+        check_positive(self, "epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,20 +240,8 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
-def _options(layer: LayerSettings, *others: str) -> dict[str, Any]:
-    """The options of the layer's constructor among its settings."""
-    return {key: value for key, value in asdict(layer).items() if key not in ("name", "last", *others)}
-
-
 def _scaled(train: TrainOptions, epochs: int) -> TrainOptions:
     """The options with so many epochs, and warm-up and annealing in proportion."""
     share = epochs / train.epochs
     warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs
     return replace(train, epochs=epochs, warmup_epochs=warmup, kl_anneal_epochs=anneal)
-
-
-def _check_positive(settings: Any, *names: str) -> None:
-    values = {name: getattr(settings, name) for name in names}
-    wrong = [f"{name}={value}" for name, value in values.items() if value is not None and value < 1]
-    if wrong:
-        raise ValueError(f"must be at least 1: {', '.join(wrong)}")

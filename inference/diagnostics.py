@@ -27,7 +27,11 @@ def attention_spectra(
     Returns:
         By the path of each layer that has an ``attention_matrix``, in the order in which they run: its singular values
         ``(heads, N)``, averaged over examples (those beyond an example's length count as 0), and λ ``(heads, rank)``
-        with rank 0 where there is none; both descending. For KEP-SVGP the matrix is K_att = φ_q φ_kᵀ.
+        with rank 0 where there is none; both descending.
+
+    What the matrix is differs from layer to layer, so that spectra compare depths and runs of one layer rather than
+    layers: softmax, the attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q φ_kᵀ; SGPA, 𝒦 between
+    tokens; CGP, dense or sparse, the map from the values to the mean of the output.
     """
     layers = _attention_layers(model)
     layers = {path: layer for path, layer in layers.items() if hasattr(layer, "attention_matrix")}
@@ -91,9 +95,11 @@ def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
     x = ksvd.cosine_features(x.double())
     if mask is not None:
         x = x.where(mask.unsqueeze(-1), 0.0)
-    count = x.shape[-2] if mask is None else mask.sum(-1)
+    count = x.new_tensor(x.shape[-2]) if mask is None else mask.sum(-1)
     alone = x.square().sum((-2, -1))
-    return (x.sum(-2).square().sum(-1) - alone) / (count * (count - 1))
+    total = x.sum(-2).square().sum(-1) - alone
+    # Of one token the difference is a rounding error, not 0, and would give ±Inf.
+    return torch.where(count > 1, total / (count * (count - 1)), torch.nan)
 
 
 def _attention_layers(model: nn.Module) -> dict[str, ProbabilisticAttention]:

@@ -7,11 +7,13 @@ from typing import Any
 import pyro.infer
 import pyro.poutine as poutine
 import torch
+from pyro.infer.autoguide import AutoGuide
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from probattn import guides
 from probattn.handlers import local_posteriors
 
 
@@ -69,6 +71,8 @@ class _OnePass(Messenger):
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self.guide_trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        if isinstance(self.guide, AutoGuide):
+            guides.check_global(self.guide)
         with local_posteriors(self.guide_trace):
             replayed = poutine.replay(self.model, trace=self.guide_trace)
             self.model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)

@@ -3,18 +3,19 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pyro.poutine as poutine
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from probattn.guides import Guide, latent_sites
-from probattn.handlers import at_mean
+from probattn.handlers import at_mean, is_amortised
 from probattn.inference import metrics
 from probattn.inference.prediction import Prediction, predict
 
 
 def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) -> list[dict[str, Any]]:
-    """One row a latent site: how far q(u) is from its prior.
+    """One row a global latent site: how far q(u) is from its prior.
 
     Args:
         model: the model.
@@ -49,13 +50,35 @@ def posterior_summary(model: nn.Module, guide: Guide, *, kl_draws: int = 100) ->
     return rows
 
 
+def local_latents(model: nn.Module, x: Tensor) -> list[str]:
+    """The latent sites of one example that the model's predictions depend on and that carry their posterior.
+
+    Args:
+        model: traced once, in evaluation mode.
+        x: inputs ``(batch, ...)``; a few do.
+
+    Returns:
+        Names in the order of the program, without the labels' and without those of a regulariser alone.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), poutine.mask(mask=False):
+            trace = poutine.trace(model).get_trace(x)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return [name for name, site in trace.nodes.items() if is_amortised(site)]
+
+
 def posterior_variants(
     model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int = 10, drawn: Prediction | None = None
 ) -> dict[str, dict[str, float]]:
-    """Metrics with u at the mean of q, drawn from q, and drawn from the prior.
+    """Metrics with every latent site, global or of one example, at the mean of q, drawn from q, and from its prior.
 
     A posterior that has collapsed predicts as badly from q as from the prior; one that is a point predicts from q as
-    at the mean.
+    at the mean. A site whose posterior is its prior, as the output of CGP attention, is drawn from the same law in
+    both.
 
     Args:
         model, guide: a classifier and its guide.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.functional.linalg import NumericalError
-from probattn.handlers import draws, is_global_latent, local_posteriors
+from probattn.handlers import draws, is_global_latent, local_posteriors, local_priors
 from probattn.inference.diagnosis import find_non_finite, refuses_nan
 
 CPU_EXAMPLE_DRAWS = 256
@@ -96,6 +96,7 @@ def predict(
 
     Raises:
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
+        NumericalError: what a layer's numerics refuse, with the batch's number and the layer.
     """
     repeated, parts, latents = draws(num_draws), [], None
     whole = {"model": model} if guide is None else {"model": model, "guide": guide}
@@ -127,7 +128,10 @@ def predict(
                         parts.append(_summary(likelihood, labels, home, num_draws, keep_draws))
                 except (ValueError, NumericalError) as error:
                     source = find_non_finite((), whole, ())
-                    if source is None and not (refuses_nan(error) or isinstance(error, NumericalError)):
+                    if isinstance(error, NumericalError):
+                        because = f" (NaN or Inf in {source})" if source else ""
+                        raise NumericalError(f"batch {number}: {error}{because}") from error
+                    if source is None and not refuses_nan(error):
                         raise
                     why = f"from {source}" if source else str(error).splitlines()[0]
                     raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
@@ -168,7 +172,7 @@ def _likelihood(
         if guide is not None:
             with torch.autocast(inputs[0].device.type, enabled=False):
                 latents = poutine.trace(poutine.replay(guide, trace=latents)).get_trace(*inputs)
-            handlers.enter_context(local_posteriors())
+        handlers.enter_context(local_priors() if guide is None else local_posteriors())
         handlers.enter_context(poutine.mask(mask=False))
         return poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs).nodes["y"]["fn"]
 

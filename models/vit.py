@@ -6,8 +6,9 @@ import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory
+from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
+from probattn.handlers import at_mean, local_posteriors
 
 
 class Block(PyroModule):
@@ -37,7 +38,11 @@ class Block(PyroModule):
 
     def attend(self, x: Tensor) -> Tensor:
         """The first half: x + attention(norm(x))."""
-        return x + self.dropout(self.attention(self.norm_attention(x)))
+        return x + self.dropout(self.attention(self.normed(x)))
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What the attention layer sees of x."""
+        return self.norm_attention(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The second half: x + mlp(norm(x)), token by token."""
@@ -91,10 +96,7 @@ class ViT(PyroModule):
         )
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
-        path = []
-        for block in self.blocks:
-            block.attention.follow(*path, block.norm_attention)
-            path = [block.feed_forward]
+        self.connect()
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
@@ -104,21 +106,35 @@ class ViT(PyroModule):
         """
         return self.head(self.norm(self.blocks(self.tokens(images)).mean(-2)))
 
+    def connect(self) -> None:
+        """Tells each attention layer what it follows on; to be called again where a layer was put in later."""
+        path = []
+        for block in self.blocks:
+            if isinstance(block.attention, ProbabilisticAttention):
+                block.attention.follow(*path, block.normed)
+            path = [block.feed_forward]
+
     @torch.no_grad()
     def initialise_inducing(self, images: Tensor) -> None:
         """Sets the inducing inputs of every layer that has some to vectors which these images give in its place.
+
+        Layers below are at the means of their posteriors, global sites at those of their priors. To be called once the
+        network is part of its model: Pyro fixes the names of sites when a module first runs.
 
         Args:
             images: a batch of the training data ``(batch, channels, height, width)``.
         """
         modes = [(module, module.training) for module in self.modules()]
+        self.connect()
         try:
             self.eval()
             stream = x = self.tokens(images)
-            for block in self.blocks:
-                block.attention.initialise(stream)
-                stream = block.attend(x)
-                x = block.feed_forward(stream)
+            with at_mean(), local_posteriors():
+                for block in self.blocks:
+                    if isinstance(block.attention, ProbabilisticAttention):
+                        block.attention.initialise(stream)
+                    stream = block.attend(x)
+                    x = block.feed_forward(stream)
         finally:
             for module, mode in modes:
                 module.training = mode

@@ -28,6 +28,10 @@ class ColumnNormal(dist.TorchDistribution):
         self.loc, self.covariance = loc.expand(*shape, loc.shape[-1]), covariance
         super().__init__(shape[:-2], self.loc.shape[-3:], validate_args=False)
 
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "ColumnNormal":
+        """The same with a larger batch shape."""
+        return ColumnNormal(self.loc.expand(*batch_shape, *self.event_shape), self.covariance)
+
     @property
     def mean(self) -> Tensor:
         """loc."""
@@ -66,6 +70,10 @@ class Counted(dist.TorchDistribution):
         super().__init__(drawn.batch_shape, drawn.event_shape, validate_args=False)
 
     has_rsample = True
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "Counted":
+        """The same with a larger batch shape."""
+        return Counted(self.drawn.expand(batch_shape), self.prior.expand(batch_shape), self.kl.expand(batch_shape))
 
     @property
     def support(self) -> constraints.Constraint:

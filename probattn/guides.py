@@ -210,7 +210,7 @@ def materialise(guide: nn.Module, batch: tuple) -> None:
     if is_lazy(guide):
         with torch.no_grad():
             guide(*batch)
-        _check_global(guide)
+        check_global(guide)
 
 
 def global_part(model: Callable) -> Callable:
@@ -230,7 +230,7 @@ def check(model: nn.Module, guide: nn.Module) -> None:
     """
     check_local(model)
     check_local(guide)
-    _check_global(guide)
+    check_global(guide)
     if isinstance(guide, Guide) and guide._model[0] is not model:
         raise ValueError(
             "this guide was built for another model, whose priors it would follow: build it with "
@@ -245,7 +245,12 @@ def check(model: nn.Module, guide: nn.Module) -> None:
                 )
 
 
-def _check_global(guide: nn.Module) -> None:
+def check_global(guide: nn.Module) -> None:
+    """Refuses AutoGuides that also guide sites of one example, whose layers have their posteriors.
+
+    Raises:
+        ValueError: naming the site and what to build the guide on.
+    """
     for part in guide.modules():
         if isinstance(part, AutoGuide) and part.prototype_trace is not None:
             for name, node in part.prototype_trace.nodes.items():

@@ -11,6 +11,7 @@ import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
@@ -53,7 +54,8 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
             if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
                 raise ValueError(
                     f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: sites of layers "
-                    "belong outside plates; mark those of one example with infer={'local': True} under local_sites"
+                    "belong outside plates; mark those of one example with infer={'local': True} under local_sites, "
+                    "and build an AutoGuide on guides.global_part(model), without them"
                 )
             msg["fn"] = _expanded(fn, dim, size)
         elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
@@ -85,6 +87,10 @@ class local_sites(Messenger):  # noqa: N801
     Args:
         batch: number of examples in the batch.
         num_data: number of examples in the data set.
+
+    Raises:
+        ValueError: a program that is replayed against a guide without :class:`local_posteriors`, as Pyro's own ELBOs
+            do: sites that carry their posterior would silently be drawn from their prior.
     """
 
     def __init__(self, *, batch: int, num_data: int) -> None:
@@ -93,6 +99,8 @@ class local_sites(Messenger):  # noqa: N801
         self.factor = num_data / batch
 
     def _pyro_sample(self, msg: Message) -> None:
+        if is_amortised(msg):
+            _check_drawn(msg["name"])
         if msg["infer"].get("local"):
             msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
             msg["scale"] = msg["scale"] * self.factor
@@ -148,6 +156,10 @@ class local_posteriors(Messenger):  # noqa: N801
         msg["fn"] = prior
 
 
+class local_priors(Messenger):  # noqa: N801
+    """Says that local latent sites are to be drawn from their priors, as the global ones of this replay were."""
+
+
 class alpha(Messenger):  # noqa: N801
     """Scales the regulariser of correlated GPs (CGP paper, eq. 28), wherever layers have one.
 
@@ -187,6 +199,18 @@ def is_global_latent(msg: Message) -> bool:
 def is_amortised(msg: Message) -> bool:
     """Whether a message or trace node is a latent site of one example that carries its posterior."""
     return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+
+
+def _check_drawn(name: str) -> None:
+    """Refuses to draw a site that carries its posterior from its prior where a guide is replayed."""
+    if any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK):
+        return
+    replays = [handler.trace for handler in _PYRO_STACK if isinstance(handler, ReplayMessenger)]
+    if any(trace is not None and name not in trace for trace in replays):
+        raise ValueError(
+            f"site {name} would be drawn from its prior, although it carries its posterior: use the ELBOs and predict "
+            "of probattn.inference, or run the model `with local_posteriors()`"
+        )
 
 
 def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:

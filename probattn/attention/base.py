@@ -76,8 +76,8 @@ class ProbabilisticAttention(PyroModule):
     @contextmanager
     def precise(self) -> Iterator[None]:
         """No autocast inside, and errors of :mod:`probattn.functional.linalg` name this layer."""
-        device_type = next(self.parameters()).device.type
-        with linalg.located(self.label), torch.autocast(device_type, enabled=False):
+        device = next(self.parameters(), torch.empty(0)).device
+        with linalg.located(self.label), torch.autocast(device.type, enabled=False):
             yield
 
     @property

@@ -1,8 +1,6 @@
 """Correlated Gaussian process attention."""
 
-from typing import Literal
-
-from torch import Tensor
+from typing import Any, Literal
 
 from probattn.attention.correlated import CorrelatedAttention
 from probattn.functional.cgp import CGP
@@ -60,18 +58,10 @@ class CGPAttention(CorrelatedAttention):
         super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
         self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
 
-    def law(self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None) -> CGP:
-        """The joint law at the tokens, from projections ``(..., H, N, head_dim)`` in float32 or better."""
-        real = None if mask is None else mask.unsqueeze(-2)
-        return CGP(
-            query=query,
-            key=key,
-            latent=latent,
-            value=value if real is None else value.where(real.unsqueeze(-1), 0.0),
-            scales=self.log_scales.exp(),
-            noise=(2 * self.log_noise).exp(),
-            real=real,
-            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
-            noisy_canonical=self.noisy_canonical,
-            noisy_output=self.noisy_output,
-        )
+    def signature(self) -> dict[str, int | str]:
+        """Which noise there is, beside what every CGP layer has."""
+        return super().signature() | {"noisy_canonical": self.noisy_canonical, "noisy_output": self.noisy_output}
+
+    def law(self, given: dict[str, Any]) -> CGP:
+        """The joint law at the tokens, from the fields that both kinds of CGP share."""
+        return CGP(**given, noisy_canonical=self.noisy_canonical, noisy_output=self.noisy_output)

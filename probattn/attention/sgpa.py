@@ -21,7 +21,8 @@ class SGPAttention(ProbabilisticAttention):
     """SGPA (Chen & Li, ICLR 2023): attention as the posterior of a sparse GP with a symmetric kernel, W_q = W_k.
 
     *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which live in the network's residual stream
-    and pass through the block below (see :meth:`follow`). The program: **u ~ N(0, I)** for each head and output,
+    and pass through the block below (see :meth:`follow`); they are N(0, I) until
+    ``network.initialise_inducing(batch)`` takes them from data. The program: **u ~ N(0, I)** for each head and output,
     u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦 − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g.
     g's posterior N(C v, C) has the tokens' values v; q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ).
     *Standard* (``inducing=None``): the inducing inputs are the tokens' keys, f = g ~ N(0, 𝒦), posterior N(𝒦 v, L T² Lᵀ)
@@ -68,7 +69,8 @@ class SGPAttention(ProbabilisticAttention):
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
         with torch.no_grad():
-            self.query_value.weight[:dim] *= self.kernel.gain
+            for parameter in self.query_value.parameters():
+                parameter[:dim] *= self.kernel.gain
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
         self.out = nn.Linear(dim, dim)
         self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
@@ -120,7 +122,7 @@ class SGPAttention(ProbabilisticAttention):
         query, value = self.split_heads(self.query_value(x), 2)
         with self.precise():
             tokens = self._tokens(query, value, mask)
-            remainder = getattr(self.form, self.draws)(self, tokens, x if x.dtype == torch.float64 else x.float())
+            remainder = getattr(self.form, self.draws)(self, tokens, linalg.at_least_float32(x))
             f = self.sample_local("g", remainder.prior, remainder.posterior)
             f = f if u is None else f + remainder.features @ u.mT
         return self.out(self.join_heads(f))
@@ -132,10 +134,10 @@ class SGPAttention(ProbabilisticAttention):
             return self._tokens(query, value, mask).kernel
 
     def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
-        query, value = (t if t.dtype == torch.float64 else t.float() for t in (query, value))
+        query, value = map(linalg.at_least_float32, (query, value))
         real = None if mask is None else mask.unsqueeze(-2)
         kernel = linalg.check_finite(linalg.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
         if real is None:
             return Tokens(query, kernel, linalg.check_finite(value, "the values"), None, query.shape[-2])
         value = linalg.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")
-        return Tokens(query, kernel, value, real, mask.sum(-1, keepdim=True))
+        return Tokens(query, kernel, value, real, mask.sum(-1, keepdim=True, dtype=query.dtype))

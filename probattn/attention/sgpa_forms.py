@@ -54,7 +54,7 @@ class Decoupled(nn.Module):
         a, mean = self._mean(layer, tokens)
         c = linalg.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
         tril = linalg.cholesky(c, "C, the covariance of g", linalg.mean_diagonal(tokens.kernel))
-        covariance = Dense(tril, tokens.count)
+        covariance = Dense(tril, tokens.count, tokens.real)
         return Remainder(a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance))
 
     def _mean(self, layer: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
@@ -89,8 +89,9 @@ class Standard(nn.Module):
     def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
         """Draws with their correlations."""
         tril, spread, mean = self._root(tokens, x)
-        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.count))
-        return Remainder(None, prior, ColumnNormal(mean, Dense(tril * spread.unsqueeze(-2), tokens.count)))
+        prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.count, tokens.real))
+        posterior = Dense(tril * spread.unsqueeze(-2), tokens.count, tokens.real)
+        return Remainder(None, prior, ColumnNormal(mean, posterior))
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         tril = linalg.cholesky(linalg.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")

@@ -1,7 +1,7 @@
 """Sparse correlated Gaussian process attention, linear in the number of tokens."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,33 +86,22 @@ class SparseCGPAttention(CorrelatedAttention):
             own = picked.unflatten(-1, (self.heads, self.head_dim)).diagonal(dim1=0, dim2=2)
             points.copy_(own.movedim(-1, 0))
 
-    def law(self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None) -> SparseCGP:
-        """The joint law at the tokens, from projections ``(..., H, N, head_dim)`` in float32 or better.
+    def law(self, given: dict[str, Any]) -> SparseCGP:
+        """The joint law at the tokens, from the fields that both kinds of CGP share.
 
         Raises:
             ValueError: another number of tokens, or a mask, where the number is fixed.
         """
-        inducing = list(self.inducing)
+        query, key = self.inducing
         if self.tokens is not None:
-            if mask is not None or latent.shape[-2] != self.tokens:
+            latent, masked = given["latent"], given["real"] is not None
+            if masked or latent.shape[-2] != self.tokens:
                 raise ValueError(
                     f"{self.label} mixes {self.tokens} tokens into inducing inputs, got {latent.shape[-2]}"
-                    f"{' and a mask' if mask is not None else ''}: leave tokens out where the length varies"
+                    f"{' and a mask' if masked else ''}: leave tokens out where the length varies"
                 )
-            inducing = [mixture @ latent for mixture in inducing]
-        real = None if mask is None else mask.unsqueeze(-2)
-        return SparseCGP(
-            query=query,
-            key=key,
-            latent=latent,
-            value=value if real is None else value.where(real.unsqueeze(-1), 0.0),
-            scales=self.log_scales.exp(),
-            noise=(2 * self.log_noise).exp(),
-            real=real,
-            count=query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
-            inducing_query=inducing[0],
-            inducing_key=inducing[1],
-        )
+            query, key = query @ latent, key @ latent
+        return SparseCGP(**given, inducing_query=query, inducing_key=key)
 
 
 def _mixture(rows: int, tokens: int) -> Tensor:

@@ -48,27 +48,26 @@ class CGP(Correlated):
     @cached_property
     def query_covariance(self) -> Dense:
         """Σ_q + σ²I, or Σ_q."""
-        return self._dense(self._k_qq - self._b_q.mT @ self._b_q, "Σ_q, of z_q given z_o", noisy=self.noisy_output)
+        matrix = self._k_qq - self._b_q.mT @ self._b_q
+        return self._dense(matrix, "Σ_q, of z_q given z_o", whole=self._k_qq, noisy=self.noisy_output)
 
     @cached_property
     def key_covariance(self) -> Dense:
         """Σ_k + σ²I."""
-        return self._dense(self._k_kk - self._b_k.mT @ self._b_k, "Σ_k + σ²I, of z_k given z_o")
+        return self._dense(self._k_kk - self._b_k.mT @ self._b_k, "Σ_k + σ²I, of z_k given z_o", whole=self._k_kk)
 
     @cached_property
     def predictive(self) -> Dense:
         """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
         explained = linalg.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
-        covariance = self._k_qq - explained.mT @ explained
-        return self._dense(covariance, "the predictive covariance of z_q given z_k", noisy=self.noisy_output)
+        matrix = self._k_qq - explained.mT @ explained
+        name = "the predictive covariance of z_q given z_k"
+        return self._dense(matrix, name, whole=self._k_qq, noisy=self.noisy_output)
 
-    def query_mean(self, z_o: Tensor) -> Tensor:
-        """B_qᵀ L⁻¹ z_o."""
-        return self._b_q.mT @ linalg.solve_lower(self.prior.tril, z_o)
-
-    def key_mean(self, z_o: Tensor) -> Tensor:
-        """B_kᵀ L⁻¹ z_o."""
-        return self._b_k.mT @ linalg.solve_lower(self.prior.tril, z_o)
+    def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
+        """B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
+        whitened = linalg.solve_lower(self.prior.tril, z_o)
+        return self._b_q.mT @ whitened, self._b_k.mT @ whitened
 
     def spreads(self, covariance: Dense) -> Tensor:
         """‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖² for both."""
@@ -81,7 +80,7 @@ class CGP(Correlated):
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
         """N(P m, diag(t) P diag(t)), which follows a permutation of the tokens as L m would not."""
         tril = self.prior.tril
-        return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count))
+        return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count, self.real))
 
     def posterior(self) -> Canonical:
         """In z_o = L w: precision I + Σ B Σ⁻¹ Bᵀ of w, over q and k."""
@@ -95,13 +94,13 @@ class CGP(Correlated):
         shift = half_q.mT @ linalg.solve_lower(self.query_covariance.tril, self.mean)
         shift = shift + half_k.mT @ linalg.solve_lower(self.key_covariance.tril, self.observed_key)
         whitened = torch.linalg.solve_triangular(upper, shift, upper=True)
-        return Canonical(root @ whitened, Dense(root, self.count))
+        return Canonical(root @ whitened, Dense(root, self.count, self.real))
 
     def log_marginal(self) -> Tensor:
         """log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
-        zero = torch.zeros_like(self.mean)
-        keys = self._marginal_key.log_density(zero) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
-        return keys + self.predictive.log_density(zero)
+        columns = self.value.shape[-1]
+        keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
+        return keys + self.predictive.log_peak(columns)
 
     @cached_property
     def _marginal_key(self) -> Dense:
@@ -130,6 +129,8 @@ class CGP(Correlated):
     def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
         return linalg.on_pairs(rbf(a, b), self.real)
 
-    def _dense(self, matrix: Tensor, name: str, *, noisy: bool = True) -> Dense:
+    def _dense(self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True) -> Dense:
+        """The matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding it has."""
+        scale = linalg.mean_diagonal(matrix if whole is None else whole)
         matrix = linalg.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
-        return Dense(linalg.cholesky(matrix, name), self.count)
+        return Dense(linalg.cholesky(matrix, name, scale), self.count, self.real)

@@ -15,9 +15,9 @@ from probattn.functional.gaussian import Count, Covariance
 
 
 class Canonical(NamedTuple):
-    """A law of z_o: mean ``(..., H, N, d)`` and covariance."""
+    """A law of z_o: mean ``(..., H, N, d)``, None for 0, and covariance."""
 
-    loc: Tensor
+    loc: Tensor | None
     covariance: Covariance
 
 
@@ -74,12 +74,8 @@ class Correlated(ABC):
         """Of z_q given z_k, around ν."""
 
     @abstractmethod
-    def query_mean(self, z_o: Tensor) -> Tensor:
-        """A_q z_o = E[z_q | z_o]."""
-
-    @abstractmethod
-    def key_mean(self, z_o: Tensor) -> Tensor:
-        """A_k z_o = E[z_k | z_o]."""
+    def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
+        """A_q z_o = E[z_q | z_o] and A_k z_o = E[z_k | z_o]."""
 
     @abstractmethod
     def spreads(self, covariance: Covariance) -> Tensor:
@@ -103,10 +99,12 @@ class Correlated(ABC):
         The bound of CGP paper, eq. 28, on log p(z_q = ν, z_k), in nats, summed over columns.
 
         Args:
-            canonical: q(z_o).
+            canonical: q(z_o); a mean of None belongs to the prior.
         """
         loc, covariance = canonical
-        densities = self.query_covariance.log_density(self.mean - self.query_mean(loc))
-        densities = densities + self.key_covariance.log_density(self.observed_key - self.key_mean(loc))
-        spread = 0.5 * loc.shape[-1] * self.spreads(covariance)
-        return densities - spread - gaussian.kl_divergence(loc, covariance, self.prior)
+        query, key = self.mean, self.observed_key
+        if loc is not None:
+            query, key = (value - mean for value, mean in zip((query, key), self.means(loc), strict=True))
+        densities = self.query_covariance.log_density(query) + self.key_covariance.log_density(key)
+        densities = densities - 0.5 * self.value.shape[-1] * self.spreads(covariance)
+        return densities if loc is None else densities - gaussian.kl_divergence(loc, covariance, self.prior)

@@ -50,8 +50,11 @@ class Covariance(ABC):
 
     def log_density(self, x: Tensor) -> Tensor:
         """log N(x; 0, Σ) in nats, summed over the d columns, for x ``(..., H, N, d)``: ``(..., H)``."""
-        constant = self.log_det() + self.count * math.log(2 * math.pi)
-        return -0.5 * (self.quadratic(x) + x.shape[-1] * constant)
+        return self.log_peak(x.shape[-1]) - 0.5 * self.quadratic(x)
+
+    def log_peak(self, columns: int) -> Tensor:
+        """log N(0; 0, Σ) in nats, summed over so many columns, ``(..., H)``."""
+        return -0.5 * columns * (self.log_det() + self.count * math.log(2 * math.pi))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +64,12 @@ class Dense(Covariance):
     Args:
         tril: L ``(..., H, N, N)``.
         count: number of real tokens.
+        real: ``(..., 1, N)``, True where there is a token, or None.
     """
 
     tril: Tensor
     count: Count
+    real: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
@@ -84,8 +89,9 @@ class Dense(Covariance):
         return self.quadratic(other.tril) - self.tril.shape[-1]
 
     def draw(self, shape: torch.Size) -> Tensor:
-        """L ε."""
-        return self.tril @ self.tril.new_empty(shape).normal_()
+        """L ε, 0 at padding."""
+        noise = self.tril @ self.tril.new_empty(shape).normal_()
+        return noise if self.real is None else noise.where(self.real.unsqueeze(-1), 0.0)
 
     def variance(self) -> Tensor:
         """Row sums of L²."""
@@ -162,7 +168,10 @@ class LowRank(Covariance):
 
 
 def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
-    """KL(N(loc, q) ‖ N(0, p)) in nats, summed over the columns of loc ``(..., H, N, d)``: ``(..., H)``."""
+    """KL(N(loc, q) ‖ N(0, p)) in nats, summed over the columns of loc ``(..., H, N, d)``: ``(..., H)``.
+
+    Where q is p itself, that is the quadratic form of loc alone.
+    """
     if q is p:
         return 0.5 * p.quadratic(loc)
     spread = p.relative_trace(q) + p.log_det() - q.log_det()

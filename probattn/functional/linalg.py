@@ -11,8 +11,11 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-MAX_TRIES = 5
-"""Times that the jitter grows tenfold; the last is 1e-2 of the mean diagonal in float32, 1e-4 in float64."""
+JITTERS = {
+    torch.float32: (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+    torch.float64: (1e-8, 1e-7, 1e-6, 1e-5, 1e-4),
+}
+"""The shares of a matrix's scale that are tried on its diagonal, one after the other."""
 
 _WHERE: ContextVar[str] = ContextVar("where", default="")
 
@@ -51,11 +54,11 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    # Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve.
-    failed = (info != 0) | factor.diagonal(dim1=-2, dim2=-1).isinf().any(-1)
+    # An Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve; nor is a NaN to CUDA's.
+    failed = (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
     if not failed.any():
         return factor
-    return _jittered_cholesky(matrix, name, mean_diagonal(matrix) if scale is None else scale, int(failed.sum()))
+    return _jittered_cholesky(matrix, name, mean_diagonal(matrix) if scale is None else scale, failed)
 
 
 def check_finite(x: Tensor, name: str) -> Tensor:
@@ -67,6 +70,11 @@ def check_finite(x: Tensor, name: str) -> Tensor:
     if not x.isfinite().all():
         raise NumericalError(f"{_subject(name)}: NaN or Inf in {int((~x.isfinite()).sum())} of {x.numel()} entries")
     return x
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32, or float64 where it is that."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
@@ -117,34 +125,23 @@ def log_det(tril: Tensor) -> Tensor:
     return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: int) -> Tensor:
+def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor) -> Tensor:
     check_finite(matrix, name)
-    tiny = torch.finfo(matrix.dtype).tiny
-    scale = scale.detach().clamp(min=tiny)[..., None, None]
-    first = 1e-8 if matrix.dtype == torch.float64 else 1e-6
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        # Imported here: it is slow to load and rarely needed.
-        from linear_operator.utils.cholesky import psd_safe_cholesky
-        from linear_operator.utils.errors import NotPSDError
-        from linear_operator.utils.warnings import NumericalWarning
-
-        try:
-            factor = psd_safe_cholesky(matrix / scale, jitter=first, max_tries=MAX_TRIES)
-        except NotPSDError as error:
-            raise NumericalError(
-                f"{_subject(name)} is not positive definite, even with a jitter of {first * 10 ** (MAX_TRIES - 1):.0e} "
-                "of its mean diagonal: lower the learning rate, or raise the layer's noise"
-            ) from error
-    tries = sum(issubclass(warning.category, NumericalWarning) for warning in caught)
-    jitter = f"{first * 10 ** (tries - 1):.0e}" if tries else "0"
-    warnings.warn(
-        f"{_subject(name)}: {failed} of {matrix.shape[:-2].numel()} matrices needed a jitter of up to {jitter} of "
-        "their mean diagonal",
-        JitterWarning,
-        stacklevel=3,
+    scale = scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)
+    jitter = torch.zeros_like(failed, dtype=matrix.dtype)
+    for share in JITTERS[matrix.dtype]:
+        jitter = jitter.masked_fill(failed, share)
+        added = (jitter * scale).unsqueeze(-1).expand(matrix.shape[:-1])
+        factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(added))
+        failed = info != 0
+        if not failed.any():
+            message = f"{_subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
+            warnings.warn(message, JitterWarning, stacklevel=3)
+            return factor
+    raise NumericalError(
+        f"{_subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
+        "learning rate, or raise the layer's noise"
     )
-    return factor * scale.sqrt()
 
 
 def _subject(name: str) -> str:

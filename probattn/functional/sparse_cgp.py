@@ -63,13 +63,10 @@ class SparseCGP(Correlated):
         root = linalg.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
         return self._low_rank(self._t_q @ root)
 
-    def query_mean(self, z_o: Tensor) -> Tensor:
-        """σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o."""
-        return self._t_q @ (self._t_o.mT @ z_o) / self._sigma2
-
-    def key_mean(self, z_o: Tensor) -> Tensor:
-        """σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
-        return self._d_k @ (self._d_o.mT @ z_o) / self._sigma2
+    def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
+        """σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
+        query, key = self._t_q @ (self._t_o.mT @ z_o), self._d_k @ (self._d_o.mT @ z_o)
+        return query / self._sigma2, key / self._sigma2
 
     def spreads(self, covariance: LowRank) -> Tensor:
         """A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q: all is m×m."""
@@ -93,7 +90,7 @@ class SparseCGP(Correlated):
     def log_marginal(self) -> Tensor:
         """log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
         keys = self._low_rank(self._psi_k).log_density(self.value)
-        return keys + self.predictive.log_density(torch.zeros_like(self.mean))
+        return keys + self.predictive.log_peak(self.value.shape[-1])
 
     @property
     def _sigma2(self) -> Tensor:

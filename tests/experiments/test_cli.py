@@ -366,19 +366,20 @@ def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monk
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
-    ("layer", "changes", "sites"),
+    ("layer", "changes", "sites", "variants"),
     [
-        ("kernel", [], 0),
-        ("kernel-symmetric", [], 0),
-        ("sgpa", ["warm_start=none"], 2),
-        ("sgpa", ["layer.inducing=none", "warm_start.epochs=1"], 0),
-        ("cgp", ["warm_start.epochs=1"], 0),
-        ("cgp", ["warm_start=none", "layer.last=1", "layer.regulariser=draws", "layer.guide=learned"], 0),
-        ("sparse-cgp", ["warm_start.epochs=1"], 0),
+        ("kernel", [], 0, 0),
+        ("kernel-symmetric", [], 0, 0),
+        ("sgpa", ["warm_start=none"], 2, 3),
+        ("sgpa", ["layer.inducing=none", "warm_start.epochs=1"], 0, 3),
+        ("cgp", ["warm_start.epochs=1"], 0, 3),
+        ("cgp", ["warm_start=none", "layer.last=1", "layer.regulariser=draws", "layer.guide=learned"], 0, 3),
+        ("cgp", ["warm_start=none", "layer.regulariser=draws", "layer.output=mean"], 0, 0),
+        ("sparse-cgp", ["warm_start.epochs=1"], 0, 3),
     ],
 )
-def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites):
-    """With and without global latent sites: those without have no posterior to show."""
+def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites, variants):
+    """With and without latent sites: without global ones no posterior, without any that predictions see no variants."""
     out, name = tmp_path / "run", f"digits/{layer}"
     assert command("train", name, "--out", out, *assignments([*TINY, "train.num_draws=3", *changes]))[0] == 0
     code, text, err = command("evaluate", out)
@@ -387,7 +388,9 @@ def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes,
     assert f"{100 * values['metrics']['accuracy']:.2f}" in text
     assert all(np.isfinite(value) for value in values["metrics"].values())
     assert len(values["posterior"]) == sites
-    assert len(values["variants"]) == (3 if sites else 0)
+    assert len(values["variants"]) == variants
+    if variants:
+        assert values["variants"]["at its mean"] != values["variants"]["drawn from q"] == values["metrics"]
     assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
     repeated = runs.evaluate(out)
     assert repeated.metrics == values["metrics"]
@@ -570,7 +573,7 @@ def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path,
 
 @pytest.mark.usefixtures("no_figures")
 def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch):
-    names = [name for name in presets.PRESETS if name.startswith("digits/")]
+    names = presets.digits("all")
     for name in names:
         monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes([*TINY, "train.num_draws=2"]))
     shown = []

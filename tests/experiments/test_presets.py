@@ -83,6 +83,7 @@ CORRELATED = {
 }
 CGP = CORRELATED | {"name": "cgp", "noisy_canonical": True, "noisy_output": True}
 SPARSE_CGP = CORRELATED | {"name": "sparse-cgp", "inducing": 16, "inducing_keys": None, "mixtures": False}
+THE_PAPERS = {"guide": "prior", "output": "mean", "per": "column"}
 KERNEL = {"name": "kernel", "last": None, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
 SGPA = {
     "name": "sgpa",
@@ -116,7 +117,15 @@ def test_cifar_presets_are_the_papers(classes, suffix, layer):
     assert PRESETS[f"kep-svgp/{classes}{suffix}"].flat() == expected
 
 
-@pytest.mark.parametrize(("name", "layer"), [("kep-svgp", KEP_SVGP | {"rank": 8}), ("softmax", SOFTMAX)])
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("kep-svgp", KEP_SVGP | {"rank": 8}),
+        ("kep-svgp-ee", KEP_SVGP | {"rank": 8, "pair": "ee"}),
+        ("kep-svgp-rr", KEP_SVGP | {"rank": 8, "pair": "rr"}),
+        ("softmax", SOFTMAX),
+    ],
+)
 def test_digits_presets(name, layer):
     expected = flat(data=data("digits", 64), network=DIGITS_NETWORK, layer=layer, train=DIGITS_TRAINING)
     assert PRESETS[f"digits/{name}"].flat() == expected
@@ -127,6 +136,8 @@ def test_digits_presets(name, layer):
     [
         ("cifar10", CGP, START, ANNEALED),
         ("cifar10-sparse", SPARSE_CGP, START, ANNEALED),
+        ("cifar10-paper", CGP | THE_PAPERS | {"noisy_output": False}, START, ANNEALED),
+        ("cifar10-sparse-paper", SPARSE_CGP | THE_PAPERS, START, ANNEALED),
         ("cifar10-sgpa", SGPA, START | {"kernel": "ard", "symmetric": True}, {}),
         ("cifar10-kernel", KERNEL | {"kernel": "ard"}, None, {}),
         ("cifar10-kernel-symmetric", KERNEL | {"kernel": "ard", "symmetric": True}, None, {}),
@@ -152,12 +163,16 @@ def test_there_are_no_other_presets():
         "digits/sgpa",
         "digits/cgp",
         "digits/sparse-cgp",
+        "digits/kep-svgp-ee",
+        "digits/kep-svgp-rr",
         "kep-svgp/cifar10",
         "kep-svgp/cifar10-softmax",
         "kep-svgp/cifar100",
         "kep-svgp/cifar100-softmax",
         "cgp/cifar10",
         "cgp/cifar10-sparse",
+        "cgp/cifar10-paper",
+        "cgp/cifar10-sparse-paper",
         "cgp/cifar10-sgpa",
         "cgp/cifar10-kernel",
         "cgp/cifar10-kernel-symmetric",
@@ -206,8 +221,9 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
 def test_the_presets_on_digits_by_layer():
     assert digits("softmax,kep-svgp") == ["digits/softmax", "digits/kep-svgp"]
     assert digits(" cgp, softmax ,cgp") == ["digits/cgp", "digits/softmax"]
-    assert digits("all") == [name for name in PRESETS if name.startswith("digits/")]
-    assert len(digits("all")) == 7
+    layers = ("softmax", "kep-svgp", "kernel", "kernel-symmetric", "sgpa", "cgp", "sparse-cgp")
+    assert digits("all") == [f"digits/{layer}" for layer in layers]
+    assert digits("kep-svgp,kep-svgp-ee, kep-svgp-rr") == [f"digits/kep-svgp{pair}" for pair in ("", "-ee", "-rr")]
 
 
 @pytest.mark.parametrize("layers", ["", "zebra", "softmax,zebra", "digits/cgp", "softmax,", "all,cgp"])

@@ -438,9 +438,32 @@ def test_posterior_and_variants_tables(tmp_path):
     posterior, variants = tables[-2:]
     row = [cell["text"] for cell in posterior[1]]
     assert row == ["network.blocks.0.attention.u", "120", "60", "0.5", "2", "0.5", "0.25", "0.75"]
-    assert [row[0]["text"] for row in variants[1:]] == ["drawn from q", "drawn from the prior"]
+    assert [row[0]["text"] for row in variants] == ["each latent site is", "drawn from q", "drawn from the prior"]
     assert [cell["text"] for cell in variants[2][1:]] == ["43.21", "432.10", *["43.21"] * 3, "4.32", "43.21"]
     assert variants[1][1]["text"] == f"{100 * run.metrics['accuracy']:.2f}"
+
+
+def test_variants_of_local_sites_alone_are_shown_beside_the_missing_posterior(tmp_path):
+    reader = read(tmp_path / "r.html", [probabilistic("cgp", posterior=[])])
+    assert "no random variable that all examples share" in reader.text
+    assert [row[0]["text"] for row in reader.tables[-1]] == [
+        "each latent site is",
+        "drawn from q",
+        "drawn from the prior",
+    ]
+    assert "those that the examples share and those of a single example" in reader.text
+    assert "posterior is their prior by design, as that of the output of CGP attention is" in reader.text
+
+
+def test_the_caption_says_what_the_attention_matrix_of_each_layer_is():
+    captions = {panel.key: panel.caption for panel in report.PANELS}
+    matrices = {
+        "softmax": "the probabilities of softmax attention",
+        "kernel, KEP-SVGP": "the kernel between queries and keys of kernel attention and KEP-SVGP",
+        "SGPA": "the kernel between tokens of SGPA",
+        "CGP": "the map from values to the mean output of CGP",
+    }
+    assert [layer for layer, words in matrices.items() if words not in captions["spectrum_by_layer"]] == []
 
 
 # ---------------------------------------------------------------- the page
@@ -573,7 +596,8 @@ def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
     assert len(gallery.confidence(run.probs, run.labels).axes) == 1
     reader = read(tmp_path / "r.html", [run])
     assert "no wrong answers" in reader.text
-    assert "deterministic" in reader.text
+    assert "no random variable that all examples share" in reader.text
+    assert "deterministic" not in reader.text
     assert reader.tables[0][1][3]["text"] == "–"  # AUROC does not exist
     few = replace(run, labels=torch.cat([(run.labels[:2] + 1) % 4, run.labels[2:]]))
     indices = gallery.most_confidently_wrong(few.probs, few.labels)

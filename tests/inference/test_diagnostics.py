@@ -210,6 +210,17 @@ def test_mean_pairwise_cosine_of_special_tokens():
     assert mean_pairwise_cosine(torch.ones(2, 1, 3)).isnan().all()
 
 
+def test_an_example_of_one_token_has_no_mean_pairwise_cosine_whatever_rounding_leaves():
+    x = torch.randn(1000, 3, 7)
+    mask = torch.zeros(1000, 3, dtype=torch.bool)
+    mask[torch.arange(1000), torch.randint(3, (1000,))] = True
+    assert mean_pairwise_cosine(x, mask).isnan().all()
+    assert mean_pairwise_cosine(x[:, :1]).isnan().all()
+    mask[::2] = True
+    assert mean_pairwise_cosine(x, mask)[::2].abs().max() <= 1
+    assert mean_pairwise_cosine(x, mask)[1::2].isnan().all()
+
+
 def test_similarity_is_that_of_the_outputs_of_each_attention_layer():
     model, guide = vit_model()
     x = torch.randn(4, 3, 6, 6, dtype=F64)

@@ -10,8 +10,16 @@ from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import KEPSVGPAttention, guides
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SparseCGPAttention,
+    guides,
+)
 from probattn.inference import metrics, posterior_summary, posterior_variants
+from probattn.inference.posterior import local_latents
 from probattn.models import Classifier
 
 F64 = torch.float64
@@ -158,6 +166,51 @@ def test_a_point_mass_predicts_from_q_as_at_its_mean():
     model, guide = build("delta")
     variants = posterior_variants(model, guide, batches(), num_draws=4)
     assert variants["at its mean"] == pytest.approx(variants["drawn from q"], nan_ok=True, rel=1e-6)
+
+
+def local_model(layer, depth=2, dropout=0.0):
+    layers = [layer(4, 2) for _ in range(depth)]
+    network = PyroModule[nn.Sequential](*layers, nn.Dropout(dropout), Pool(), nn.Linear(4, 3))
+    model = Classifier(network, num_data=12).double()
+    return model, guides.for_model(model)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (CGPAttention, ["f"]),
+        (CGPAttention.partial(guide="learned", regulariser="draws"), ["f"]),
+        (CGPAttention.partial(output="mean", regulariser="draws"), []),
+        (SparseCGPAttention.partial(inducing=2), ["f"]),
+        (SGPAttention.partial(inducing=None), ["g"]),
+        (SGPAttention.partial(inducing=2), ["g"]),
+        (KernelAttention, []),
+        (KEPSVGPAttention.partial(rank=2), []),
+    ],
+)
+def test_local_latents_are_the_sites_of_single_examples_that_predictions_see(layer, names):
+    model, _ = local_model(layer, dropout=0.5)
+    model.network[1].eval()
+    modes = [module.training for module in model.modules()]
+    x = torch.randn(2, 5, 4, dtype=F64)
+    assert local_latents(model, x) == [f"network.{i}.{name}" for i in range(2) for name in names]
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_variants_of_a_model_of_local_sites_alone():
+    """SGPA's g without its noise is at its mean in closed form, and from its prior nowhere near."""
+    model, guide = local_model(SGPAttention.partial(inducing=None), depth=1)
+    with torch.no_grad():
+        model.network[3].weight.mul_(30)
+    x, y = (torch.cat(parts) for parts in zip(*batches(), strict=True))
+    variants = posterior_variants(model, guide, [(x, y)], num_draws=500)
+    layer = model.network[0]
+    kernel = layer.attention_matrix(x)
+    value = layer.split_heads(layer.query_value(x), 2)[1]
+    h = layer.out(layer.join_heads(kernel @ value))
+    probs = model.network[3](h.mean(-2)).softmax(-1).detach()
+    assert variants["at its mean"] == pytest.approx(metrics.evaluate(probs, y), rel=1e-6, nan_ok=True)
+    assert len({each["nll"] for each in variants.values()}) == 3
 
 
 def test_summary_of_an_autoguide_is_a_clear_error():

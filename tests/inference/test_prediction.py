@@ -14,6 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides, local_sites
+from probattn.functional import linalg
+from probattn.functional.linalg import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict, prediction
 from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
@@ -509,9 +511,30 @@ def test_an_auto_guide_of_local_sites_is_refused_by_predict():
         predict(model, guide, x)
 
 
-def test_matrices_that_cannot_be_factorised_are_named_with_the_batch():
+def test_what_the_numerics_refuse_stays_their_error_and_names_the_batch():
+    """Of finite weights, and of a broken one, which is named too."""
     model, guide = build(attention=SGPAttention.partial(inducing=2))
+    weight = model.network.layers[0].query_value.weight
+    x = torch.randn(2, 5, 3, dtype=F64)
     with torch.no_grad():
-        model.network.layers[0].query_value.weight.mul_(1e200)
-    with pytest.raises(ValueError, match=r"outputs of batch 0.*SGPAttention 'network\.layers\.0'"):
-        predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
+        weight.mul_(1e200)
+    with pytest.raises(NumericalError, match=r"^batch 0: SGPAttention 'network\.layers\.0': [^(]*$"):
+        predict(model, guide, x)
+    with torch.no_grad():
+        weight[0, 0] = math.nan
+    with pytest.raises(NumericalError, match=r"^batch 0: SGPAttention .* \(NaN or Inf in parameter .*query_value"):
+        predict(model, guide, x)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_not_called_nan():
+    model, guide = build(attention=SGPAttention.partial(inducing=2))
+
+    def refuse(module, inputs):
+        if len(inputs[0]) == 3:
+            linalg.cholesky(-torch.eye(2, dtype=F64), "C")
+
+    model.network.layers[0].register_forward_pre_hook(refuse)
+    with pytest.raises(NumericalError, match=r"^batch 1: .*not positive definite") as caught:
+        predict(model, guide, torch.randn(5, 5, 3, dtype=F64).split([2, 3]))
+    assert "NaN" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, NumericalError)

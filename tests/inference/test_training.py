@@ -387,14 +387,17 @@ def test_what_is_not_finite_is_named_and_never_reaches_the_disk(tmp_path, poison
     assert all(value.isfinite().all() for part in ("model", "guide") for value in content[part].values())
 
 
-def test_an_error_of_the_numerics_in_validation_is_named(tmp_path, monkeypatch):
-    def validate(*arguments, **options):
-        raise NumericalError("CGPAttention 'network.attention': the values")
+def test_an_error_of_the_numerics_in_validation_is_named(tmp_path):
+    def refuse(module, inputs):
+        if not module.training and (inputs[0].abs() > 100).any():
+            raise NumericalError("CGPAttention 'network.attention': 𝒦_o + σ²I is not positive definite")
 
-    model, guide, train, valid = build()
-    monkeypatch.setattr(trainer, "validate", validate)
-    with pytest.raises(NonFiniteError, match=r"^epoch 1, validation: CGPAttention 'network.attention': the values$"):
-        fit(model, guide, train, valid, out=tmp_path, **short())
+    model, guide, train, _ = build()
+    model.network.attention.register_forward_pre_hook(refuse)
+    x, y = data().tensors
+    words = r"^epoch 1, validation: batch 1: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$"
+    with pytest.raises(NonFiniteError, match=words):
+        fit(model, guide, train, [(x, y), (1e6 * x, y)], out=tmp_path, **short())
     assert not (tmp_path / "last.pt").exists()
 
 

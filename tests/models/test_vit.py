@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, ViT, last
 from probattn.models.vit import patches
@@ -158,3 +159,42 @@ def test_initialise_inducing_changes_nothing_where_no_layer_has_inducing_inputs(
     before = {name: p.clone() for name, p in vit.state_dict().items()}
     vit.initialise_inducing(torch.randn(2, 3, 4, 4))
     assert all(torch.equal(p, before[name]) for name, p in vit.state_dict().items())
+
+
+def test_inducing_inputs_follow_a_path_whose_modules_and_layers_may_be_replaced():
+    torch.manual_seed(0)
+    shape = {"image_size": 8, "patch_size": 4, "channels": 1, "classes": 2, "dim": 8, "heads": 2, "mlp_dim": 8}
+    network = ViT(**shape, depth=2, attention=SGPAttention.partial(inducing=3))
+    network.blocks[1].norm_attention = torch.nn.RMSNorm(8)
+    layer = network.blocks[1].attention
+    expected = network.blocks[1].norm_attention(network.blocks[0].feed_forward(layer.form.inducing))
+    weight = layer.query_value.weight[:8].unflatten(0, (2, 4))
+    assert_close(layer.inducing_points(), expected @ weight.mT)
+    network.blocks[1].attention = SGPAttention(8, 2, inducing=3)
+    network.connect()
+    assert_close(
+        network.blocks[1].attention.inducing_points(),
+        network.blocks[1].norm_attention(network.blocks[0].feed_forward(network.blocks[1].attention.form.inducing))
+        @ network.blocks[1].attention.query_value.weight[:8].unflatten(0, (2, 4)).mT,
+    )
+
+
+def test_plain_modules_may_stand_in_for_attention():
+    shape = {"image_size": 8, "patch_size": 4, "channels": 1, "classes": 2, "dim": 8, "heads": 2, "mlp_dim": 8}
+    network = ViT(**shape, depth=2, attention=lambda dim, heads: torch.nn.Identity())
+    images = torch.randn(3, 1, 8, 8)
+    network.initialise_inducing(images)
+    assert network(images).shape == (3, 2)
+
+
+def test_inducing_inputs_are_taken_from_streams_without_noise():
+    """Layers below are at the means of their posteriors: two runs with one seed for the choice give one stream."""
+    torch.manual_seed(0)
+    shape = {"image_size": 8, "patch_size": 2, "channels": 1, "classes": 2, "dim": 8, "heads": 2, "mlp_dim": 8}
+    network = ViT(**shape, depth=2, attention=[CGPAttention, SGPAttention.partial(inducing=3)]).eval()
+    seen = []
+    network.blocks[1].attention.initialise = lambda stream: seen.append(stream.clone())
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        network.initialise_inducing(torch.ones(2, 1, 8, 8))
+    assert_close(seen[0], seen[1], rtol=0, atol=0)

@@ -69,7 +69,7 @@ class Head:
         self.nu, self.predictive = self.given([self.q], [self.k], self.z_k)
         self.seen = torch.cat([self.nu, self.z_k])
         self.prior = torch.zeros_like(value), p
-        if layer.canonical is not None:  # the learned guide is what the program says at its site, R is not
+        if layer.guide == "learned":  # the learned guide is what the program says at its site, R is not
             q = run(copied(layer, regulariser="draws"), x.unsqueeze(0))["z_o"]["infer"]["posterior"]
             self.learned = q.mean[0, h], covariance(q.covariance)[0, h]
 
@@ -414,7 +414,7 @@ def test_every_parameter_of_the_program_gets_a_gradient_from_the_output(output):
 
 def test_noise_is_sigma_and_is_learned_on_request():
     layer = CGPAttention(DIM, HEADS, noise=0.3)
-    assert_close(layer.law(*[torch.zeros(1, HEADS, 2, 3)] * 4, None).noise, torch.full((HEADS,), 0.09))
+    assert_close(layer.law(layer._given(*[torch.zeros(1, HEADS, 2, 3)] * 4, None)).noise, torch.full((HEADS,), 0.09))
     assert not layer.log_noise.requires_grad
     assert CGPAttention(DIM, HEADS, learn_noise=True).log_noise.requires_grad
     assert (layer.log_scales == 0).all()
@@ -530,6 +530,8 @@ def test_bad_input_is_named(method, x, mask, message):
         getattr(make(), method)(x, mask)
 
 
-def test_signature_tells_guides_and_outputs_apart():
-    assert make().signature() != make(guide="learned").signature()
+def test_signature_holds_what_changes_the_output_and_no_more():
+    assert make().signature() == make(guide="prior").signature()
     assert make().signature() != make(output="draw").signature()
+    for option in ("noisy_canonical", "noisy_output"):
+        assert make().signature() != make(**{option: False}).signature()

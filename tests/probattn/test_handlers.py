@@ -9,11 +9,14 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import draws, inference, local_sites
+from probattn import SGPAttention, draws, guides, inference, local_sites
 from probattn.handlers import alpha, at_mean, kl_weight, local_posteriors
+from probattn.models import Classifier
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30
@@ -523,3 +526,34 @@ def test_gradients_reach_posteriors_through_the_draws():
             loss = elbo().differentiable_loss(Learned(), Nothing(), X, Y)
         (gradient,) = torch.autograd.grad(loss, slope)
         assert (gradient - expected).abs() < 1.0
+
+
+@pytest.mark.parametrize("tool", ["elbo", "mean field"])
+def test_pyros_own_tools_are_refused_where_they_would_draw_a_local_site_from_its_prior(tool):
+    torch.manual_seed(0)
+    network = PyroModule[torch.nn.Sequential](
+        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
+    )
+    model = Classifier(network, num_data=4)
+    guide = guides.for_model(model)
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    run = {
+        "elbo": lambda: pyro.infer.Trace_ELBO().loss(model, guide, x, y),
+        "mean field": lambda: pyro.infer.TraceMeanField_ELBO().loss(model, guide, x, y),
+    }[tool]
+    with pytest.raises(ValueError, match="site network.0.g would be drawn from its prior"):
+        run()
+    with local_posteriors():
+        pyro.poutine.trace(pyro.poutine.replay(model, trace=pyro.poutine.trace(guide).get_trace(x))).get_trace(x)
+
+
+def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():
+    torch.manual_seed(0)
+    network = PyroModule[torch.nn.Sequential](
+        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
+    )
+    model = Classifier(network, num_data=4)
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ValueError, match="also guides network.0.g"):
+        inference.TraceMeanField_ELBO()(model, AutoNormal(model))(x, y)
+    assert inference.TraceMeanField_ELBO()(model, AutoNormal(guides.global_part(model)))(x, y).isfinite()

@@ -108,7 +108,7 @@ def test_the_program_has_the_joint(options):
     """Prior, A_q, A_k, Σ_q and Σ_k, taken from the law one by one, make up the joint covariance."""
     law = make(**options)
     eye = torch.eye(TOKENS, dtype=torch.float64).expand(*SHAPE, -1, -1)
-    p, a_q, a_k = covariance(law.prior), law.query_mean(eye), law.key_mean(eye)
+    p, a_q, a_k = covariance(law.prior), law.means(eye)[0], law.means(eye)[1]
     for b, h in INDICES:
         brute = Brute(law, b, h)
         assert_close(p[b, h], brute.joint[brute.o, brute.o])
@@ -128,7 +128,7 @@ def test_the_two_processes_are_correlated_through_the_canonical_one_only():
     """Cov(z_q, z_k) = 𝒦_qo (𝒦_o + σ²I)⁻¹ 𝒦_ok, which is not 𝒦_qk."""
     law = make()
     eye = torch.eye(TOKENS, dtype=torch.float64).expand(*SHAPE, -1, -1)
-    cross = law.query_mean(eye) @ covariance(law.prior) @ law.key_mean(eye).mT
+    cross = law.means(eye)[0] @ covariance(law.prior) @ law.means(eye)[1].mT
     for b, h in INDICES:
         brute = Brute(law, b, h)
         assert_close(cross[b, h], brute.joint[brute.q, brute.k])
@@ -219,8 +219,8 @@ def log_ratio(law, guide, number):
     torch.manual_seed(0)
     noise = guide.covariance.draw(torch.Size((number, *law.value.shape)))
     z_o = guide.loc + noise
-    log_p = law.query_covariance.log_density(law.mean - law.query_mean(z_o))
-    log_p = log_p + law.key_covariance.log_density(law.observed_key - law.key_mean(z_o))
+    log_p = law.query_covariance.log_density(law.mean - law.means(z_o)[0])
+    log_p = log_p + law.key_covariance.log_density(law.observed_key - law.means(z_o)[1])
     return log_p + law.prior.log_density(z_o) - guide.covariance.log_density(noise)
 
 

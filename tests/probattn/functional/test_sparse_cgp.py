@@ -146,7 +146,7 @@ def test_the_program_has_the_joint():
     """Prior, A_q, A_k, Σ_q and Σ_k, taken from the law one by one, make up the joint covariance of (z_o, z_q, z_k)."""
     law = make()
     eye = identity(TOKENS).expand(*SHAPE, -1, -1)
-    p, a_q, a_k = covariance(law.prior), law.query_mean(eye), law.key_mean(eye)
+    p, a_q, a_k = covariance(law.prior), law.means(eye)[0], law.means(eye)[1]
     for b, h in INDICES:
         brute = Brute(law, b, h)
         assert_close(p[b, h], brute.joint[brute.o, brute.o])
@@ -256,8 +256,8 @@ def test_draws_agree_with_the_closed_form(name):
     torch.manual_seed(0)
     noise = guide.covariance.draw(torch.Size((number, *law.value.shape)))
     z_o = guide.loc + noise
-    ratios = law.query_covariance.log_density(law.mean - law.query_mean(z_o))
-    ratios = ratios + law.key_covariance.log_density(law.observed_key - law.key_mean(z_o))
+    ratios = law.query_covariance.log_density(law.mean - law.means(z_o)[0])
+    ratios = ratios + law.key_covariance.log_density(law.observed_key - law.means(z_o)[1])
     ratios = ratios + law.prior.log_density(z_o) - guide.covariance.log_density(noise)
     error, r = ratios.std(0) / number**0.5, law.regulariser(guide)
     assert (error < 0.02 * r.abs()).all()  # else the next line would say little

@@ -1,0 +1,64 @@
+"""Guides of z_o, the canonical process at the tokens of an example, and R with each in closed form (CGP paper, eq. 28).
+
+Each is called with the joint law at the tokens and the tokens themselves ``(..., N, dim)``.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probattn.functional.correlated import Canonical, Correlated
+
+
+class Prior(nn.Module):
+    """q(z_o) = p(z_o), with which R is the paper's bound (27)."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+
+    def forward(self, law: Correlated, x: Tensor) -> Canonical:
+        """q(z_o)."""
+        return Canonical(None, law.prior)
+
+    def regulariser(self, law: Correlated, x: Tensor) -> Tensor:
+        """R in closed form, ``(..., H)``."""
+        return law.regulariser(self(law, x))
+
+
+class Learned(Prior):
+    """A mean and a scale of each token, linear in it; the prior at first.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads H.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__(dim, heads)
+        self.dim, self.heads = dim, heads
+        self.linear = nn.Linear(dim, dim + heads)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, law: Correlated, x: Tensor) -> Canonical:
+        """q(z_o)."""
+        loc, raw_scale = self.linear(x).split([self.dim, self.heads], dim=-1)
+        loc = loc.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        scale = 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 at first
+        if law.real is not None:
+            loc, scale = loc.where(law.real.unsqueeze(-1), 0.0), scale.where(law.real, 1.0)
+        return law.learned(loc, scale)
+
+
+class Posterior(Prior):
+    """q(z_o) = p(z_o | z_q, z_k), with which R is the log marginal itself."""
+
+    def forward(self, law: Correlated, x: Tensor) -> Canonical:
+        """q(z_o)."""
+        return law.posterior()
+
+    def regulariser(self, law: Correlated, x: Tensor) -> Tensor:
+        """log p(z_q, z_k), ``(..., H)``."""
+        return law.log_marginal()
+
+
+GUIDES = {"posterior": Posterior, "prior": Prior, "learned": Learned}
