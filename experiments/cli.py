@@ -168,7 +168,7 @@ def _say(text: str, *, style: str = "") -> None:
 def main() -> None:
     """Runs the command; errors that a user can mend are one message, not a traceback."""
     try:
-        app()
+        app(prog_name="probattn")
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise

@@ -161,10 +161,15 @@ def for_model(
         overrides: families by pattern of site names (``"*.6.*"``); the last that matches counts.
 
     Raises:
-        ValueError: an unknown family, or a pattern that matches no site.
+        ValueError: an unknown family, one chosen where there is no site for it, or a pattern that matches no site.
     """
     overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
+    if not sites and family != "full":
+        raise ValueError(
+            f"no site for a guide of family {family!r}: all that this model draws belongs to one example and brings "
+            "its own posterior (or it draws nothing)"
+        )
     for pattern in overrides:
         if not any(fnmatchcase(site, pattern) for site in sites):
             raise ValueError(f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}")

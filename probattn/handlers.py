@@ -140,8 +140,11 @@ class local_posteriors(Messenger):  # noqa: N801
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_amortised(msg) and msg["value"] is None:
-            msg["infer"] = msg["infer"] | {"prior": msg["fn"]}
-            msg["fn"] = msg["infer"]["posterior"]
+            posterior, prior = msg["infer"]["posterior"], msg["fn"]
+            msg["infer"] = msg["infer"] | {"prior": prior}
+            # A plate inside may have expanded the prior already.
+            same = posterior.batch_shape == prior.batch_shape
+            msg["fn"] = posterior if same else posterior.expand(prior.batch_shape)
 
     def _pyro_post_sample(self, msg: Message) -> None:
         prior = msg["infer"].pop("prior", None)

@@ -26,7 +26,8 @@ class CGPAttention(CorrelatedAttention):
             and scales computed of the tokens).
         regulariser: R in closed form or by draws of z_o (eq. 42).
         output: ``"mean"`` (Alg. 1), or ``"draw"`` from the predictive.
-        alpha: α, times what the handler :class:`~probattn.handlers.alpha` says; 0 leaves R out.
+        alpha: α, times what the handler :class:`~probattn.handlers.alpha` says; 0 leaves R out. From the first step on
+            1 is much: four layers' R then outweighs what labels say.
         per: R is divided by the number of scalars of an example's output (``"scalar"``, so that α does not depend on
             width and length), by that of its columns (``"column"``, as the authors' code), or by nothing
             (``"example"``, Alg. 1).

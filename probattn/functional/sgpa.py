@@ -67,7 +67,7 @@ def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
     Args:
         stream: ``(..., dim)``, with at least one vector.
         heads: number of heads H.
-        number: M; where the stream has fewer vectors, some come twice, moved a little.
+        number: M; where the stream has fewer vectors, some come more than once. All are moved a little.
 
     Returns:
         ``(H, M, dim)``.

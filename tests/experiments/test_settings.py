@@ -112,6 +112,8 @@ def test_a_warm_start_can_be_added_changed_and_taken_away():
         (SGPA, ["layer.prior=cauchy"], ["normal, laplace, student_t", "'cauchy'"]),
         (SGPA, ["layer.inducing=0"], ["inducing=0"]),
         (CGP, ["layer.last=0"], ["last=0"]),
+        (PRESETS["digits/sparse-cgp"], ["layer.last=0"], ["last=0"]),
+        (PRESETS["digits/sparse-cgp"], ["layer.inducing=0"], ["inducing=0"]),
         (CGP, ["train.alpha_end=-1"], ["alpha_end=-1.0"]),
         (CGP, ["train.schedule=step"], ["cosine, linear", "'step'"]),
         (PRESETS["digits/softmax"], ["warm_start.epochs=2"], ["softmax", "warm_start=none"]),

@@ -6,12 +6,15 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
+from pyro.nn import PyroModule
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
+from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
 from probattn.distributions import ColumnNormal, Counted
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
+from probattn.models import Classifier
 
 F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
@@ -167,3 +170,20 @@ def test_a_factor_of_zeros_gives_a_plain_normal():
     scale, loc, x = randn(2, 1, 3).exp(), randn(2, 1, 3, 2), randn(2, 1, 3, 2, seed=4)
     normal = ColumnNormal(loc, LowRank(torch.zeros(2, 1, 3, 1, dtype=F64), scale.square(), None, 3))
     assert_close(normal.log_prob(x), dist.Normal(loc, scale.unsqueeze(-1)).to_event(3).log_prob(x))
+
+
+@pytest.mark.parametrize(
+    "layer", [SGPAttention.partial(inducing=2), CGPAttention, SparseCGPAttention.partial(inducing=2)]
+)
+def test_vectorised_particles_of_pyro(layer):
+    """They expand distributions by `expand`, draws(S) by a wrapper."""
+    torch.manual_seed(0)
+    network = PyroModule[torch.nn.Sequential](layer(8, 2), torch.nn.Flatten(-2), torch.nn.Linear(24, 2))
+    model = Classifier(network, num_data=4)
+    guide = guides.for_model(model)
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    vectorised = TraceMeanField_ELBO(num_particles=200, vectorize_particles=True, max_plate_nesting=1)
+    with torch.no_grad():
+        losses = torch.stack([TraceMeanField_ELBO()(model, guide)(x, y) for _ in range(200)])
+        together = vectorised(model, guide)(x, y)
+    assert abs(together - losses.mean()) < 5 * losses.std() * (2 / 200) ** 0.5 + 1e-4

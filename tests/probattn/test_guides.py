@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_sites, priors
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites, priors
 from probattn.inference import TraceMeanField_ELBO as OnePass
 
 AUTO = {
@@ -330,3 +330,10 @@ def _listed(guide, model):
     parts = AutoGuideList(model)
     parts.append(guide)
     return parts
+
+
+def test_a_family_without_a_site_is_refused():
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="no site for a guide of family 'diagonal'"):
+        guides.for_model(CGPAttention(8, 2), "diagonal")
+    assert list(guides.for_model(CGPAttention(8, 2)).parameters()) == []
