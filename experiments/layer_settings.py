@@ -104,8 +104,10 @@ class SGPASettings:
         check_positive(self, "last", "inducing")
 
     @property
-    def family(self) -> guides.Family:
-        """The family of the guide."""
+    def family(self) -> str | guides.Family:
+        """The family of the guide; of the standard form, which has no site for one, its bare name."""
+        if self.inducing is None:
+            return self.guide
         return functools.partial(guides.FAMILIES[self.guide], init_loc=self.init_loc)
 
     def factory(self, tokens: int) -> LayerFactory:

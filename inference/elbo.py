@@ -39,6 +39,7 @@ class _Described:
         """The terms of the last loss, in nats of the whole data set, which sum to it.
 
         ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
+        A site that is drawn from its prior by design has no row: its KL is 0.
         """
         model_trace, guide_trace = self.traces
         terms = {}
@@ -47,7 +48,7 @@ class _Described:
                 if site["is_observed"]:
                     key = f"penalty/{name}" if site["infer"].get("is_auxiliary") else "nll"
                     terms[key] = terms.get(key, 0.0) - site["log_prob_sum"].item()
-                else:
+                elif not _has_prior_as_posterior(site):
                     terms[f"kl/{name}"] = self._kl(site, guide_trace.nodes[name])
             for name, site in _sample_sites(guide_trace):
                 if name not in model_trace.nodes:
@@ -117,6 +118,11 @@ def same_autocast(program: Callable, device_type: str) -> Callable:
 def _parameters(*modules: nn.Module) -> Iterator[nn.Parameter]:
     for module in modules:
         yield from module.parameters()
+
+
+def _has_prior_as_posterior(site: dict) -> bool:
+    prior = getattr(site["fn"], "base_dist", site["fn"])
+    return prior is site["infer"].get("posterior")
 
 
 def _sample_sites(trace: Trace) -> Iterator[tuple[str, dict]]:

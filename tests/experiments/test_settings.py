@@ -226,6 +226,13 @@ def test_every_option_reaches_the_layer():
     assert SparseCGPSettings(inducing=3, mixtures=True).factory(16)(8, 2).tokens == 16
 
 
+def test_the_standard_form_of_sgpa_has_a_guide_of_no_site_and_no_choice_of_one():
+    layer = SGPASettings(inducing=None).factory(16)(8, 2)
+    assert list(probattn.guides.for_model(layer, SGPASettings(inducing=None).family).parameters()) == []
+    with pytest.raises(ValueError, match="no site for a guide of family 'diagonal'"):
+        probattn.guides.for_model(layer, SGPASettings(inducing=None, guide="diagonal").family)
+
+
 def test_layers_are_known_by_their_names():
     assert set(LAYERS) == {"softmax", "kep-svgp", "kernel", "sgpa", "cgp", "sparse-cgp"}
     assert LAYERS["softmax"] is SoftmaxSettings

@@ -1,7 +1,7 @@
 """The library's ELBOs: their terms, and their precision under autocast."""
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pyro
 import pyro.distributions as dist
@@ -12,7 +12,7 @@ from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoM
 from pyro.nn import PyroModule
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_sites
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
 from probattn.handlers import at_mean, kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
@@ -308,3 +308,18 @@ def test_a_loss_leaves_no_traces_in_a_copy():
     objective(model, guide)(x, y)
     assert objective.traces is not None
     assert objective.__getstate__()["traces"] is None
+
+
+def test_terms_leave_out_what_is_drawn_from_its_prior_by_design():
+    torch.manual_seed(0)
+    network = PyroModule[nn.Sequential](
+        CGPAttention(8, 2, guide="prior", regulariser="draws"), nn.Flatten(-2), nn.Linear(24, 2)
+    )
+    model = Classifier(network, num_data=4)
+    elbo = TraceMeanField_ELBO()
+    for number in (None, 3):
+        with draws(number) if number else nullcontext():
+            loss = elbo(model, guides.for_model(model))(torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long))
+        terms = elbo.terms()
+        assert set(terms) == {"nll", "penalty/network.0.z_q", "penalty/network.0.z_k"}
+        assert sum(terms.values()) == pytest.approx(loss.item(), rel=1e-5)
