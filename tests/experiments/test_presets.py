@@ -154,6 +154,11 @@ def test_presets_of_the_cgp_paper(name, layer, start, changes):
     assert PRESETS[f"cgp/{name}"].flat() == expected
 
 
+def test_tempered_sgpa_differs_in_the_weight_of_the_kl_alone():
+    weights = {"train.kl_weight": 0.01, "train.local_kl_weight": 0.01}
+    assert PRESETS["digits/sgpa-tempered"].flat() == PRESETS["digits/sgpa"].flat() | weights
+
+
 def test_there_are_no_other_presets():
     assert set(PRESETS) == {
         "digits/softmax",
@@ -163,6 +168,7 @@ def test_there_are_no_other_presets():
         "digits/sgpa",
         "digits/cgp",
         "digits/sparse-cgp",
+        "digits/sgpa-tempered",
         "digits/kep-svgp-ee",
         "digits/kep-svgp-rr",
         "kep-svgp/cifar10",
@@ -192,10 +198,11 @@ def test_there_are_no_other_presets():
     ],
 )
 def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
-    """As many epochs in all, and the same data, network, learning rates and seed."""
+    """As many epochs in all, the same data, network, learning rates and seed; weights of the objective may differ."""
     ours, theirs = PRESETS[name], PRESETS[twin]
     assert ours.epochs == theirs.epochs
-    train = replace(ours.train, epochs=theirs.train.epochs, alpha_start=1.0, alpha_end=1.0)
+    objective = {"alpha_start": 1.0, "alpha_end": 1.0, "kl_weight": 1.0, "local_kl_weight": 1.0}
+    train = replace(ours.train, epochs=theirs.train.epochs, **objective)
     assert replace(ours, layer=SoftmaxSettings(), train=train, warm_start=None) == theirs
 
 
@@ -213,7 +220,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     if settings.warm_start is not None:
         report = warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
         assert (report.unused, report.reshaped) == ((), ())
-        projection = "query_value" if name.endswith("sgpa") else "query_key_value"
+        projection = "query_value" if "sgpa" in name else "query_key_value"
         assert {f"network.blocks.{n}.attention.{projection}.weight" for n in range(2)} <= set(report.carried)
         assert all(".attention." in fresh for fresh in report.fresh)
 
