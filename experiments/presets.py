@@ -82,7 +82,7 @@ _PAPER_CGP, _PAPER_SPARSE_CGP = replace(_CGP, noisy_output=False, **_PAPER), rep
 # SGPA has 32 inducing keys (section 5.2); the scheme of a warm start is its authors', here with their symmetric kernel.
 _ARD, _SYMMETRIC_ARD = KernelSettings(kernel="ard"), KernelSettings(kernel="ard", symmetric=True)
 # Few inducing inputs and a small kernel: else the noise of g, and a KL that so few digits and steps cannot pay for,
-# keep the network from learning. Even so the whole KL switches attention off; a hundredth keeps it alive (README).
+# keep the network from learning. Even so the whole KL costs a point of accuracy, a hundredth of it none (README).
 _DIGITS_SGPA = _warm(
     _DIGITS, SGPASettings(inducing=4, variance=0.02), epochs=15, kernel="ard", symmetric=True, variance=0.02
 )
