@@ -138,7 +138,6 @@ def label(row):
 
 
 PAIRWISE = [(layer, row) for layer in GRIDS for row in pairwise(layer)]
-WHOLE = [(layer, row) for layer in GRIDS for row in rows(layer)]
 
 
 @pytest.mark.parametrize(("layer", "row"), PAIRWISE, ids=lambda v: label(v) if isinstance(v, dict) else v.__name__)
