@@ -24,7 +24,7 @@ from probattn import (
     local_sites,
 )
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.experiments.runs import environment
+from probattn.experiments.folder import environment
 from probattn.inference import TraceMeanField_ELBO, predict
 from probattn.models import Classifier, ViT, last
 

@@ -132,7 +132,7 @@ def bench_predict(
 
 
 def _show(results: list[dict], json: Path | None) -> None:
-    from probattn.experiments.runs import write_json
+    from probattn.experiments.folder import write_json
 
     for result in results:
         table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])

@@ -1,21 +1,18 @@
-"""One run in one folder: build it from its settings, train it, evaluate it."""
+"""One run: build it from its settings, train it, evaluate it."""
 
-import json
-import os
-import platform
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from probattn import guides
 from probattn.experiments.datasets import ImageDataset, load
+from probattn.experiments.folder import check_free, claim, command, environment, read_settings, trained_on, write_json
 from probattn.experiments.loader import ImageLoader
 from probattn.experiments.report import RunResult
-from probattn.experiments.settings import Settings, SettingsError, from_dict
+from probattn.experiments.settings import Settings, SettingsError
 from probattn.inference import (
     History,
     attention_spectra,
@@ -91,7 +88,7 @@ def train(
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    _check_free(out, settings, resume=resume)
+    check_free(out, settings, resume=resume)
     dataset = _dataset(settings, root)
     model, guide = build(settings, dataset)
     fresh = not (out / "last.pt").exists()
@@ -99,7 +96,7 @@ def train(
         start = _model(settings.first_phase(), dataset)
         warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
     batches = loaders(settings, dataset, device=_device(accelerator))
-    _claim(out, settings, name=name)
+    claim(out, settings, name=name, device=_device(accelerator))
     if fresh:
         model, guide = _start(settings, dataset, out, progress=progress, say=say)
     options = asdict(settings.train)
@@ -150,7 +147,7 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
     result = RunResult(
         name=name,
         command=command(name, settings),
-        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **_trained_on(folder)},
+        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **trained_on(folder)},
         metrics=values,
         steps=[record for record in records if record["kind"] == "step"],
         epochs=[record for record in records if record["kind"] == "epoch"],
@@ -172,62 +169,11 @@ def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = 
         "best_epoch": best["epoch"],
         "num_draws": num_draws,
         "seed": seed,
-        "trained_on": _trained_on(folder),
+        "trained_on": trained_on(folder),
         "evaluated_on": environment(device),
     }
     write_json(folder / "metrics.json", content)
     return result
-
-
-def read_settings(folder: Path) -> tuple[Settings, str]:
-    """Settings and preset name of the run in a folder.
-
-    Raises:
-        SettingsError: no run there, or settings that cannot be read.
-    """
-    path = folder / "settings.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return from_dict(content["settings"]), content["name"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
-    except KeyError as error:
-        raise SettingsError(f"{path} lacks {error}; put back the file that the run was started with") from error
-    except (ValueError, TypeError) as error:
-        raise SettingsError(
-            f"{path} cannot be used: {error}; put back the file that the run was started with"
-        ) from error
-
-
-def command(name: str, settings: Settings) -> str:
-    """The command that trains a run of these settings."""
-    from probattn.experiments.presets import PRESETS
-
-    defaults = PRESETS[name].flat() if name in PRESETS else {}
-    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if (key, value) not in defaults.items()]
-    return " ".join(["probattn train", name, *changes])
-
-
-def environment(device: str) -> dict[str, str]:
-    """Versions and hardware of this process, for the record."""
-    hardware = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
-    )
-    return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
-
-
-def _trained_on(folder: Path) -> dict[str, str]:
-    return json.loads((folder / "settings.json").read_text(encoding="utf-8")).get("environment", {})
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes JSON beside and renames, NaN as null."""
-    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
 
 
 def _model(settings: Settings, dataset: ImageDataset) -> Classifier:
@@ -276,40 +222,6 @@ def _warm_up(
     options = asdict(first.train)
     fit(model, guide, batches.train, batches.valid, out=folder, resume=True, progress=progress, **options)
     return folder / "best.pt"
-
-
-def _check_free(out: Path, settings: Settings, *, resume: bool) -> None:
-    """Refuses a folder whose files a run of these settings would harm, before anything is written."""
-    if (out / "settings.json").exists():
-        if not resume:
-            raise FileExistsError(f"{out} holds a run; go on with --resume, or choose another folder with --out")
-        saved = read_settings(out)[0].flat()
-        now = settings.flat()
-        changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
-        if changed:
-            raise SettingsError(
-                f"{out} holds a run of other settings: {'; '.join(changed)}; "
-                "resume it with its own, or choose another folder with --out"
-            )
-    elif out.exists() and (not out.is_dir() or any(not _is_draft(path) for path in out.iterdir())):
-        raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
-
-
-def _claim(out: Path, settings: Settings, *, name: str) -> None:
-    if (out / "settings.json").exists():
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        content = {"name": name, "settings": asdict(settings)}
-        content["environment"] = environment(_device(settings.train.accelerator))
-        write_json(out / "settings.json", content)
-    except OSError as error:
-        raise OSError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
-
-
-def _is_draft(path: Path) -> bool:
-    """Whether the file is what a run killed while it wrote its settings left behind."""
-    return path.name.startswith(".settings.json.")
 
 
 def _dataset(settings: Settings, root: Path | None) -> ImageDataset:

@@ -13,7 +13,6 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.sgpa_forms import Decoupled, Standard, Tokens
 from probattn.functional import linalg, sgpa
 
-KERNELS = ("ard", "exponential", "rbf")
 DRAWS = ("marginal", "joint")
 
 

@@ -1,4 +1,4 @@
-"""Where the inducing inputs of an SGPA layer are, and what is left to draw at the tokens given them (MATH of SGPA)."""
+"""The two forms of SGPA: where its inducing inputs are, and what is left to draw at the tokens given them."""
 
 from typing import NamedTuple
 

@@ -18,7 +18,7 @@ class Moments(NamedTuple):
 
 
 def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
-    """F = E Λ⁻¹ u: the s outputs at every token, given one draw of the inducing variables (MATH of eq. 16).
+    """F = E Λ⁻¹ u: the s outputs at every token, given one draw of the inducing variables (eq. 16).
 
     Linear in E, so merged scores (19) may stand for E: then F are the merged outputs.
 

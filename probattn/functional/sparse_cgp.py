@@ -17,7 +17,7 @@ from probattn.functional.kernels import rbf
 
 @dataclass(frozen=True, eq=False)
 class SparseCGP(Correlated):
-    """The program of MATH, section 4; every N×N covariance is σ²I plus a product of N×m factors.
+    """CGP by deterministic training conditionals; every N×N covariance is σ²I plus a product of N×m factors.
 
     z_ℓ ~ N(0, 𝒦_ℓℓ), z_k | z_ℓ and z_o | z_ℓ its conditional means + σ noise, z_m | z_o by (55), z_q | z_m its
     conditional mean + σ noise; z_k = V (34). With L_m L_mᵀ = 𝒦_mm and Φ_q = 𝒦_qm L_m⁻ᵀ, Φ_o = 𝒦_om L_m⁻ᵀ:

@@ -23,6 +23,7 @@ from sklearn.metrics import roc_auc_score
 
 from probattn import draws
 from probattn.experiments import bench, cli, presets, report, runs
+from probattn.experiments import folder as folder_
 from probattn.experiments.datasets import DatasetError, load
 from probattn.experiments.settings import from_dict
 from probattn.functional.linalg import NumericalError
@@ -499,7 +500,7 @@ def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
 def test_ten_draws_are_averaged_as_probabilities(kep):
     """The mean of the draws' probabilities, each draw one function on all images."""
     result = runs.evaluate(kep, num_draws=2, seed=5)
-    settings, _ = runs.read_settings(kep)
+    settings, _ = folder_.read_settings(kep)
     data = load("digits", limit=200)
     model, guide = runs.build(settings, data)
     weights = torch.load(kep / "best.pt")
@@ -532,7 +533,7 @@ def test_evaluate_needs_no_log(command, kep):
 )
 def test_the_reports_command_repeats_the_run(changes):
     settings = presets.preset(KEP).with_changes(changes)
-    words = runs.command(KEP, settings).split()
+    words = folder_.command(KEP, settings).split()
     assert words[:3] == ["probattn", "train", KEP]
     assert presets.preset(words[2]).with_changes(words[4::2]) == settings
     assert words[3::2] == ["--set"] * len([change for change in changes if change != "data.limit=none"])
@@ -543,7 +544,7 @@ def test_the_reports_command_repeats_the_run(changes):
 def test_the_reports_command_repeats_the_warm_start(name, changes):
     changes = changes if name == CGP or changes != ["warm_start=none"] else []
     settings = presets.preset(name).with_changes(changes)
-    words = runs.command(name, settings).split()
+    words = folder_.command(name, settings).split()
     assert presets.preset(words[2]).with_changes(words[4::2]) == settings
     assert words[3::2] == ["--set"] * len(words[4::2])
 
@@ -584,7 +585,7 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch):
     assert [name for name in names if text.count(f" {name} ") != 1] == []
     for name in names:
         folder = tmp_path / "demo" / name.partition("/")[2]
-        settings, _ = runs.read_settings(folder)
+        settings, _ = folder_.read_settings(folder)
         assert settings.epochs == 3
         assert runs.epochs_done(folder) == settings.train.epochs
         assert (folder / "warm-start.json").exists() == (presets.preset(name).warm_start is not None)

@@ -1,0 +1,109 @@
+"""What a run's folder says of the run: its settings, the command that made it, where it was trained."""
+
+import json
+import os
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probattn.experiments.settings import Settings, SettingsError, from_dict
+
+
+def read_settings(folder: Path) -> tuple[Settings, str]:
+    """Settings and preset name of the run in a folder.
+
+    Raises:
+        SettingsError: no run there, or settings that cannot be read.
+    """
+    path = folder / "settings.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return from_dict(content["settings"]), content["name"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
+    except KeyError as error:
+        raise SettingsError(f"{path} lacks {error}; put back the file that the run was started with") from error
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            f"{path} cannot be used: {error}; put back the file that the run was started with"
+        ) from error
+
+
+def command(name: str, settings: Settings) -> str:
+    """The command that trains a run of these settings."""
+    from probattn.experiments.presets import PRESETS
+
+    defaults = PRESETS[name].flat() if name in PRESETS else {}
+    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if (key, value) not in defaults.items()]
+    return " ".join(["probattn train", name, *changes])
+
+
+def environment(device: str) -> dict[str, str]:
+    """Versions and hardware of this process, for the record."""
+    hardware = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    )
+    return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
+
+
+def trained_on(folder: Path) -> dict[str, str]:
+    """The environment that the run in a folder was started in."""
+    return json.loads((folder / "settings.json").read_text(encoding="utf-8")).get("environment", {})
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON beside and renames, NaN as null."""
+    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
+    """Refuses a folder whose files a run of these settings would harm, before anything is written.
+
+    Raises:
+        FileExistsError: the folder holds a run and ``resume`` is False, or other files.
+        SettingsError: it holds a run of other settings.
+    """
+    if (out / "settings.json").exists():
+        if not resume:
+            raise FileExistsError(f"{out} holds a run; go on with --resume, or choose another folder with --out")
+        saved = read_settings(out)[0].flat()
+        now = settings.flat()
+        changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
+        if changed:
+            raise SettingsError(
+                f"{out} holds a run of other settings: {'; '.join(changed)}; "
+                "resume it with its own, or choose another folder with --out"
+            )
+    elif out.exists() and (not out.is_dir() or any(not _is_draft(path) for path in out.iterdir())):
+        raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
+
+
+def claim(out: Path, settings: Settings, *, name: str, device: str) -> None:
+    """Makes the folder and writes ``settings.json``, where there is none yet.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if (out / "settings.json").exists():
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        content = {"name": name, "settings": asdict(settings)}
+        content["environment"] = environment(device)
+        write_json(out / "settings.json", content)
+    except OSError as error:
+        raise OSError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
+
+
+def _is_draft(path: Path) -> bool:
+    """Whether the file is what a run killed while it wrote its settings left behind."""
+    return path.name.startswith(".settings.json.")
