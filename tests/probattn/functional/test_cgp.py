@@ -1,5 +1,7 @@
 """Dense correlated GPs against brute-force conditioning of the joint of (z_o, z_q, z_k), written from the paper."""
 
+import warnings
+
 import gpytorch
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch.testing import assert_close
 from probattn.functional import gaussian
 from probattn.functional.cgp import CGP
 from probattn.functional.gaussian import Dense
+from probattn.functional.linalg import JitterWarning
 
 SHAPE = BATCH, HEADS = 2, 3
 TOKENS, WIDTH, COLUMNS = 5, 3, 2
@@ -391,3 +394,23 @@ def assert_moments(x, loc, expected):
     sample = torch.einsum("s...i,s...j->...ij", centred, centred) / number
     error = ((variance.unsqueeze(-1) * variance.unsqueeze(-2) + expected**2) / number).sqrt()
     assert ((sample - expected).abs() < 5 * error).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "options"),
+    [
+        ("query_covariance", 1e-4, {"noisy_output": False}),
+        ("predictive", 1e-4, {"noisy_output": False}),
+        ("key_covariance", 1e-8, {}),
+    ],
+)
+def test_a_difference_that_is_all_rounding_is_moved_by_a_share_of_the_kernel(name, noise, options):
+    """In float32 the points lie so close together that nothing of the kernel is left unexplained."""
+    torch.manual_seed(0)
+    points = [1e-3 * torch.randn(2, 2, 16, 8) for _ in range(3)]
+    law = CGP(*points, torch.randn(2, 2, 16, 8), torch.ones(2, 2), torch.full((2,), noise), None, 16, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JitterWarning)
+        covariance = getattr(law, name)
+    assert covariance.tril.isfinite().all()
+    assert covariance.variance().max() < 2e-2
