@@ -31,6 +31,7 @@ class Prediction:
     Args:
         probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical likelihoods).
         expected_entropy: mean over draws of the entropy ``(n,)`` (categorical).
+        energy: mean over draws of −log Σ exp(logits) ``(n,)`` (categorical, from logits).
         draws: probabilities of each draw ``(S, n, classes)`` where asked for (categorical).
         mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods).
         labels: the labels that came with the inputs, or None.
@@ -39,6 +40,7 @@ class Prediction:
 
     probs: Tensor | None = None
     expected_entropy: Tensor | None = None
+    energy: Tensor | None = None
     draws: Tensor | None = None
     mean: Tensor | None = None
     variance: Tensor | None = None
@@ -51,9 +53,14 @@ class Prediction:
         return _entropy(self.probs)
 
     @property
-    def mutual_information(self) -> Tensor:
+    def log_probs(self) -> Tensor:
+        """Log of the mean probabilities, of their shape and finite: a zero counts as the smallest normal number."""
+        return self.probs.clamp(min=torch.finfo(self.probs.dtype).tiny).log()
+
+    @property
+    def mutual_information(self) -> Tensor | None:
         """Entropy minus expected entropy ``(n,)``, ≥ 0: the uncertainty that more data could take away."""
-        return (self.entropy - self.expected_entropy).clamp(min=0)
+        return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``.
@@ -62,8 +69,7 @@ class Prediction:
             ValueError: labels of another shape.
         """
         if not self.components:
-            picked = self.probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-            return picked.clamp(min=torch.finfo(picked.dtype).tiny).log()
+            return self.log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
         sizes = [component.batch_shape[-1] for component in self.components]
         expected = (sum(sizes), *self.components[0].event_shape)
         if y.shape != expected:
@@ -198,9 +204,11 @@ def _summary(
     probs = categorical.probs
     if not probs.isfinite().all():
         raise ValueError("the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that")
+    energy = getattr(categorical, "energy", None)
     return Prediction(
         probs=probs.mean(0).to(home),
         expected_entropy=_entropy(probs).mean(0).to(home),
+        energy=None if energy is None else energy.mean(0).to(home),
         draws=probs.to(home) if keep_draws else None,
         labels=labels,
         components=(likelihood,) if likelihood.event_shape else (),
@@ -213,7 +221,7 @@ def _join(parts: list[Prediction]) -> Prediction:
         return None if values[0] is None else torch.cat(values, dim)
 
     return Prediction(
-        **{field: cat(field) for field in ("probs", "expected_entropy", "mean", "variance", "labels")},
+        **{field: cat(field) for field in ("probs", "expected_entropy", "energy", "mean", "variance", "labels")},
         draws=cat("draws", 1),
         components=tuple(component for part in parts for component in part.components),
     )

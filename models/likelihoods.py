@@ -6,13 +6,15 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.distributions import Softmax
+
 
 class Categorical(nn.Module):
     """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers ``(batch,)``."""
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """The distribution of the labels; the mask of tokens does not matter."""
-        return dist.Categorical(logits=_precise(outputs))
+        return Softmax(_precise(outputs))
 
 
 class Bernoulli(nn.Module):

@@ -1,4 +1,4 @@
-"""Distributions of what a layer draws at every token."""
+"""Distributions of what a layer draws at every token, and of labels that remember their logits' normaliser."""
 
 import pyro.distributions as dist
 import torch
@@ -97,6 +97,27 @@ class Counted(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """The prior's log density plus the KL."""
         return self.prior.log_prob(value) + self.kl
+
+
+class Softmax(dist.Categorical):
+    """Categorical distribution of logits that keeps their free energy, which normalising them removes.
+
+    Args:
+        logits: ``(..., classes)``, of any normalisation.
+
+    Attributes:
+        energy: −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4).
+    """
+
+    def __init__(self, logits: Tensor, *, validate_args: bool | None = None) -> None:
+        super().__init__(logits=logits, validate_args=validate_args)
+        self.energy = -logits.logsumexp(-1)
+
+    def expand(self, batch_shape: torch.Size, _instance: "Softmax | None" = None) -> "Softmax":
+        """The same distribution with another batch shape."""
+        new = super().expand(batch_shape, _instance=self._get_checked_instance(Softmax, _instance))
+        new.energy = self.energy.expand(batch_shape)
+        return new
 
 
 @register_kl(ColumnNormal, ColumnNormal)

@@ -1,0 +1,1 @@
+"""Figures of the uncertainty toolbox: pure functions from results to a matplotlib figure."""

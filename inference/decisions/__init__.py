@@ -1,0 +1,1 @@
+"""Acting on uncertainty: when to abstain, and which classes to keep."""
