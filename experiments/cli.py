@@ -1,28 +1,24 @@
 """The ``probattn`` command."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
 
-console = Console()
+from probattn.experiments import cli_bench
+from probattn.experiments.terminal import fail, say, show_table, stoppable
+
 app = typer.Typer(
     help="Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-bench_app = typer.Typer(help="Measure cost, as ratios within one run.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
+app.add_typer(cli_bench.app, name="bench")
 
 Data = Annotated[Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
 
 
 @app.command()
@@ -34,19 +30,19 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Train a preset; stop it at any moment and go on with --resume."""
-    with _stoppable("the same command with --resume goes on after the last whole epoch"):
+    with stoppable("the same command with --resume goes on after the last whole epoch"):
         from probattn.experiments import presets, runs
 
         settings = presets.preset(preset).with_changes(set_ or ())
         folder = out or Path("runs") / preset
         done = runs.epochs_done(folder) if resume else 0
-        history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=_say)
+        history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=say)
     if len(history.epochs) == done:
-        _say(f"{folder} was finished already, after {done} epochs; nothing to do")
+        say(f"{folder} was finished already, after {done} epochs; nothing to do")
     monitor = settings.train.monitor or "accuracy"
     if history.best_value is None:
-        _fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
-    _say(
+        fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
+    say(
         f"best epoch {history.best_epoch} of {len(history.epochs)}, "
         f"valid {monitor} {history.best_value:.4f}; next: probattn evaluate {folder}"
     )
@@ -58,15 +54,47 @@ def evaluate(
     data: Data = None,
     num_draws: Annotated[int | None, typer.Option(min=1, help="Posterior draws; default train.num_draws.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the posterior draws.")] = 0,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Also temperature, mc-dropout, laplace, sv-dkl, or laplace+temperature.")
+    ] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted images (CIFAR-C or generated).")] = False,
+    corruptions: Annotated[str, typer.Option(help="standard (15), all (19), or names with commas.")] = "standard",
+    severities: Annotated[str, typer.Option(help="Of the corruptions, with commas.")] = "1,2,3,4,5",
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Also foreign images: default, svhn, lsun-crop, …, a folder of images."),
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="An evaluated run to draw beside this one under --shift.")
+    ] = None,
 ) -> None:
-    """Evaluate a run on its test data: table, metrics.json, figures/ and report.html."""
-    from probattn.experiments import report, runs
+    """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
+    from probattn.experiments import acting, evaluation, report, shown, suite
+    from probattn.inference import Prediction
 
-    result = runs.evaluate(run, root=data, num_draws=num_draws, seed=seed)
-    _show_table(report.table([result]))
-    report.save_figures(run / "figures", result)
-    report.write(run / "report.html", [result], title=f"probattn: {result.name}")
-    _say(f"report: {run / 'report.html'}")
+    beside = shown.shift_of(baseline) if baseline else {}
+    done = evaluation.evaluate(
+        run,
+        root=data,
+        num_draws=num_draws,
+        seed=seed,
+        by=_words(method),
+        shift=shift,
+        corruptions=suite.corruptions(corruptions),
+        severities=suite.severities(severities),
+        ood=_words(ood),
+        say=say if shift or ood or method else lambda text: None,
+    )
+    for title, table in shown.printed(done).items():
+        say(f"\n{title}", style="bold")
+        show_table(table)
+    say("\nActing on it", style="bold")
+    for sentence in acting.sentences(done.result.valid, Prediction(probs=done.result.probs, labels=done.result.labels)):
+        say(sentence)
+    report.save_figures(run / "figures", done.result)
+    shown.save(run, done, beside=beside)
+    report.write(run / "report.html", [done.result], title=f"probattn: {done.result.name}")
+    say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
 
 
 @app.command()
@@ -78,19 +106,19 @@ def demo(
     ] = "softmax,kep-svgp",
 ) -> None:
     """Train layers on digits, KEP-SVGP and its softmax twin unless told, and compare them in a table and a report."""
-    with _stoppable("the same command goes on after the last whole epoch"):
-        from probattn.experiments import presets, report, runs
+    with stoppable("the same command goes on after the last whole epoch"):
+        from probattn.experiments import evaluation, presets, report, runs
 
         results = []
         for name in presets.digits(layers):
             folder = out / name.partition("/")[2]
             settings = presets.preset(name).lasting(epochs)
-            _say(name, style="bold")
-            runs.train(settings, folder, name=name, resume=True, say=_say)
-            results.append(runs.evaluate(folder))
-        _show_table(report.table(results))
+            say(name, style="bold")
+            runs.train(settings, folder, name=name, resume=True, say=say)
+            results.append(evaluation.evaluate(folder).result)
+        show_table(report.table(results))
         report.write(out / "report.html", results, title="probattn demo: handwritten digits")
-    _say(f"report: {out / 'report.html'}")
+    say(f"report: {out / 'report.html'}")
 
 
 @app.command()
@@ -105,64 +133,58 @@ def presets() -> None:
         shape = f"{network.depth} × {network.dim}, {network.heads} heads"
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
         table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
-    _show_table(table)
-    _say("A sum of epochs: the first are a warm start with kernel attention (--set warm_start.epochs=N, or none).")
+    show_table(table)
+    say("A sum of epochs: the first are a warm start with kernel attention (--set warm_start.epochs=N, or none).")
 
 
-@bench_app.command("layers")
-def bench_layers(
-    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")] = 11, json: Json = None
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs.")],
+    out: Annotated[Path, typer.Option(help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")] = Path(
+        "runs/comparison"
+    ),
 ) -> None:
-    """Forward and backward of the layers, relative to scaled-dot-product attention in the same run."""
-    from probattn.experiments import bench
-
-    _check_writable(json)
-    _show([bench.layers(repeats=repeats), bench.gaussian_process_layers(repeats=repeats)], json)
+    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax twin, best in bold."""
+    _compare(folders, out)
 
 
-@bench_app.command("predict")
-def bench_predict(
-    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")] = 7, json: Json = None
+@app.command()
+def study(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the comparison.")] = Path("runs/study"),
+    layers: Annotated[
+        str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
+    ] = "softmax,kep-svgp",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each layer.")] = 5,
+    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one a core.")] = os.cpu_count() or 1,
 ) -> None:
-    """Ten-draw prediction and the training step of the 7-layer ViT, relative to the softmax ViT."""
-    from probattn.experiments import bench
+    """Train layers over seeds on digits, evaluate all with every method, corrupted and foreign images, and compare."""
+    with stoppable("the same command goes on where it stopped"):
+        from probattn.experiments import study as whole
 
-    _check_writable(json)
-    _show([bench.prediction(repeats=repeats)], json)
-
-
-def _show(results: list[dict], json: Path | None) -> None:
-    from probattn.experiments.folder import write_json
-
-    for result in results:
-        table = Table("case", "ms (median)", "relative to", "ratio", title=result["title"])
-        for row in result["rows"]:
-            table.add_row(row["case"], f"{row['ms']:.1f}", row["baseline"], f"{row['ratio']:.3f}")
-        _show_table(table)
-        for case, size in result.get("kept", {}).items():
-            _say(f"{case}: autograd keeps {size:.1f} MiB between forward and backward")
-    _say(", ".join(f"{key} {value}" for key, value in results[0]["environment"].items()))
-    if json is not None:
-        write_json(json, {"tables": results})
+        todo = whole.jobs(layers, seeds=seeds, epochs=epochs, out=out)
+        say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or several")
+        whole.study(todo, workers=workers, say=say)
+        _compare([job.folder for job in todo], out / "comparison")
 
 
-def _check_writable(path: Path | None) -> None:
-    """Makes the folder of a file that is written after minutes of work, or fails now."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise OSError(f"cannot write {path}; choose another file with --json")
+def _compare(folders: list[Path], out: Path) -> None:
+    from probattn.experiments import compared, tables
+    from probattn.experiments.rows import rows
+
+    gathered = rows(folders)
+    found = compared.comparisons(gathered)
+    for key in ("test", "shift", "ood-auroc"):
+        if key in found:
+            say(f"\n{compared.TITLES[key]}", style="bold")
+            show_table(tables.terminal(found[key]))
+    compared.write(out, gathered, found)
+    say(f"tables and figures: {out}")
 
 
-def _show_table(table: Table) -> None:
-    """Prints a table with no cell cut off: folded to a terminal as far as it goes, in its natural width to a file."""
-    extent = console.measure(table, options=console.options.update(max_width=1_000))
-    width = max(console.width, extent.minimum) if console.is_terminal else extent.maximum
-    Console(width=width).print(table)
-
-
-def _say(text: str, *, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def _words(values: list[str] | None) -> list[str]:
+    """The words of an option that is given several times, or once with commas."""
+    return [word.strip() for value in values or () for word in value.split(",")]
 
 
 def main() -> None:
@@ -172,7 +194,7 @@ def main() -> None:
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise
-        _fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+        fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
 
 
 def _mendable() -> tuple[type[Exception], ...]:
@@ -181,17 +203,3 @@ def _mendable() -> tuple[type[Exception], ...]:
     from probattn.inference import CheckpointError
 
     return DatasetError, CheckpointError, NumericalError, OSError, ValueError
-
-
-@contextmanager
-def _stoppable(advice: str) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        Console(stderr=True).print(f"stopped; {advice}", markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(130) from None
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
-    raise SystemExit(1)

@@ -19,15 +19,16 @@ from probattn.attention.base import LayerFactory
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxSettings:
-    """Softmax attention in every block."""
+    """Softmax attention in every block; the options are the layer's."""
 
     last: ClassVar[int] = 0
     family: ClassVar[str] = "full"
     name: Literal["softmax"] = "softmax"
+    dropout: float = 0.0
 
     def factory(self, tokens: int) -> LayerFactory:
         """The layer for a number of tokens."""
-        return SoftmaxAttention
+        return SoftmaxAttention.partial(**_options(self))
 
 
 @dataclass(frozen=True, kw_only=True)

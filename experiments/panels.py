@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from matplotlib.figure import Figure
 
-from probattn.experiments import figures, gallery
+from probattn.experiments import acting, figures, gallery
+from probattn.experiments.plots import decisions, outliers, shift
+from probattn.inference import Prediction
 
 if TYPE_CHECKING:
     from probattn.experiments.report import RunResult
@@ -32,6 +35,18 @@ def _of_answers(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResu
 
 def _gallery(result: RunResult, indices: Sequence[int]) -> Figure | None:
     return gallery.gallery(result.images, result.probs, result.labels, result.classes, indices)
+
+
+def _abstention(result: RunResult) -> Figure:
+    valid, test = (result.valid.probs, result.valid.labels), (result.probs, result.labels)
+    return decisions.abstention(acting.threshold(result.valid), valid, test)
+
+
+def _set_sizes(result: RunResult) -> Figure:
+    generator = torch.Generator().manual_seed(1)
+    each = acting.sets(result.valid)
+    found = {kind: (sets.sets(result.probs, generator=generator), result.labels) for kind, sets in each.items()}
+    return decisions.set_sizes(found, alpha=acting.ALPHA)
 
 
 NO_ANSWERS = "Not drawn: this run has no answers, or probabilities that are not finite."
@@ -62,6 +77,42 @@ PANELS = (
         "Right answers should pile up on the right side; wrong ones, where there are any, should spread "
         "far to the left of them. A wrong pile near 100 % means errors that confidence cannot reveal.",
         NO_ANSWERS,
+    ),
+    Panel(
+        "shift",
+        "Accuracy on corrupted images",
+        lambda e: shift.boxes({e.name: e.shift}, metric="accuracy") if e.shift else None,
+        "The test images under each corruption of CIFAR-C, over the severities evaluated. Look at the calibration "
+        "beside it, too: a network may become wrong under a corruption, but it should then doubt.",
+        "Not drawn: this run was not evaluated on corrupted images (probattn evaluate RUN --shift).",
+        wide=True,
+    ),
+    Panel(
+        "abstention",
+        "When to abstain",
+        lambda e: _abstention(e) if e.valid else None,
+        "A threshold of confidence, chosen on validation images so that at most 5 % of the answers above it are wrong "
+        "with 95 % confidence, and what it does on the test images. The promise needs validation images that nothing "
+        "else was chosen by; these have chosen the best epoch, too, which weakens it a little.",
+        "Not drawn: this run has no predictions of validation data.",
+    ),
+    Panel(
+        "set_sizes",
+        "Which classes to keep",
+        lambda e: _set_sizes(e) if e.valid else None,
+        "Conformal sets, calibrated on validation images to hold the true class of 90 % of new ones: how many classes "
+        "they need for it. Many sets of one class are a network that knows; adaptive sets grow with the difficulty of "
+        "the image, plain ones are the smallest on average, and may be empty.",
+        "Not drawn: this run has no predictions of validation data.",
+    ),
+    Panel(
+        "outliers",
+        "Confidence on foreign images",
+        lambda e: outliers.confidence(Prediction(probs=e.probs, labels=e.labels), e.outliers) if e.outliers else None,
+        "Images that belong to none of the classes should get little confidence: their pile should lie left of that "
+        "of the right answers, which is what a detector of foreign images can use.",
+        "Not drawn: this run was not evaluated on foreign images (probattn evaluate RUN --ood default).",
+        wide=True,
     ),
     Panel(
         "training",

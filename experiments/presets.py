@@ -132,6 +132,17 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
+def twin(name: str) -> str | None:
+    """The softmax twin of a preset: the same data, network and training; None where there is none.
+
+    Args:
+        name: ``PAPER/DATA-LAYER``, or ``digits/LAYER``.
+    """
+    paper, _, rest = name.partition("/")
+    found = "digits/softmax" if paper == "digits" else f"{paper}/{rest.partition('-')[0]}-softmax"
+    return found if found in PRESETS else None
+
+
 def digits(layers: str) -> list[str]:
     """The names of the presets on digits of some layers.
 

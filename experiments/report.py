@@ -16,6 +16,7 @@ from torch import Tensor
 
 from probattn.experiments import figures, gallery, page
 from probattn.experiments.panels import PANELS
+from probattn.inference import Prediction
 from probattn.inference.metrics import DISPLAY
 
 
@@ -41,6 +42,9 @@ class RunResult:
     posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
+    shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
+    valid: Prediction | None = None  # of validation data
+    outliers: dict[str, Prediction] = field(default_factory=dict)  # foreign set → what the network says of its images
 
     def __post_init__(self):
         n = len(self.labels)

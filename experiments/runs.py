@@ -1,4 +1,4 @@
-"""One run: build it from its settings, train it, evaluate it."""
+"""One run: build it from its settings, train it."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,30 +9,14 @@ import torch
 
 from probattn import guides
 from probattn.experiments.datasets import ImageDataset, load
-from probattn.experiments.folder import check_free, claim, command, environment, read_settings, trained_on, write_json
+from probattn.experiments.folder import check_free, claim, write_json
 from probattn.experiments.loader import ImageLoader
-from probattn.experiments.report import RunResult
 from probattn.experiments.settings import Settings, SettingsError
-from probattn.inference import (
-    History,
-    attention_spectra,
-    fit,
-    metrics,
-    posterior_summary,
-    posterior_variants,
-    predict,
-    warm_start,
-)
-from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.checkpoint import load as load_checkpoint
+from probattn.inference import History, fit, warm_start
 from probattn.inference.checkpoint import read as read_checkpoint
-from probattn.inference.diagnostics import token_similarity
-from probattn.inference.logs import read_log
-from probattn.inference.posterior import local_latents
 from probattn.models import Classifier, ViT, last
 
 GPUS = ("gpu", "cuda")
-EXAMPLES = 256
 
 
 class Loaders(NamedTuple):
@@ -89,14 +73,14 @@ def train(
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
     check_free(out, settings, resume=resume)
-    dataset = _dataset(settings, root)
+    dataset = load_data(settings, root)
     model, guide = build(settings, dataset)
     fresh = not (out / "last.pt").exists()
     if fresh and settings.warm_start is not None:
         start = _model(settings.first_phase(), dataset)
         warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
-    batches = loaders(settings, dataset, device=_device(accelerator))
-    claim(out, settings, name=name, device=_device(accelerator))
+    batches = loaders(settings, dataset, device=find_device(accelerator))
+    claim(out, settings, name=name, device=find_device(accelerator))
     if fresh:
         model, guide = _start(settings, dataset, out, progress=progress, say=say)
     options = asdict(settings.train)
@@ -111,69 +95,6 @@ def epochs_done(folder: Path) -> int:
     """
     last = folder / "last.pt"
     return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
-
-
-def evaluate(folder: Path, *, root: Path | None = None, num_draws: int | None = None, seed: int = 0) -> RunResult:
-    """Evaluates a run's best epoch on its test data and writes ``metrics.json``.
-
-    Args:
-        folder: the run's folder.
-        root: where data sets lie.
-        num_draws: posterior draws, by default ``train.num_draws``.
-        seed: of the posterior draws.
-
-    Raises:
-        SettingsError, CheckpointError: the folder holds no run, or a damaged one.
-    """
-    settings, name = read_settings(folder)
-    if not (folder / "best.pt").exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
-    dataset = _dataset(settings, root)
-    model, guide = build(settings, dataset)
-    device = _device(settings.train.accelerator)
-    for module in (model, guide):
-        module.to(device)
-    best = load_checkpoint(folder / "best.pt", model, guide)
-    test = loaders(settings, dataset, device=device).test
-    torch.manual_seed(seed)
-    num_draws = num_draws or settings.train.num_draws
-    prediction = predict(model, guide, test, num_draws=num_draws)
-    values = metrics.evaluate(prediction.probs, prediction.labels)
-    log = folder / "log.jsonl"
-    records = read_log(log) if log.exists() else []
-    examples = next(iter(test))[0][:EXAMPLES]
-    posterior = posterior_summary(model, guide)
-    probabilistic = posterior or local_latents(model, examples[:2])
-    result = RunResult(
-        name=name,
-        command=command(name, settings),
-        settings=settings.flat() | {"best epoch": best["epoch"], "num_draws": num_draws, **trained_on(folder)},
-        metrics=values,
-        steps=[record for record in records if record["kind"] == "step"],
-        epochs=[record for record in records if record["kind"] == "epoch"],
-        probs=prediction.probs.cpu(),
-        labels=prediction.labels.cpu(),
-        images=dataset.test.images,
-        classes=dataset.classes,
-        spectra=attention_spectra(model, guide, examples),
-        posterior=posterior,
-        variants=posterior_variants(model, guide, test, num_draws=num_draws, drawn=prediction) if probabilistic else {},
-        similarity=token_similarity(model, guide, examples),
-    )
-    content = {
-        "run": name,
-        "metrics": values,
-        "variants": result.variants,
-        "posterior": result.posterior,
-        "similarity": result.similarity,
-        "best_epoch": best["epoch"],
-        "num_draws": num_draws,
-        "seed": seed,
-        "trained_on": trained_on(folder),
-        "evaluated_on": environment(device),
-    }
-    write_json(folder / "metrics.json", content)
-    return result
 
 
 def _model(settings: Settings, dataset: ImageDataset) -> Classifier:
@@ -218,15 +139,17 @@ def _warm_up(
     first, folder = settings.first_phase(), out / "warm-start"
     say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
     model, guide = build(first, dataset)
-    batches = loaders(first, dataset, device=_device(first.train.accelerator))
+    batches = loaders(first, dataset, device=find_device(first.train.accelerator))
     options = asdict(first.train)
     fit(model, guide, batches.train, batches.valid, out=folder, resume=True, progress=progress, **options)
     return folder / "best.pt"
 
 
-def _dataset(settings: Settings, root: Path | None) -> ImageDataset:
+def load_data(settings: Settings, root: Path | None) -> ImageDataset:
+    """The data of a run."""
     return load(settings.data.name, root=root, seed=settings.data.seed, limit=settings.data.limit)
 
 
-def _device(accelerator: str) -> str:
+def find_device(accelerator: str) -> str:
+    """Where a run of that ``train.accelerator`` computes: ``cuda`` or ``cpu``."""
     return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"

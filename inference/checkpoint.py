@@ -27,7 +27,6 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         model, guide: the modules whose state is saved.
         extra: tensors, numbers, strings, and dicts and lists of them.
     """
-    path = Path(path)
     content = {
         "format": FORMAT,
         "model": model.state_dict(),
@@ -35,16 +34,26 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         "layers": _layers(model),
         "extra": extra,
     }
+    try:
+        write(path, content)
+    except CheckpointError as error:
+        raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
+
+
+def write(path: str | Path, content: dict[str, Any]) -> None:
+    """Writes tensors, numbers, strings, and dicts and lists of them, beside ``path``, reads them back, and renames.
+
+    Raises:
+        CheckpointError: content of other types, which :func:`read` would not take.
+    """
+    path = Path(path)
     beside = path.with_name(f".{path.name}.part")
     try:
         with beside.open("wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            read(beside)
-        except CheckpointError as error:
-            raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
+        read(beside, kind=content["format"])
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -88,8 +97,8 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
         module.load_state_dict(content[part])
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU: ``model``, ``guide``, ``extra``.
+def read(path: str | Path, *, kind: str = FORMAT) -> dict[str, Any]:
+    """The content of a checkpoint on the CPU: ``model``, ``guide``, ``extra``; or that of another format of ours.
 
     Raises:
         CheckpointError: missing, damaged, or no checkpoint of this library.
@@ -104,8 +113,8 @@ def read(path: str | Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise CheckpointError(f"{path} is not a probattn checkpoint")
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise CheckpointError(f"{path} is not a probattn checkpoint of format {kind}")
     return content
 
 

@@ -12,8 +12,8 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_readme_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 5
-    assert 0 < len([line for line in blocks[-1].split("class", 1)[1].splitlines() if line.strip()]) <= 40
+    assert len(blocks) == 6
+    assert 0 < len([line for line in blocks[4].split("class", 1)[1].splitlines() if line.strip()]) <= 40
     namespace = {}
     for block in blocks:
         exec(block, namespace)
@@ -23,7 +23,10 @@ def test_readme_code_runs(capsys):
     assert {name for name, _ in guides.latent_sites(namespace["own"])} == {
         f"network.blocks.{block}.attention.log_sharpness" for block in range(2)
     }
-    assert "auroc" in capsys.readouterr().out
+    assert namespace["sets"].evaluate(namespace["known"].probs, namespace["known"].labels)["coverage"] >= 0.9
+    words = capsys.readouterr().out
+    for each in ("auroc", "aupr_out", "256 examples, 200 replicates", "risk ≤ 20 %", "'coverage'"):
+        assert each in words
 
 
 @pytest.mark.parametrize("path", ["ARCHITECTURE.md", "LICENSE", "CITATION.cff", "Makefile", ".ci/run"])

@@ -14,10 +14,17 @@ class SoftmaxAttention(ProbabilisticAttention):
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
         bias: whether query, key and value have a bias.
+        dropout: rate at which attention probabilities are dropped in training, in [0, 1).
+
+    Raises:
+        ValueError: a dropout rate out of bounds.
     """
 
-    def __init__(self, dim: int, heads: int, *, bias: bool = False) -> None:
+    def __init__(self, dim: int, heads: int, *, bias: bool = False, dropout: float = 0.0) -> None:
         super().__init__(dim, heads)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"a dropout rate lies in [0, 1), got {dropout}")
+        self.dropout = float(dropout)
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.out = nn.Linear(dim, dim)
 
@@ -35,7 +42,8 @@ class SoftmaxAttention(ProbabilisticAttention):
         query, key, value = (t.flatten(0, -4) for t in self.split_heads(self.query_key_value(x), 3))
         if mask is not None:
             mask = mask.expand(x.shape[:-1]).reshape(-1, 1, 1, x.shape[-2])
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        rate = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
         return self.out(self.join_heads(attended)).view(x.shape)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -22,12 +22,14 @@ from rich.table import Column, Table
 from sklearn.metrics import roc_auc_score
 
 from probattn import draws
-from probattn.experiments import bench, cli, presets, report, runs
+from probattn.experiments import bench, cli, evaluation, presets, report, runs, study, terminal
 from probattn.experiments import folder as folder_
 from probattn.experiments.datasets import DatasetError, load
+from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.settings import from_dict
 from probattn.functional.linalg import NumericalError
 from probattn.inference import History
+from probattn.inference.methods import predictor
 from probattn.inference.trainer import Trainer
 from probattn.models import ViT
 
@@ -347,7 +349,7 @@ def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch
     assert seen[0].shape == (64, 1, 8, 8)
     assert distances.max() < 1e-4
     runs.train(settings, tmp_path / "2", name=name, progress=False, resume=True)
-    runs.evaluate(tmp_path / "2")
+    evaluation.evaluate(tmp_path / "2")
     assert len(seen) == 3
 
 
@@ -393,7 +395,7 @@ def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes,
     if variants:
         assert values["variants"]["at its mean"] != values["variants"]["drawn from q"] == values["metrics"]
     assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
-    repeated = runs.evaluate(out)
+    repeated = evaluation.evaluate(out).result
     assert repeated.metrics == values["metrics"]
 
 
@@ -401,7 +403,7 @@ def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, mon
     def refuse(*arguments, **options):
         raise NumericalError("CGPAttention 'network.blocks.0.attention': 𝒦_o + σ²I is not positive definite")
 
-    monkeypatch.setattr(runs, "predict", refuse)
+    monkeypatch.setattr(predictor, "predict", refuse)
     code, text, err = command("evaluate", kep)
     assert (code, text) == (1, "")
     assert is_one_message(err, "network.blocks.0.attention", "not positive definite")
@@ -413,7 +415,7 @@ def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
     values = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
     for shown in (f"{100 * values['metrics']['accuracy']:.2f}", f"{10 * values['metrics']['nll']:.2f}", KEP, "FPR95"):
         assert shown in text
-    assert text.endswith(f"report: {kep / 'report.html'}\n")
+    assert text.endswith(f"report: {kep / 'report.html'}; all tables: {kep / 'tables'}\n")
     assert {path.suffix for path in (kep / "figures").iterdir()} == {".png"}
     assert {"training", "reliability", "risk_coverage", "confidence", "spectrum", "posterior"} <= {
         path.stem for path in (kep / "figures").iterdir()
@@ -428,7 +430,7 @@ def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
 
 
 def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
-    result = runs.evaluate(kep)
+    result = evaluation.evaluate(kep).result
     found = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))["metrics"]
     expected = by_hand(result.probs.double().numpy(), result.labels.numpy())
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
@@ -499,7 +501,7 @@ def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
 
 def test_ten_draws_are_averaged_as_probabilities(kep):
     """The mean of the draws' probabilities, each draw one function on all images."""
-    result = runs.evaluate(kep, num_draws=2, seed=5)
+    result = evaluation.evaluate(kep, num_draws=2, seed=5).result
     settings, _ = folder_.read_settings(kep)
     data = load("digits", limit=200)
     model, guide = runs.build(settings, data)
@@ -523,7 +525,7 @@ def test_ten_draws_are_averaged_as_probabilities(kep):
 
 def test_evaluate_needs_no_log(command, kep):
     (kep / "log.jsonl").unlink()
-    result = runs.evaluate(kep)
+    result = evaluation.evaluate(kep).result
     assert result.steps == result.epochs == []
     assert (kep / "metrics.json").exists()
 
@@ -624,10 +626,10 @@ def test_presets_are_listed_in_full_however_narrow(command, monkeypatch):
 
 @pytest.mark.parametrize("width", [40, 200])
 def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys, width):
-    monkeypatch.setattr(cli, "console", Console(width=width, force_terminal=True, color_system=None))
+    monkeypatch.setattr(terminal, "console", Console(width=width, force_terminal=True, color_system=None))
     table = Table(Column("run", overflow="fold"), *(Column(f"metric {n}", no_wrap=True) for n in range(8)))
     table.add_row("a-rather-long-name", *(f"{n}.123456" for n in range(8)))
-    cli._show_table(table)
+    terminal.show_table(table)
     text = capsys.readouterr().out
     assert "…" not in text
     assert [n for n in range(8) if f" {n}.123456 " not in text] == []
@@ -938,3 +940,104 @@ def test_the_process_itself(tmp_path):
     done = subprocess.run(training, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert is_one_message(done.stderr, tmp_path / "run", "holds a run", "--resume")
+
+
+@pytest.fixture
+def softmax(trained, tmp_path):
+    """A copy of the finished softmax run."""
+    return shutil.copytree(trained[SOFTMAX], tmp_path / "softmax")
+
+
+SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
+
+
+def test_evaluate_by_methods_on_shifted_and_foreign_images(command, kep, no_figures):
+    code, text, err = command("evaluate", kep, *SHIFT, "--ood", "letters", "--method", "temperature,laplace")
+    assert (code, err) == (0, "")
+    for words in ("temperature scaling", "KFLLLA", "gaussian_noise", "severity 5", "letters, Entropy", "risk ≤ 5 %"):
+        assert words in text
+    content = json.loads((kep / "metrics.json").read_text())
+    assert set(content["methods"]) == {"posterior", "temperature", "laplace"}
+    fog = content["methods"]["posterior"]["shift"]["fog"]["5"]["accuracy"]
+    assert f"{100 * fog:.2f}" in text
+    names = {path.name for path in (kep / "tables").iterdir()}
+    assert {"test.md", "shift.tex", "shift-nll-laplace.csv", "ood-temperature.md"} <= names
+    rows = (kep / "tables" / "shift-accuracy-posterior.csv").read_text().splitlines()
+    assert rows[2].startswith("fog,")
+    assert float(rows[2].split(",")[2]) == fog
+    assert (kep / "figures" / "shift-accuracy.png").stat().st_size > 1000
+    assert content["acting"]["abstention"]["target"] == 0.05
+
+
+def test_evaluate_beside_a_baseline(command, kep, softmax, no_figures, monkeypatch):
+    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
+    assert code == 1
+    assert is_one_message(err, "was not evaluated under shift", "--shift")
+    assert not (kep / "predictions").exists()
+    command("evaluate", softmax, *SHIFT)
+    drawn, boxes = [], shift_plots.boxes
+    monkeypatch.setattr(shift_plots, "boxes", lambda runs, **options: drawn.append(runs) or boxes(runs, **options))
+    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
+    assert (code, err) == (0, "")
+    assert all(list(runs) == [SOFTMAX, KEP] for runs in drawn)
+    assert drawn[0][SOFTMAX] != drawn[0][KEP]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "laplac"], ["laplac", "did you mean laplace"]),
+        (["--ood", "lettres"], ["lettres", "letters"]),
+        (["--shift", "--severities", "one"], ["severities", "one"]),
+        (["--shift", "--severities", "0"], ["0"]),
+        (["--shift", "--corruptions", "fogg"], ["fogg", "fog"]),
+    ],
+)
+def test_wrong_arguments_of_evaluate(command, kep, arguments, words):
+    code, text, err = command("evaluate", kep, *arguments)
+    assert (code, text) == (1, "")
+    assert is_one_message(err, *words)
+    assert not (kep / "predictions").exists()
+
+
+def test_compare_prints_and_writes_tables_and_figures(command, kep, softmax, no_figures, tmp_path):
+    out = tmp_path / "compared"
+    for run in (kep, softmax):
+        command("evaluate", run, *SHIFT, "--ood", "letters")
+    code, text, err = command("compare", softmax, kep, "--out", out)
+    assert (code, err) == (0, "")
+    values = {run: json.loads((run / "metrics.json").read_text())["metrics"] for run in (kep, softmax)}
+    for words in ("Test images", "Corrupted test images", "AUROC", KEP, SOFTMAX):
+        assert words in text
+    difference = 100 * (values[kep]["accuracy"] - values[softmax]["accuracy"])
+    assert f"{difference:+.2f}" in text.replace("−", "-")
+    names = {path.name for path in out.iterdir()}
+    assert {"test.md", "test.tex", "test.csv", "test.png", "shift.md", "ood-auroc.csv", "shift-accuracy.png"} <= names
+    for path in out.glob("*.png"):
+        with Image.open(path) as image:
+            image.verify()
+
+
+def test_compare_of_a_run_that_was_not_evaluated(command, kep, tmp_path):
+    code, text, err = command("compare", kep, "--out", tmp_path / "out")
+    assert (code, text) == (1, "")
+    assert is_one_message(err, "was not evaluated", "probattn evaluate")
+    assert not (tmp_path / "out").exists()
+
+
+def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch):
+    done = []
+
+    def instead(todo, *, workers, say):
+        for job in todo:
+            settings = presets.preset(job.preset).with_changes([*TINY, f"train.seed={job.seed}"])
+            runs.train(settings, job.folder, name=job.preset, progress=False)
+            evaluation.evaluate(job.folder)
+            done.append((job.preset, job.seed, workers))
+
+    monkeypatch.setattr(study, "study", instead)
+    code, text, err = command("study", "--out", tmp_path / "study", "--seeds", "2", "--workers", "3")
+    assert (code, err) == (0, "")
+    assert done == [(name, seed, 3) for seed in (0, 1) for name in (SOFTMAX, KEP)]
+    assert "ensemble of 2" in text
+    assert (tmp_path / "study" / "comparison" / "test.md").exists()

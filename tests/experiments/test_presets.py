@@ -59,7 +59,7 @@ KEP_SVGP = {
     "learn_scale": True,
     "guide": "full",
 }
-SOFTMAX = {"name": "softmax"}
+SOFTMAX = {"name": "softmax", "dropout": 0.0}
 CGP_TRAINING = FURTHER_OPTIONS | {
     "epochs": 600,
     "lr": 5e-4,

@@ -175,7 +175,7 @@ def test_a_flipped_bit_in_a_weight_is_refused(tmp_path):
 @pytest.mark.parametrize("content", [{"format": "other"}, {"model": {}}, [1, 2], torch.zeros(3)])
 def test_another_programs_file_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=r"a\.pt is not a probattn checkpoint"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is not a probattn checkpoint of format probattn-1"):
         load(tmp_path / "a.pt", *build())
 
 

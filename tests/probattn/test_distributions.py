@@ -1,5 +1,7 @@
 """What layers draw at every token, as distributions: against torch's, under plates, and counted by both ELBOs."""
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -11,7 +13,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.distributions import ColumnNormal, Counted
+from probattn.distributions import ColumnNormal, Counted, Softmax
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
@@ -187,3 +189,41 @@ def test_vectorised_particles_of_pyro(layer):
         losses = torch.stack([TraceMeanField_ELBO()(model, guide)(x, y) for _ in range(200)])
         together = vectorised(model, guide)(x, y)
     assert abs(together - losses.mean()) < 5 * losses.std() * (2 / 200) ** 0.5 + 1e-4
+
+
+@pytest.mark.parametrize("shift", [0.0, 7.0, -300.0])
+def test_softmax_keeps_the_free_energy_of_its_logits(shift):
+    logits = randn(2, 3, 4) + shift
+    labels = Softmax(logits)
+    for s in range(2):
+        for i in range(3):
+            energy = -shift - math.log(sum(math.exp(logit - shift) for logit in logits[s, i].tolist()))
+            assert math.isclose(labels.energy[s, i], energy, rel_tol=1e-12)
+    assert labels.batch_shape == labels.energy.shape == (2, 3)
+
+
+def test_softmax_is_torchs_categorical():
+    logits, y = randn(2, 3, 4), torch.tensor([0, 3, 1])
+    labels, reference = Softmax(logits), torch.distributions.Categorical(logits=logits)
+    assert_close(labels.log_prob(y), reference.log_prob(y))
+    assert_close(labels.probs, reference.probs)
+    assert_close(labels.entropy(), reference.entropy())
+    with pytest.raises(ValueError, match="invalid values"):
+        Softmax(torch.tensor([[0.0, math.nan]]), validate_args=True)
+
+
+def test_expanded_softmax_keeps_its_energy_and_draws_each_copy():
+    logits = randn(3, 4)
+    wide = Softmax(logits).expand((5, 3))
+    assert type(wide) is Softmax
+    assert_close(wide.energy, -logits.logsumexp(-1).expand(5, 3))
+    assert_close(wide.log_prob(torch.tensor([0, 3, 1])), Softmax(logits).log_prob(torch.tensor([0, 3, 1])).expand(5, 3))
+    assert wide.sample().shape == (5, 3)
+    twice = wide.expand((2, 5, 3))
+    assert_close(twice.energy, -logits.logsumexp(-1).expand(2, 5, 3))
+
+
+def test_softmax_energy_carries_its_gradient():
+    logits = randn(2, 3).requires_grad_()
+    Softmax(logits).energy.sum().backward()
+    assert_close(logits.grad, -logits.detach().softmax(-1))

@@ -1,10 +1,19 @@
-"""Softmax attention against loops and torch.nn.MultiheadAttention."""
+"""Softmax attention against loops and torch.nn.MultiheadAttention, and its settings."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
+from probattn.experiments.presets import PRESETS
+from probattn.experiments.settings import SettingsError, SoftmaxSettings, from_dict
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
 
 def randn(*shape, seed=0):
@@ -105,3 +114,61 @@ def test_bad_input_is_named(layer):
         layer(randn(2, 6, 10))
     with pytest.raises(ValueError, match=r"rows \[0\]"):
         layer(randn(1, 2, 12), torch.zeros(1, 2).bool())
+
+
+def test_dropout_acts_on_probabilities_in_training_only(layer):
+    """Mean of the layer without, and variance p/(1−p) Σ_j a_j² v_j²."""
+    dropping = SoftmaxAttention(12, 3, bias=True, dropout=0.3).double()
+    dropping.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        for each in (layer, dropping):
+            each.out.weight.copy_(torch.eye(12))
+            each.out.bias.zero_()
+    x, mask = randn(1, 6, 12), torch.tensor([[True] * 4 + [False] * 2])
+    number = 20_000
+    for given in (None, mask):
+        assert torch.equal(dropping.eval()(x, given), layer(x, given))
+        with torch.no_grad():
+            draws = dropping.train()(x.expand(number, 1, 6, 12), given)
+            value = layer.split_heads(layer.query_key_value(layer.checked(x, given)), 3)[2]
+            each = layer.attention_matrix(x, given).square() @ value.square()
+            variance = 0.3 / 0.7 * layer.join_heads(each)
+        deviation = draws.mean(0) - layer(x, given)
+        assert (deviation.abs() < 5 * (variance / number).sqrt()).all()
+        assert_close(draws.var(0), variance, rtol=0.1, atol=0)
+    assert torch.equal(layer.train()(x), layer.eval()(x))
+
+
+def test_attention_matrix_is_without_dropout(layer):
+    dropping = SoftmaxAttention(12, 3, bias=True, dropout=0.3).double().train()
+    dropping.load_state_dict(layer.state_dict())
+    x = randn(2, 6, 12)
+    assert torch.equal(dropping.attention_matrix(x), layer.attention_matrix(x))
+
+
+def test_a_checkpoint_does_not_depend_on_dropout():
+    assert SoftmaxAttention(12, 3, dropout=0.3).signature() == SoftmaxAttention(12, 3).signature()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
+def test_a_dropout_rate_out_of_bounds_is_refused(rate):
+    with pytest.raises(ValueError, match=r"a dropout rate lies in \[0, 1\)"):
+        SoftmaxAttention(12, 3, dropout=rate)
+
+
+def test_dropout_is_a_setting_that_reaches_the_layer():
+    assert SoftmaxSettings().factory(16)(8, 2).dropout == SoftmaxAttention(8, 2).dropout == 0
+    settings = PRESETS["digits/softmax"].with_changes(["layer.dropout=0.2"])
+    assert settings.layer.factory(16)(8, 2).dropout == 0.2
+    assert from_dict(json.loads(json.dumps(asdict(settings)))) == settings
+    with pytest.raises(SettingsError, match="layer.dropout takes float, got 'much'"):
+        settings.with_changes(["layer.dropout=much"])
+
+
+def test_settings_from_before_there_was_dropout_are_read():
+    contents = [json.loads(path.read_text(encoding="utf-8"))["settings"] for path in RESULTS.rglob("settings.json")]
+    softmax = [content for content in contents if content["layer"]["name"] == "softmax"]
+    assert len(softmax) >= 4
+    for content in softmax:
+        content["layer"].pop("dropout", None)
+        assert from_dict(content).layer == SoftmaxSettings(dropout=0.0)

@@ -1,0 +1,166 @@
+"""Evaluating a trained run: its predictions by one method or several, the scores of these, and all a report shows."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probattn.experiments import methods, store, suite
+from probattn.experiments.acting import acting
+from probattn.experiments.folder import command, environment, trained_on, write_json
+from probattn.experiments.loader import ImageLoader
+from probattn.experiments.report import RunResult
+from probattn.experiments.scores import scores
+from probattn.experiments.suite import ImageSet
+from probattn.experiments.trained import TrainedRun, open_run
+from probattn.inference import (
+    Prediction,
+    attention_spectra,
+    posterior_summary,
+    posterior_variants,
+    token_similarity,
+)
+from probattn.inference.logs import read_log
+from probattn.inference.posterior import local_latents
+
+EXAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came out: the report's contents for the posterior predictive, and every method's scores."""
+
+    result: RunResult
+    scores: dict[str, dict[str, Any]]
+
+
+def evaluate(
+    folder: Path,
+    *,
+    root: Path | None = None,
+    num_draws: int | None = None,
+    seed: int = 0,
+    by: Sequence[str] = (),
+    shift: bool = False,
+    corruptions: Sequence[str] = suite.STANDARD,
+    severities: Sequence[int] = suite.SEVERITIES,
+    ood: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Evaluates a run's best epoch and writes ``metrics.json`` and ``predictions/``.
+
+    All data are checked before anything is predicted. Predictions that are stored and still hold are not made again.
+
+    Args:
+        folder: the run's folder.
+        root: where data sets lie.
+        num_draws: draws of each prediction, by default ``train.num_draws``.
+        seed: of the draws.
+        by: methods beside the posterior predictive (see :mod:`probattn.experiments.methods`).
+        shift: evaluate on corrupted test images, too.
+        corruptions, severities: which ones.
+        ood: names of foreign sets of images (see :mod:`probattn.experiments.outliers`).
+        say: is told which method predicts.
+
+    Raises:
+        SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
+        DatasetError: data that are missing or damaged.
+    """
+    names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
+    run = open_run(folder, root=root)
+    num_draws = num_draws or run.settings.train.num_draws
+    sets = suite.own(run.dataset)
+    if shift:
+        sets |= suite.shifts(run.dataset, root=root, corruptions=corruptions, severities=severities)
+    sets |= suite.foreign(run.dataset, ood, root=root)
+    predicted = predictions(run, sets, names, num_draws=num_draws, seed=seed, say=say)
+    scored = {name: scores(sets_of) for name, sets_of in predicted.items()}
+    result = _result(run, predicted[methods.POSTERIOR], scored[methods.POSTERIOR], num_draws=num_draws, seed=seed)
+    content = {
+        "run": run.name,
+        "metrics": result.metrics,
+        "variants": result.variants,
+        "posterior": result.posterior,
+        "similarity": result.similarity,
+        "methods": scored,
+        "acting": acting(predicted[methods.POSTERIOR]["valid"], predicted[methods.POSTERIOR]["test"]),
+        "best_epoch": run.best_epoch,
+        "num_draws": num_draws,
+        "seed": seed,
+        "trained_on": trained_on(folder),
+        "evaluated_on": environment(run.device),
+    }
+    write_json(folder / "metrics.json", content)
+    return Evaluation(result, scored)
+
+
+def predictions(
+    run: TrainedRun,
+    sets: Mapping[str, ImageSet],
+    names: Sequence[str],
+    *,
+    num_draws: int,
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, dict[str, Prediction]]:
+    """Predictions by method and set of images, stored ones where they still hold; images are made once for all methods.
+
+    The draws start from the seed in every set, so that draw s is one function on all of them.
+    """
+    weights = hashlib.sha256((run.folder / "best.pt").read_bytes()).hexdigest()
+    origin = {"draws": num_draws, "seed": seed, "weights": weights, "probattn": version("probattn")}
+    predictor = functools.cache(functools.partial(methods.predictor, run, num_draws=num_draws, seed=seed))
+    found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
+    parts = store.parts(sets)
+    for number, part in enumerate(parts, 1):
+        origins = {each: {**origin, "images": sets[each].origin} for each in part}
+        batches = functools.cache(lambda each: run.batches(sets[each].make()))
+
+        def predict(each: str, *, method: str, batches: Callable[[str], ImageLoader] = batches) -> Prediction:
+            fitted = predictor(method)
+            torch.manual_seed(seed)
+            return fitted(batches(each))
+
+        for name in names:
+            made = store.remembered(run.folder, name, origins, functools.partial(predict, method=name))
+            found[name] |= made
+        say(f"{run.folder}: {number} of {len(parts)} groups of images")
+    return found
+
+
+def _result(
+    run: TrainedRun, predicted: Mapping[str, Prediction], scored: Mapping[str, Any], *, num_draws: int, seed: int
+) -> RunResult:
+    model, guide, test = run.model, run.guide, run.batches(run.dataset.test)
+    log = run.folder / "log.jsonl"
+    records = read_log(log) if log.exists() else []
+    examples = next(iter(test))[0][:EXAMPLES]
+    torch.manual_seed(seed)
+    posterior = posterior_summary(model, guide)
+    probabilistic = posterior or local_latents(model, examples[:2])
+    drawn = predicted["test"]
+    settings = {"best epoch": run.best_epoch, "num_draws": num_draws, **trained_on(run.folder)}
+    return RunResult(
+        name=run.name,
+        command=command(run.name, run.settings),
+        settings=run.settings.flat() | settings,
+        metrics=scored["test"],
+        steps=[record for record in records if record["kind"] == "step"],
+        epochs=[record for record in records if record["kind"] == "epoch"],
+        probs=drawn.probs,
+        labels=drawn.labels,
+        images=run.dataset.test.images,
+        classes=run.dataset.classes,
+        spectra=attention_spectra(model, guide, examples),
+        posterior=posterior,
+        variants=posterior_variants(model, guide, test, num_draws=num_draws, drawn=drawn) if probabilistic else {},
+        similarity=token_similarity(model, guide, examples),
+        shift=scored.get("shift", {}),
+        valid=predicted["valid"],
+        outliers={name.removeprefix("ood/"): each for name, each in predicted.items() if name.startswith("ood/")},
+    )

@@ -1,0 +1,109 @@
+"""A comparison as one figure: a panel per metric, a line per row."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from probattn.experiments.comparison import Cell, Comparison
+from probattn.experiments.figures import BLUE, GREY, INK, ORANGE, PALE, PLAIN, SKY, SMALL, TEXT, plain, short
+from probattn.experiments.page import scale_name
+from probattn.inference.metrics import Metric
+
+PANELS = 4
+"""Panels side by side."""
+BELOW = 0.28
+"""How far the seeds stand below their mean, in rows."""
+SEEDS = {"marker": "o", "ls": "", "ms": 3, "mfc": SKY, "mec": "none"}
+MEAN = {"marker": "o", "ls": "-", "ms": 5, "lw": 1.6, "color": BLUE}
+BEST = {"marker": "D", "ls": "-", "ms": 5.5, "lw": 1.6, "color": ORANGE}
+BASELINE = {"color": INK, "lw": 0.8, "ls": "-"}
+
+
+def panels(table: Comparison) -> Figure | None:
+    """Mean ± standard deviation of every row and metric, and the seeds as small dots; None without a finite mean.
+
+    The best of each group is a diamond; the line across a row stands at its baseline's mean. A metric that no row has
+    is left out, – stands where one row has none.
+    """
+    metrics = {k: m for k, m in table.metrics.items() if any(math.isfinite(c[k].mean) for c in table.cells.values())}
+    if not metrics:
+        return None
+    places, headings = _places(table)
+    columns = min(PANELS, len(metrics))
+    bands = math.ceil(len(metrics) / columns)
+    height = 0.75 + 0.19 * (len(places) + len(headings))
+    figure = Figure(figsize=(2.2 + 1.9 * columns, height * bands + 0.35), layout="constrained")
+    axes = figure.subplots(bands, columns, sharey=True, squeeze=False).flatten()
+    for ax, (key, metric) in zip(axes, metrics.items(), strict=False):
+        _panel(ax, table, key, metric, places)
+    for ax in axes[len(metrics) :]:
+        ax.set_axis_off()
+    names = {at: row for row, at in places.items()} | headings
+    labels = {at: short(names[at], limit=36) for at in sorted(names)}
+    axes[0].set_yticks(list(labels), list(labels.values()))
+    axes[0].set_ylim(max(places.values()) + 0.7, -0.7)
+    for ax in axes[::columns]:
+        for label, at in zip(ax.get_yticklabels(), labels, strict=True):
+            label.set(color=INK, style="italic" if at in headings else "normal")
+    figure.legend(handles=_handles(table), loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
+    return figure
+
+
+def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
+    """Return the line of each row, and the headings by their lines."""
+    places, headings, at = {}, {}, 0
+    for heading, rows in table.groups.items():
+        if heading:
+            headings[at] = heading
+            at += 1
+        for row in rows:
+            places[row] = at
+            at += 1
+    return places, headings
+
+
+def _panel(ax: Axes, table: Comparison, key: str, metric: Metric, places: dict[str, int]) -> None:
+    plain(ax)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", color=PALE, lw=0.4)
+    for row, at in places.items():
+        cell = table.cells[row][key]
+        if math.isfinite(cell.mean):
+            _row(ax, cell, metric.scale, at, BEST if row in table.best[key] else MEAN)
+        else:
+            ax.text(0.03, at, "–", transform=ax.get_yaxis_transform(), va="center", fontsize=TEXT, color=GREY)
+    for row, baseline in table.baselines.items():
+        x = metric.scale * table.cells[baseline][key].mean
+        ax.plot([x, x], [places[row] - 0.5, places[row] + 0.5], zorder=1, **BASELINE)
+    title = f"{metric.title} {scale_name(metric.scale)} {'↑' if metric.higher_is_better else '↓'}"
+    ax.set_title(" ".join(title.split()), fontsize=TEXT, loc="left", color=INK)
+    ax.xaxis.set_major_locator(MaxNLocator(3))
+    ax.xaxis.set_major_formatter(PLAIN)
+    ax.tick_params(axis="x", labelbottom=True)
+    ax.margins(x=0.08)
+
+
+def _row(ax: Axes, cell: Cell, scale: float, at: int, look: dict) -> None:
+    if cell.n > 1:
+        ax.plot([scale * value for value in cell.values], [at + BELOW] * cell.n, zorder=2, **SEEDS)
+    spread = scale * (cell.std or 0.0)
+    mean = scale * cell.mean
+    ax.plot([mean - spread, mean + spread], [at, at], color=look["color"], lw=look["lw"], zorder=3)
+    ax.plot([mean], [at], **look, zorder=4)
+
+
+def _handles(table: Comparison) -> list[Line2D]:
+    several = any(cell.n > 1 for cells in table.cells.values() for cell in cells.values())
+    named = [(MEAN, "mean ± std" if several else "one seed")]
+    if several:
+        named.append((SEEDS, "each seed"))
+    if any(table.best.values()):
+        named.append((BEST, "best of its group" if len(table.groups) > 1 else "best"))
+    if table.baselines:
+        named.append((BASELINE, "mean of the baseline"))
+    return [Line2D([], [], label=label, **look) for look, label in named]

@@ -1,0 +1,41 @@
+"""The scores of a method's predictions: of its test part, of each corruption and severity, of each foreign set."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from probattn.inference import Prediction, metrics, ood
+
+
+def scores(predictions: Mapping[str, Prediction]) -> dict[str, Any]:
+    """Scores by set, where the sets are named as in :mod:`probattn.experiments.store`.
+
+    Returns:
+        ``test``: metrics; ``shift``: corruption → severity → metrics; ``ood``: set → detector → metrics of detection.
+    """
+    test, valid = predictions["test"], predictions["valid"]
+    found: dict[str, Any] = {"test": metrics.evaluate(test.probs, test.labels)}
+    for name, prediction in predictions.items():
+        kind, *rest = name.split("/")
+        if kind == "shift":
+            corruption, severity = rest
+            values = metrics.evaluate(prediction.probs, prediction.labels)
+            found.setdefault("shift", {}).setdefault(corruption, {})[int(severity)] = values
+        elif kind == "ood":
+            found.setdefault("ood", {})["/".join(rest)] = ood.evaluate(test, prediction, fitted_on=valid)
+    return found
+
+
+def from_json(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores as :func:`scores` made them, from what JSON made of them: its keys are all strings, its NaN null."""
+    found = dict(content)
+    if "shift" in found:
+        found["shift"] = {
+            corruption: {int(severity): _numbers(values) for severity, values in severities.items()}
+            for corruption, severities in content["shift"].items()
+        }
+    return found | {"test": _numbers(content["test"])}
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {key: math.nan if value is None else value for key, value in values.items()}

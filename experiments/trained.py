@@ -1,0 +1,67 @@
+"""A trained run, opened: its model and guide at their best epoch, and batches of its data or of other images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from probattn import guides
+from probattn.experiments import runs
+from probattn.experiments.datasets import ImageDataset
+from probattn.experiments.folder import read_settings
+from probattn.experiments.images import DatasetError, Images
+from probattn.experiments.loader import ImageLoader
+from probattn.experiments.settings import Settings
+from probattn.inference import CheckpointError, load
+from probattn.models import Classifier
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """A run's model and guide, with the weights of its best epoch, and what they were trained on."""
+
+    folder: Path
+    name: str
+    settings: Settings
+    dataset: ImageDataset
+    model: Classifier
+    guide: guides.Guide
+    device: str
+    best_epoch: int
+
+    def batches(self, images: Images) -> ImageLoader:
+        """Batches of any images as the network wants them: in their order, normalised, not augmented.
+
+        Raises:
+            DatasetError: images of another size or number of channels than the network was trained on.
+        """
+        expected, found = self.dataset.test.images.shape[1:], images.images.shape[1:]
+        if found != expected:
+            raise DatasetError(f"{self.folder} was trained on images {tuple(expected)}, these are {tuple(found)}")
+        size, dataset = self.settings.data.batch_size, self.dataset
+        return ImageLoader(images, batch_size=size, mean=dataset.mean, std=dataset.std, device=self.device)
+
+
+def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
+    """Opens a run's folder.
+
+    Args:
+        folder: as ``probattn train`` made it.
+        root: where data sets lie.
+
+    Raises:
+        SettingsError: the folder holds no run.
+        CheckpointError: the run has finished no epoch, or its best one is damaged.
+        DatasetError: its data are missing.
+    """
+    settings, name = read_settings(folder)
+    best = folder / "best.pt"
+    if not best.exists():
+        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
+    dataset = runs.load_data(settings, root)
+    model, guide = runs.build(settings, dataset)
+    device = runs.find_device(settings.train.accelerator)
+    for module in (model, guide):
+        module.to(device)
+    epoch = load(best, model, guide)["epoch"]
+    return TrainedRun(folder, name, settings, dataset, model, guide, torch.device(device).type, epoch)

@@ -1,0 +1,175 @@
+"""What a prediction draws: its latent sites, and labels anew, each as one tensor of the whole data set."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyro.distributions as dist
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK, Message
+from torch import Tensor, nn
+
+from probattn.handlers import is_amortised, is_global_latent, local_posteriors, local_priors
+from probattn.inference.prediction import Prediction, predict
+
+
+class record(Messenger):  # noqa: N801 - lower case as the other handlers are
+    """Keeps what :func:`~probattn.inference.predict` draws at its latent sites, around it.
+
+    >>> with record() as drawn:
+    ...     prediction = predict(model, guide, x, num_draws=200, keep_draws=True)  # doctest: +SKIP
+    >>> u = drawn.latents["network.blocks.1.attention.u"]  # doctest: +SKIP
+
+    Row s of ``u``, ``(200, *event)``, is what ``prediction.draws[s]`` was computed from.
+
+    Args:
+        sites: names of the sites to keep, all by default. A site of one example takes as much memory as S forward
+            passes over the data.
+
+    Attributes:
+        shared: draws ``(S, *event)`` by name of the sites that all examples share.
+        local: pieces ``(S, b, *event)`` of those of one example, in the order of the data.
+    """
+
+    def __init__(self, sites: Collection[str] | None = None) -> None:
+        super().__init__()
+        self.sites = sites
+        self.shared: dict[str, Tensor] = {}
+        self.local: dict[str, list[Tensor]] = defaultdict(list)
+
+    @property
+    def latents(self) -> dict[str, Tensor]:
+        """Draws by site: ``(S, *event)`` of what all examples share, ``(S, n, *event)`` of what each has of its own."""
+        return self.shared | {name: torch.cat(pieces, dim=1) for name, pieces in self.local.items()}
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        name, value = msg["name"], msg["value"]
+        if not _in_model() or (self.sites is not None and name not in self.sites):
+            return
+        if is_amortised(msg):
+            self.local[name].append(value)
+        elif is_global_latent(msg):
+            draws = self.shared.setdefault(name, value.squeeze(1))
+            if not torch.equal(draws, value.squeeze(1)):
+                raise ValueError(
+                    f"site {name} is drawn anew for every batch, so that no draw of it belongs to the whole data set: "
+                    "give a guide that covers it"
+                )
+
+
+def posterior_draws(
+    model: nn.Module, guide: nn.Module | None, batch: Tensor | Iterable, *, num_draws: int
+) -> dict[str, Tensor]:
+    """Draws of every latent site as a prediction makes them, in evaluation mode and without gradients.
+
+    Args:
+        model, guide: the model and its guide; None draws from the prior.
+        batch: what ``predict`` takes. Sites of one example are drawn given its inputs.
+        num_draws: S.
+
+    Returns:
+        By the name of the site: ``(S, *event)`` of one that all examples share, ``(S, n, *event)`` of one of each
+        example, drawn given row s of those above it. Empty for a network that draws nothing.
+    """
+    with record() as drawn:
+        predict(model, guide, batch, num_draws=num_draws)
+    return drawn.latents
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Replicates:
+    """Labels drawn anew for a data set of n examples: row r everywhere from draw r of all latent sites.
+
+    Args:
+        labels: the labels of the data ``(n, ...)``.
+        mask: which of them count, in their shape: all but padded tokens.
+        replicated_labels: labels from the likelihood ``(R, n, ...)``; those that do not count are the data's.
+        log_likelihood: of the data's labels, in nats ``(R, n)``.
+        prediction: the mean over the same draws.
+    """
+
+    labels: Tensor
+    mask: Tensor
+    replicated_labels: Tensor
+    log_likelihood: Tensor
+    prediction: Prediction
+
+
+def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_draws: int) -> Replicates:
+    """Labels drawn anew from the posterior predictive, coherently over the data set, with their log-likelihoods.
+
+    Draw r of the latent sites is one function on all batches; its labels are the ones that the model's program draws
+    at its site ``y`` under any likelihood. Around it, :class:`record` keeps those latent sites. Batches are streamed.
+
+    Args:
+        model, guide: the model and its guide; None replicates from the prior.
+        data: batches ``(x, y)`` or ``(x, y, mask)``.
+        num_draws: R.
+
+    Raises:
+        ValueError: batches without labels, labels of another shape than the likelihood's, and what ``predict`` refuses.
+    """
+    relabel = _Relabel(num_draws)
+    with relabel:
+        prediction = predict(model, guide, relabel.watch(data), num_draws=num_draws)
+    return Replicates(
+        labels=prediction.labels,
+        mask=torch.cat(relabel.mask),
+        replicated_labels=torch.cat(relabel.replicated_labels, dim=1),
+        log_likelihood=torch.cat(relabel.log_likelihood, dim=1),
+        prediction=prediction,
+    )
+
+
+class _Relabel(Messenger):
+    """Keeps the labels drawn at ``y`` and the likelihood of those of the batch that is passing."""
+
+    def __init__(self, num_draws: int) -> None:
+        super().__init__()
+        self.num_draws = num_draws
+        self.mask: list[Tensor] = []
+        self.replicated_labels: list[Tensor] = []
+        self.log_likelihood: list[Tensor] = []
+
+    def watch(self, data: Iterable) -> Iterator:
+        """The batches, each noted on its way to ``predict``, which asks for the next when it is done with one."""
+        for number, batch in enumerate((data,) if isinstance(data, Tensor) else data):
+            x, self._labels, self._mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
+            if self._labels is None:
+                raise ValueError(f"batch {number} has no labels to compare with: pass batches (x, y) or (x, y, mask)")
+            if len(self._labels) != len(x):
+                raise ValueError(f"batch {number} has {len(x)} inputs and {len(self._labels)} labels")
+            self._start = 0
+            yield batch
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["name"] == "y" and len(msg["fn"].batch_shape) == 1:  # nothing above draws, labels still do
+            msg["fn"] = msg["fn"].expand((self.num_draws, *msg["fn"].batch_shape))
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["name"] != "y":
+            return
+        likelihood, drawn = msg["fn"], msg["value"]
+        piece = slice(self._start, self._start + likelihood.batch_shape[-1])
+        self._start = piece.stop
+        labels = self._labels[piece]
+        if labels.shape != drawn.shape[1:]:
+            expected = (len(self._labels), *likelihood.event_shape)
+            raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
+        masked = self._mask is not None and _is_masked(likelihood)
+        mask = self._mask[piece].to(labels.device) if masked else torch.ones_like(labels, dtype=torch.bool)
+        self.mask.append(mask)
+        self.log_likelihood.append(likelihood.log_prob(labels.to(drawn)).to(labels.device))
+        self.replicated_labels.append(torch.where(mask, drawn.to(labels), labels))
+
+
+def _in_model() -> bool:
+    """Whether it is the model that runs, not the guide: ``predict`` says where its local sites are drawn from."""
+    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK)
+
+
+def _is_masked(likelihood: dist.TorchDistribution) -> bool:
+    while isinstance(likelihood, torch.distributions.Independent):
+        likelihood = likelihood.base_dist
+    return isinstance(likelihood, dist.MaskedDistribution)

@@ -1,0 +1,137 @@
+"""Predictive checks: would the model produce data like these? Observed statistics among replicated ones."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from probattn.inference.checks.latents import Replicates, replicate
+from probattn.inference.checks.statistics import Statistic, evaluate, resolve
+from probattn.inference.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PredictiveCheck(Replicates):
+    """Test statistics of a data set's labels and of R replicated ones. Printed, it is a table.
+
+    Args:
+        observed: T of the data by name, ``()`` or ``(k,)``.
+        replicated: T of each replicate, ``(R,)`` or ``(R, k)``.
+    """
+
+    observed: dict[str, Tensor]
+    replicated: dict[str, Tensor]
+
+    @property
+    def p_values(self) -> dict[str, Tensor]:
+        """P(T(replicate) ≥ T(data)) by name, of the shape of the statistic: see :func:`p_value`."""
+        return {name: p_value(observed, self.replicated[name]) for name, observed in self.observed.items()}
+
+    @property
+    def two_sided(self) -> dict[str, Tensor]:
+        """2 min(p, 1 − p) by name: small where the data lie in either tail."""
+        return {name: 2 * torch.minimum(p, 1 - p) for name, p in self.p_values.items()}
+
+    def __str__(self) -> str:
+        width = max(len(name) + 4 for name in self.observed)
+        replicates, examples = self.log_likelihood.shape
+        lines = [
+            f"{examples} examples, {replicates} replicates",
+            f"{'statistic':{width}} observed  replicated: 5 %    median      95 %  P(rep ≥ obs)  two-sided",
+        ]
+        for name, observed in self.observed.items():
+            levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
+            columns = (observed, *self.replicated[name].quantile(levels, dim=0))
+            rows = torch.stack((*columns, self.p_values[name], self.two_sided[name])).reshape(6, -1).T
+            for entry, (t, low, middle, high, p, both) in enumerate(rows.tolist()):
+                label = f"{name}[{entry}]" if observed.dim() else name
+                numbers = f"{t:8.4g}  {low:15.4g}  {middle:8.4g}  {high:8.4g}  {p:12.3f}  {both:9.3f}"
+                lines.append(f"{label:{width}} {numbers}")
+        return "\n".join(lines)
+
+
+def posterior_predictive_check(
+    model: nn.Module,
+    guide: nn.Module | None,
+    data: Iterable,
+    *,
+    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
+    num_replicates: int = 200,
+) -> PredictiveCheck:
+    """Ranks a data set's statistics among those of data sets that the trained model would produce.
+
+    A replicate draws all latent sites once and then the labels of all examples given them (Rubin, 1984; Gelman, Meng &
+    Stern, 1996). On the data that the model was trained on the posterior has seen what it is asked to reproduce, so
+    that p-values gather around ½ even for the true model; on held-out data they show misfit more sharply.
+
+    Args:
+        model, guide: the model and its guide.
+        data: batches ``(x, y)`` or ``(x, y, mask)``, under any likelihood.
+        statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of names out of
+            :data:`~probattn.inference.checks.statistics.STATISTICS` and callables. By default accuracy, class
+            frequencies, ECE and the labels' entropy; mean, standard deviation and RMSE where labels are no classes.
+        num_replicates: R; p-values are multiples of 1/(R + 1) plus a half one.
+
+    Returns:
+        The check. Its ``prediction`` is the mean over the R draws and, as an argument of the statistics, the same for
+        the data and for all replicates; that each replicate is part of it moves their ranks by O(1/R).
+
+    Raises:
+        ValueError: fewer than one replicate; data without labels; a statistic that is NaN or changes its shape, or
+            whose name is unknown; and what :func:`~probattn.inference.predict` refuses.
+    """
+    if num_replicates < 1:
+        raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
+    replicates = replicate(model, guide, data, num_draws=num_replicates)
+    prediction, mask = replicates.prediction, None
+    if replicates.labels.dim() > 1 and prediction.probs is not None:  # a class per token
+        mask = replicates.mask
+        prediction = Prediction(probs=prediction.probs[mask], expected_entropy=prediction.expected_entropy[mask])
+
+    def value(name: str, labels: Tensor) -> Tensor:
+        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction)
+
+    chosen, observed, replicated = resolve(statistics, prediction), {}, {}
+    for name in chosen:
+        observed[name] = value(name, replicates.labels)
+        values = [value(name, labels) for labels in replicates.replicated_labels]
+        for each in values:
+            if each.shape != observed[name].shape:
+                raise ValueError(
+                    f"statistic {name!r} changes its shape: {tuple(observed[name].shape)} for the data's labels, "
+                    f"{tuple(each.shape)} for a replicate's"
+                )
+        replicated[name] = torch.stack(values)
+    return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
+
+
+def prior_predictive_check(
+    model: nn.Module,
+    data: Iterable,
+    *,
+    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
+    num_replicates: int = 200,
+) -> PredictiveCheck:
+    """The same with all latent sites drawn from their priors, at the network's present weights (Box, 1980).
+
+    Data that come from the model have uniform p-values. Arguments, result and errors are those of
+    :func:`posterior_predictive_check`.
+    """
+    return posterior_predictive_check(model, None, data, statistics=statistics, num_replicates=num_replicates)
+
+
+def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
+    """P(T(replicate) ≥ T(data)): the place of the data in the order of all R + 1 values, ties counted half.
+
+    (#{T_r > T} + ½ #{T_r = T} + ½) / (R + 1). The data count as one more replicate, so that the value is never 0 or 1,
+    which R replicates cannot tell from small (Phipson & Smyth, 2010); with the half it has mean ½ for exchangeable
+    values, ties or not (mid-p, Lancaster, 1961), and that of −T is one minus it.
+
+    Args:
+        observed: T of the data ``(...)``.
+        replicated: T of the replicates ``(R, ...)``.
+    """
+    above = (replicated > observed).double().sum(0)
+    ties = (replicated == observed).double().sum(0)
+    return (above + (ties + 1) / 2) / (len(replicated) + 1)

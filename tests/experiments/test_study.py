@@ -1,0 +1,59 @@
+"""The study: which runs it makes, what one run leaves behind, and that it goes on where it stopped."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probattn.experiments import methods, study
+from probattn.experiments.settings import SettingsError
+
+
+def test_jobs_are_all_layers_of_a_seed_before_the_next(tmp_path):
+    jobs = study.jobs("softmax,cgp", seeds=2, epochs=7, out=tmp_path)
+    assert [(job.preset, job.seed, job.folder.relative_to(tmp_path)) for job in jobs] == [
+        ("digits/softmax", 0, Path("softmax/seed-0")),
+        ("digits/cgp", 0, Path("cgp/seed-0")),
+        ("digits/softmax", 1, Path("softmax/seed-1")),
+        ("digits/cgp", 1, Path("cgp/seed-1")),
+    ]
+
+
+def test_unknown_layers_are_named(tmp_path):
+    with pytest.raises(SettingsError, match="sofmax"):
+        study.jobs("sofmax", seeds=1, epochs=3, out=tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(study, "SEVERITIES", (3,))
+
+
+def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_path, monkeypatch):
+    (job,) = study.jobs("cgp", seeds=1, epochs=3, out=tmp_path)
+    accuracy = study.work(job, ("temperature",))
+    content = json.loads((job.folder / "metrics.json").read_text())
+    settings = json.loads((job.folder / "settings.json").read_text())["settings"]
+    assert settings["train"]["seed"] == 0
+    assert settings["train"]["epochs"] + settings["warm_start"]["epochs"] == 3
+    assert set(content["methods"]) == {"posterior", "temperature"}
+    assert len(content["methods"]["temperature"]["shift"]) == 15
+    assert set(content["methods"]["posterior"]["ood"]) == {"letters", "patches"}
+    assert accuracy == content["metrics"]["accuracy"]
+    monkeypatch.setattr(methods, "predictor", lambda *arguments, **options: pytest.fail("predicted"))
+    before = (job.folder / "last.pt").stat().st_mtime_ns
+    assert study.work(job, ("temperature",)) == accuracy
+    assert (job.folder / "last.pt").stat().st_mtime_ns == before
+
+
+def test_what_a_run_raises_ends_the_study(tmp_path):
+    job = study.Job("digits/nothing", 0, 3, tmp_path / "run")
+    with pytest.raises(SettingsError, match="unknown preset"):
+        study.study([job], by=(), workers=2)
+
+
+def test_unknown_methods_are_refused_before_anything_is_trained(tmp_path):
+    todo = study.jobs("softmax", seeds=1, epochs=3, out=tmp_path)
+    with pytest.raises(SettingsError, match="unknown method"):
+        study.study(todo, by=("laplac",), workers=1)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,214 @@
+"""KFLLLA against its formulae in float64, laplace-torch, and its limits."""
+
+import importlib
+import math
+import sys
+
+import pytest
+import torch
+from laplace import KronLaplace
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.inference import Prediction, predict
+from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.laplace import laplace
+from probattn.models import Categorical, Classifier, Supervised, ViT
+
+module = importlib.import_module("probattn.inference.methods.laplace")
+F64 = torch.float64
+SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
+KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
+
+
+def vit(attention, number):
+    model = Classifier(ViT(**SHAPE, attention=attention), num_data=number)
+    return model, guides.for_model(model), torch.randn(number, 1, 4, 4), torch.arange(number) % 3
+
+
+def mlp(classes=3, *, bias=True, number=40):
+    """A ReLU network in float64, with sharp outputs, its inputs and labels."""
+    network = nn.Sequential(nn.Linear(2, 10), nn.ReLU(), nn.Linear(10, classes, bias=bias)).double()
+    with torch.no_grad():
+        network[-1].weight.mul_(3)
+    x = torch.randn(number, 2, dtype=F64)
+    return Supervised(network, Categorical(), num_data=number), x, network(x).argmax(-1)
+
+
+def by_hand(head, phi, precision):
+    """Precisions of vec(W) and b: (Σ Λ) ⊗ (mean of φ φᵀ) + δ I, and Σ Λ + δ I, with Λ = diag(p) − p pᵀ."""
+    p = head(phi).softmax(-1).detach()
+    outputs = sum(torch.diag(row) - torch.outer(row, row) for row in p)
+    inputs = sum(torch.outer(row, row) for row in phi) / len(phi)
+    weights = torch.kron(outputs, inputs)
+    return weights + precision * torch.eye(len(weights), dtype=F64), outputs + precision * torch.eye(
+        len(p.T), dtype=F64
+    )
+
+
+def probit(head, phi, weights, bias):
+    """softmax(m / √(1 + π v / 8)), an example and a class at a time."""
+    rows = []
+    for row in phi:
+        logits = []
+        for c, m in enumerate(head(row).detach()):
+            gradient = torch.zeros(head.out_features, head.in_features, dtype=F64)
+            gradient[c] = row
+            v = gradient.flatten() @ torch.linalg.solve(weights, gradient.flatten())
+            if head.bias is not None:
+                v = v + torch.linalg.inv(bias)[c, c]
+            logits.append(m / math.sqrt(1 + math.pi * v / 8))
+        rows.append(torch.stack(logits).softmax(-1))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch", [7, 1024])
+def test_probabilities_are_the_probit_of_the_kronecker_factored_posterior(monkeypatch, batch, bias):
+    monkeypatch.setattr(module, "_BATCH", batch)
+    model, x, y = mlp(bias=bias)
+    head, phi = model.network[-1], model.network[:-1](x).detach()
+    new = torch.randn(6, 2, dtype=F64)
+    result = laplace(model, None, [(x, y)], prior_precision=0.7)(new)
+    expected = probit(head, model.network[:-1](new).detach(), *by_hand(head, phi, 0.7))
+    torch.testing.assert_close(result.probs, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.expected_entropy, -(expected * expected.log()).sum(-1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.energy, -model.network(new).logsumexp(-1).detach())
+    assert (result.probs - predict(model, None, new).probs).abs().max() > 1e-2
+
+
+def test_they_are_those_of_laplace_torch():
+    model, x, y = mlp()
+    phi, new = model.network[:-1](x).detach(), torch.randn(6, 2, dtype=F64)
+    theirs = KronLaplace(nn.Sequential(model.network[-1]), "classification", prior_precision=2.0)
+    theirs.fit(DataLoader(TensorDataset(phi, y), batch_size=len(y)))
+    ours = laplace(model, None, [(x, y)], prior_precision=2.0)
+    torch.testing.assert_close(ours(new).probs, theirs(model.network[:-1](new).detach(), link_approx="probit"))
+    assert math.isclose(ours.log_marginal_likelihood, theirs.log_marginal_likelihood().item(), rel_tol=1e-9)
+
+
+def test_of_one_example_the_factors_are_exact():
+    model, x, y = mlp(bias=False)
+    head, phi = model.network[-1], model.network[:-1](x[:1]).detach()
+
+    def loss(weights):
+        return nn.functional.cross_entropy(phi @ weights.view(3, 10).T, y[:1])
+
+    hessian = torch.autograd.functional.hessian(loss, head.weight.detach().flatten())
+    covariance = torch.linalg.inv(hessian + 0.3 * torch.eye(30, dtype=F64))
+    predictor = laplace(model, None, [(x[:1], y[:1])], prior_precision=0.3)
+    for row in torch.randn(4, 10, dtype=F64):
+        jacobian = torch.kron(torch.eye(3, dtype=F64), row)
+        torch.testing.assert_close(predictor.logit_variances(row), (jacobian @ covariance @ jacobian.T).diagonal())
+
+
+@pytest.mark.parametrize("precision", [1e12, math.inf])
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KEP_SVGP])
+def test_infinite_prior_precision_is_the_plain_prediction(attention, precision):
+    model, guide, x, y = vit(attention, 12)
+    predictor = laplace(model, guide, [(x[:8], y[:8]), (x[8:], y[8:])], num_draws=4, prior_precision=precision)
+    torch.manual_seed(5)
+    plain = predict(model, guide, [(x, y)], num_draws=4)
+    torch.manual_seed(5)
+    result = predictor([(x, y)])
+    for field in ("probs", "expected_entropy", "energy"):
+        torch.testing.assert_close(getattr(result, field), getattr(plain, field), rtol=0, atol=1e-6)
+    assert torch.equal(result.labels, y)
+    assert result.probs.dtype == torch.float32
+    assert predictor.prior_precision == precision
+
+
+def test_a_stochastic_network_is_averaged_over_its_draws():
+    model, guide, x, y = vit(KEP_SVGP, 12)
+    predictor = laplace(model, guide, [(x, y)], num_draws=3, prior_precision=0.5)
+    torch.manual_seed(5)
+    phi = features(model, guide, x, num_draws=3).values
+    torch.manual_seed(5)
+    result = predictor(x)
+    variances = predictor.logit_variances(phi)
+    probs = (model.network.head(phi) / (1 + math.pi / 8 * variances).sqrt()).softmax(-1).detach()
+    assert (probs[0] - probs[1]).abs().max() > 1e-4
+    torch.testing.assert_close(result.probs, probs.mean(0))
+    torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean(0))
+    assert (result.mutual_information > 0).all()
+
+
+def test_the_posterior_sees_each_example_with_one_draw_of_its_own(monkeypatch):
+    model, x, y = mlp(bias=False, number=7)
+    head, draws = model.network[-1], torch.randn(3, 7, 10, dtype=F64)
+    monkeypatch.setattr(module, "features", lambda *_, **__: Features(draws, head, Prediction(labels=y)))
+    predictor = laplace(model, None, [(x, y)], prior_precision=1.5)
+    phi = torch.stack([draws[i % 3, i] for i in range(7)])
+    weights, _ = by_hand(head, phi, 1.5)
+    for row in torch.randn(4, 10, dtype=F64):
+        jacobian = torch.kron(torch.eye(3, dtype=F64), row)
+        expected = (jacobian @ torch.linalg.solve(weights, jacobian.T)).diagonal()
+        torch.testing.assert_close(predictor.logit_variances(row), expected)
+
+
+def test_far_from_the_data_confidence_stays_below_one():
+    """A ReLU network's own goes to 1 along a ray; Gaussian weights keep it on a plateau (Kristiadi et al., 2020)."""
+    model, x, y = mlp()
+    predictor = laplace(model, None, [(x, y)], prior_precision=1.0)
+    ray = torch.tensor([[math.cos(angle), math.sin(angle)] for angle in torch.arange(0, 6.28, 0.7).tolist()], dtype=F64)
+    plain, far, farther = predict(model, None, 1e5 * ray), predictor(1e5 * ray), predictor(1e7 * ray)
+    sure = plain.probs.amax(-1) > 1 - 1e-6
+    assert sure.sum() > 6
+    assert (far.probs.amax(-1)[sure] < 0.99).all()
+    assert (far.entropy[sure] > plain.entropy[sure] + 1e-2).all()
+    torch.testing.assert_close(far.probs, farther.probs, rtol=1e-3, atol=1e-3)
+
+
+def test_two_classes_keep_their_decisions():
+    model, x, y = mlp(classes=2)
+    new = 3 * torch.randn(500, 2, dtype=F64)
+    result = laplace(model, None, [(x, y)], prior_precision=0.1)(new)
+    plain = predict(model, None, new)
+    assert torch.equal(result.probs.argmax(-1), plain.probs.argmax(-1))
+    assert (result.probs.amax(-1) < plain.probs.amax(-1)).all()
+
+
+def test_the_chosen_prior_precision_maximises_the_marginal_likelihood():
+    model, x, y = mlp()
+    best = laplace(model, None, [(x, y)])
+    values = [best.prior_precision * factor for factor in (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)]
+    others = [laplace(model, None, [(x, y)], prior_precision=value).log_marginal_likelihood for value in values]
+    assert best.log_marginal_likelihood > max(others)
+    same = laplace(model, None, [(x, y)], prior_precision=best.prior_precision)
+    assert math.isclose(same.log_marginal_likelihood, best.log_marginal_likelihood, rel_tol=1e-9)
+
+
+def test_order_and_batches_of_the_training_data_do_not_matter():
+    model, x, y = mlp()
+    new = torch.randn(6, 2, dtype=F64)
+    shuffled = DataLoader(TensorDataset(x, y), batch_size=9, shuffle=True)
+    torch.testing.assert_close(laplace(model, None, shuffled)(new).probs, laplace(model, None, [(x, y)])(new).probs)
+
+
+def test_the_model_is_left_as_it_was():
+    model, guide, x, y = vit(KEP_SVGP, 12)
+    model.network.head.requires_grad_(False)
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    laplace(model, guide, [(x, y)], num_draws=2)(x)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(each.training and not each._forward_hooks and not each._forward_pre_hooks for each in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not model.network.head.weight.requires_grad
+
+
+@pytest.mark.parametrize("precision", [0.0, -1.0, math.nan])
+def test_a_precision_that_is_none_is_refused(precision):
+    model, x, y = mlp()
+    with pytest.raises(ValueError, match="prior_precision must be positive"):
+        laplace(model, None, [(x, y)], prior_precision=precision)
+
+
+def test_missing_labels_and_a_missing_library_are_said_clearly(monkeypatch):
+    model, x, y = mlp()
+    with pytest.raises(ValueError, match="there are no labels"):
+        laplace(model, None, [x])
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    with pytest.raises(ImportError, match=r"pip install probattn\[laplace\]"):
+        laplace(model, None, None)  # before the data are touched

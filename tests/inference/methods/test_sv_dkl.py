@@ -1,0 +1,257 @@
+"""SV-DKL against GPyTorch's own strategy, quadrature and its limits."""
+
+import copy
+import importlib
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from gpytorch.variational import GridInterpolationVariationalStrategy
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import Prediction
+from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.sv_dkl import sv_dkl
+from probattn.inference.methods.sv_dkl_model import FeatureGPs
+from probattn.models import Categorical, Classifier, Supervised, ViT
+
+module = importlib.import_module("probattn.inference.methods.sv_dkl")
+SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
+
+
+def small(inputs=1, classes=3, number=60):
+    """A network whose features are its inputs, in affine disguise; its inputs and labels."""
+    network = nn.Sequential(nn.Linear(inputs, inputs), nn.Linear(inputs, classes))
+    with torch.no_grad():
+        network[0].weight.copy_(2 * torch.eye(inputs))
+    x = torch.randn(number, inputs)
+    return Supervised(network, Categorical(), num_data=number), x, network(x).argmax(-1)
+
+
+def scramble(gps):
+    """Puts q(u) and the kernels anywhere."""
+    with torch.no_grad():
+        for parameter in gps.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+def quadrature(predictor, x):
+    """Mean probabilities, entropies and energies by Gauss–Hermite quadrature over both GPs, in float64."""
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    points, weights = torch.from_numpy(points), torch.from_numpy(weights / weights.sum())
+    phi = predictor.model.network[:-1](x)
+    marginals = predictor.gps(predictor.scale(phi))
+    mixing = predictor.likelihood.mixing.weight.double(), predictor.likelihood.mixing.bias.double()
+    totals = [0, 0, 0]
+    for a, weight_a in zip(points, weights, strict=True):
+        for b, weight_b in zip(points, weights, strict=True):
+            f = marginals.mean.double() + marginals.stddev.double() * torch.stack([a, b])
+            logits = f @ mixing[0].T + mixing[1]
+            p = logits.softmax(-1)
+            parts = p, -(p * p.log()).sum(-1), -logits.logsumexp(-1)
+            totals = [total + weight_a * weight_b * part for total, part in zip(totals, parts, strict=True)]
+    return [total.detach().float() for total in totals]
+
+
+def test_marginals_are_those_of_gpytorchs_own_strategy(monkeypatch):
+    ours = FeatureGPs(3, grid_size=12)
+    scramble(ours)
+    theirs = copy.deepcopy(ours)
+    strategy = theirs.variational_strategy.base_variational_strategy
+    monkeypatch.setattr(type(strategy), "forward", GridInterpolationVariationalStrategy.forward)
+    z = torch.rand(7, 3) * 1.9 - 0.95
+    expected = theirs.eval()(z)
+    mean, variance = expected.mean, expected.variance
+    monkeypatch.undo()
+    found = ours.eval()(z)
+    torch.testing.assert_close(found.mean, mean)
+    torch.testing.assert_close(found.variance, variance)
+    assert found.mean.shape == (7, 3)
+
+
+def test_each_gp_sees_its_own_feature_alone():
+    gps = FeatureGPs(3, grid_size=12)
+    scramble(gps)
+    gps.eval()
+    z = torch.rand(7, 3) - 0.5
+    other = z.clone()
+    other[:, 1] += 0.3
+    changed = (gps(z).mean != gps(other).mean).any(0)
+    assert changed.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_before_the_first_step_the_gps_mean_is_the_pretrained_network(bias):
+    model, x, y = small(2)
+    model.network[-1] = nn.Linear(2, 3, bias=bias)
+    predictor = sv_dkl(model, None, [(x, y)], epochs=0)
+    f = predictor.gps(predictor.scale(model.network[:-1](x))).mean
+    torch.testing.assert_close(predictor.likelihood.mixing(f), model.network(x), rtol=1e-4, atol=1e-4)
+
+
+def test_predictions_average_the_softmax_over_the_gps():
+    model, x, y = small(2)
+    predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_samples=20_000)
+    new = torch.randn(5, 2)
+    result = predictor([(new, y[:5])])
+    probs, entropy, energy = quadrature(predictor, new)
+    plugged = predictor.likelihood.mixing(predictor.gps(predictor.scale(model.network[:-1](new))).mean).softmax(-1)
+    assert (probs - plugged).abs().max() > 0.03
+    torch.testing.assert_close(result.probs, probs, rtol=0, atol=0.01)
+    torch.testing.assert_close(result.expected_entropy, entropy, rtol=0, atol=0.01)
+    torch.testing.assert_close(result.energy, energy, rtol=0, atol=0.02)
+    assert torch.equal(result.labels, y[:5])
+
+
+def test_the_losses_of_an_epoch_are_the_data_sets_evidence_lower_bound(monkeypatch):
+    """Their sum is −Σ E log p + KL, the KL counted once, whatever the batches are."""
+    losses, forward = [], gpytorch.mlls.VariationalELBO.forward
+
+    def record(self, q, labels):
+        value = forward(self, q, labels)
+        losses.append(-value.item() * len(labels))
+        return value
+
+    monkeypatch.setattr(gpytorch.mlls.VariationalELBO, "forward", record)
+    model, x, y = small(2)
+    with gpytorch.settings.num_likelihood_samples(40_000):
+        predictor = sv_dkl(model, None, [(x, y)], epochs=1, lr=1e-9, batch_size=7)
+    grid = predictor.gps.variational_strategy.base_variational_strategy
+    q, prior = grid.variational_distribution, grid.prior_distribution
+    pairs = zip(q.mean, q.covariance_matrix, prior.covariance_matrix, strict=True)
+    kl = 0.0
+    for mean, covariance, prior_covariance in pairs:
+        mean, covariance, prior_covariance = mean.double(), covariance.double(), prior_covariance.double()
+        ratio = torch.linalg.solve(prior_covariance, covariance)
+        kl += 0.5 * (ratio.trace() - len(mean) - torch.logdet(ratio))
+        kl += 0.5 * mean @ torch.linalg.solve(prior_covariance, mean)
+    points, weights = np.polynomial.hermite_e.hermegauss(40)
+    marginals = predictor.gps(predictor.scale(model.network[:-1](x)))
+    expected = kl
+    for a, weight_a in zip(points, weights / weights.sum(), strict=True):
+        for b, weight_b in zip(points, weights / weights.sum(), strict=True):
+            f = marginals.mean + marginals.stddev * torch.tensor([a, b], dtype=torch.float32)
+            loss = nn.functional.cross_entropy(predictor.likelihood.mixing(f), y, reduction="sum")
+            expected = expected + weight_a * weight_b * loss.item()
+    assert kl > 1
+    print("KL", kl)
+    assert len(losses) == 9
+    assert sum(losses) == pytest.approx(expected.item(), abs=0.3)
+
+
+def test_it_learns_what_the_last_layer_cannot():
+    """Inside or outside of an interval of the one feature."""
+    network = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
+    x = torch.rand(400, 1) * 4 - 2
+    y = (x[:, 0].abs() > 1).long()
+    model = Supervised(network, Categorical(), num_data=400)
+    new = torch.linspace(-1.9, 1.9, 39)[:, None]
+    outside = new[:, 0].abs() > 1
+    clear = (new[:, 0].abs() - 1).abs() > 0.15
+    result = sv_dkl(model, None, [(x, y)], epochs=40, lr=0.05, grid_size=16)(new)
+    assert torch.equal(result.probs.argmax(-1)[clear], outside.long()[clear])
+    assert (result.probs.amax(-1)[clear] > 0.6).all()
+
+
+def test_it_is_unsure_where_there_were_no_data():
+    network = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
+    x = torch.cat([torch.rand(200, 1) - 3, torch.rand(200, 1) + 2])
+    y = (x[:, 0] > 0).long()
+    result = sv_dkl(Supervised(network, Categorical(), num_data=400), None, [(x, y)], epochs=30, num_samples=1000)(
+        torch.tensor([[-2.5], [0.0], [2.5]])
+    )
+    information = result.mutual_information
+    assert information[1] > 3 * information[0]
+    assert information[1] > 3 * information[2]
+
+
+def test_as_many_examples_as_features_are_not_taken_for_their_transpose():
+    """GPyTorch's own softmax likelihood does that."""
+    model, x, y = small(4)
+    likelihood = sv_dkl(model, None, [(x, y)], epochs=0).likelihood
+    f = torch.randn(4, 4)
+    torch.testing.assert_close(likelihood(f).logits, torch.cat([likelihood(row).logits for row in f.split(1)]))
+
+
+def test_far_outside_the_training_data_it_predicts_as_at_their_bounds():
+    model, x, y = small(2)
+    predictor = sv_dkl(model, None, [(x, y)], epochs=1)
+    results = []
+    for distance in (1e3, 1e30):
+        torch.manual_seed(1)
+        results.append(predictor(torch.tensor([[distance, -distance], [-distance, distance]])))
+    assert results[0].probs.isfinite().all()
+    torch.testing.assert_close(results[0].probs, results[1].probs)
+
+
+def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
+    """Training takes one of them per example and step, at random; predictions average over all."""
+    head = nn.Linear(2, 3)
+    values = torch.arange(4.0)[:, None, None] + 0.01 * torch.rand(4, 50, 2)
+    found = Features(values, head, Prediction(probs=torch.ones(50, 3) / 3, labels=torch.arange(50) % 3))
+    monkeypatch.setattr(module, "features", lambda *_, **__: found)
+    seen, forward = [], FeatureGPs.__call__
+
+    def record(self, z, **options):
+        seen.append(z)
+        return forward(self, z, **options)
+
+    monkeypatch.setattr(FeatureGPs, "__call__", record)
+    predictor = sv_dkl(None, None, None, epochs=4, batch_size=25, num_samples=4000)
+    scaled = predictor.scale(values)
+    used = torch.stack([torch.cat(seen)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)])
+    assert len(seen) == 8
+    assert (used.sum(0) == 1).all()
+    assert (used.float().mean(1) > 0.15).all()
+    seen.clear()
+    result = predictor(None)
+    separate = []
+    for s in range(4):
+        found = Features(values[s : s + 1], head, found.prediction)
+        separate.append(predictor(None).probs)
+    assert (separate[0] - separate[3]).abs().max() > 0.05
+    torch.testing.assert_close(result.probs, torch.stack(separate).mean(0), rtol=0, atol=0.03)
+
+
+def test_it_is_the_same_again_from_the_same_seed_and_leaves_the_model_as_it_was():
+    model = Classifier(ViT(**SHAPE, attention=KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)), num_data=12)
+    guide, x, y = guides.for_model(model), torch.randn(12, 1, 4, 4), torch.arange(12) % 3
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(sv_dkl(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_draws=3, epochs=2)(x).probs)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+
+
+def test_everything_is_trained():
+    model, x, y = small(2)
+    start, end = (sv_dkl(model, None, [(x, y)], epochs=epochs) for epochs in (0, 1))
+    for part in ("gps", "likelihood"):
+        before, after = dict(getattr(start, part).named_parameters()), dict(getattr(end, part).named_parameters())
+        assert before.keys() == after.keys()
+        assert all(not torch.equal(value, after[name]) for name, value in before.items()), part
+
+
+def test_a_double_network_and_features_with_labels_on_their_way():
+    model, x, y = small(2)
+    model.double()
+    predictor = sv_dkl(model, None, [(x.double(), y)], epochs=1)
+    assert predictor(x.double()).probs.dtype == torch.float64
+    phi = features(model, None, x.double()).values
+    torch.testing.assert_close(predictor.scale(phi).amax(), torch.tensor(0.95, dtype=torch.float64))
+
+
+def test_what_cannot_work_is_refused():
+    model, x, y = small()
+    with pytest.raises(ValueError, match="there are no labels"):
+        sv_dkl(model, None, [x])
+    with pytest.raises(ValueError, match="grid_size must be at least 8"):
+        sv_dkl(model, None, [(x, y)], grid_size=7)
