@@ -42,6 +42,11 @@ NAMES = ("digits", *cifar.CIFAR)
 """The names :func:`load` knows."""
 
 
+def data_root(root: str | os.PathLike[str] | None) -> Path:
+    """The folder of the data sets: the argument, else ``$PROBATTN_DATA``, else ``data``."""
+    return Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
+
+
 def load(
     name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, limit: int | None = None
 ) -> ImageDataset:
@@ -76,8 +81,7 @@ def load(
         sizes = (len(whole) - 2 * fifth, fifth, fifth)
         train, valid, test = split(whole, sizes=sizes, generator=generator)
     else:
-        folder = Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
-        classes, whole, test = cifar.read(name, folder)
+        classes, whole, test = cifar.read(name, data_root(root))
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:

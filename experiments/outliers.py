@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from probattn.experiments import cifar, embedded, outlier_sources
+from probattn.experiments.datasets import data_root
 from probattn.experiments.images import DatasetError, Images
 
 NAMES = ("svhn", *cifar.CIFAR, *outlier_sources.ARCHIVES, "letters", "patches")
@@ -72,7 +73,7 @@ def outliers(
         raise ValueError(f"foreign images have 1 or 3 channels, the network expects {channels}")
     if size < 1 or (limit is not None and limit < 1):
         raise ValueError(f"size and limit must be at least 1, got {size} and {limit}")
-    pictures = _pictures(name, Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser(), size, seed)
+    pictures = _pictures(name, data_root(root), size, seed)
     order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))
     chosen = order[:limit].sort().values.tolist()
     with ThreadPoolExecutor(4) as pool:  # hides the latency of opening many small files

@@ -90,7 +90,7 @@ PANELS = (
     Panel(
         "abstention",
         "When to abstain",
-        lambda e: _abstention(e) if e.valid else None,
+        lambda e: _abstention(e) if e.answered and e.valid else None,
         "A threshold of confidence, chosen on validation images so that at most 5 % of the answers above it are wrong "
         "with 95 % confidence, and what it does on the test images. The promise needs validation images that nothing "
         "else was chosen by; these have chosen the best epoch, too, which weakens it a little.",
@@ -99,7 +99,7 @@ PANELS = (
     Panel(
         "set_sizes",
         "Which classes to keep",
-        lambda e: _set_sizes(e) if e.valid else None,
+        lambda e: _set_sizes(e) if e.answered and e.valid else None,
         "Conformal sets, calibrated on validation images to hold the true class of 90 % of new ones: how many classes "
         "they need for it. Many sets of one class are a network that knows; adaptive sets grow with the difficulty of "
         "the image, plain ones are the smallest on average, and may be empty.",
@@ -108,7 +108,11 @@ PANELS = (
     Panel(
         "outliers",
         "Confidence on foreign images",
-        lambda e: outliers.confidence(Prediction(probs=e.probs, labels=e.labels), e.outliers) if e.outliers else None,
+        lambda e: (
+            outliers.confidence(Prediction(probs=e.probs, labels=e.labels), e.outliers)
+            if e.answered and e.outliers
+            else None
+        ),
         "Images that belong to none of the classes should get little confidence: their pile should lie left of that "
         "of the right answers, which is what a detector of foreign images can use.",
         "Not drawn: this run was not evaluated on foreign images (probattn evaluate RUN --ood default).",

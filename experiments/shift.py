@@ -15,6 +15,7 @@ from torch import Tensor
 from probattn.experiments.cifar import CIFAR, Cifar
 from probattn.experiments.corruptions import STANDARD, corrupt
 from probattn.experiments.corruptions.registry import check
+from probattn.experiments.datasets import data_root
 from probattn.experiments.images import DatasetError, Images, stratified_order
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -92,7 +93,7 @@ def shifted(
         check(name, severity)
     corruptions, severities = tuple(dict.fromkeys(corruptions)), tuple(dict.fromkeys(severities))
     if dataset_name in CIFAR:
-        folder = _data_root(root) / f"{CIFAR[dataset_name].title}-C"
+        folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
         if folder.is_dir():
             source, read = _official(folder, CIFAR[dataset_name], corruptions, limit=len(test), seed=seed)
             return ShiftedSets(corruptions, severities, True, source, read)
@@ -103,10 +104,6 @@ def shifted(
     corrupt(test.images[:0], corruptions[0], severities[0])  # refuses what is neither grey nor RGB
     source = f"generated from {len(test):,} test images with CIFAR-C's severities (frost without its photographs)"
     return ShiftedSets(corruptions, severities, False, source, make)
-
-
-def _data_root(root: str | os.PathLike[str] | None) -> Path:
-    return Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
 
 
 def _official(

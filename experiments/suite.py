@@ -79,4 +79,7 @@ def foreign(dataset: ImageDataset, names: Sequence[str], *, root: Path | None) -
     channels, size = dataset.test.images.shape[1:3]
     each = dict.fromkeys(part for name in names for part in (default(dataset.name) if name == "default" else (name,)))
     read = {name: outliers(name, root=root, size=size, channels=channels, inside=dataset.name) for name in each}
-    return {f"ood/{Path(name).name}": ImageSet(name, lambda i=images: i) for name, images in read.items()}
+    found = {f"ood/{Path(name).resolve().name}": ImageSet(name, lambda i=images: i) for name, images in read.items()}
+    if len(found) < len(read):
+        raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")
+    return found

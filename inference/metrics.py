@@ -56,7 +56,7 @@ DISPLAY: dict[str, Metric] = {
 """The keys of :func:`evaluate`, in its order, with the display of the papers' tables."""
 
 
-def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Validate; return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU, detached."""
     if probs.ndim != 2:
         raise ValueError(
@@ -107,7 +107,7 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Top-label probability ``(n,)``, float64, and whether the prediction is right ``(n,)``, bool."""
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     confidence, predictions = probs.max(dim=1)
     return confidence, predictions == labels
 
@@ -128,14 +128,14 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     A probability below the smallest normal number of the *input's* dtype counts as that number: a zero costs
     87.3 nats in float32 and bfloat16, 9.7 in float16, 708.4 in float64, never infinity.
     """
-    checked, labels = _checked(probs, labels)
-    likelihood = checked.gather(1, labels.unsqueeze(1)).clamp(min=torch.finfo(probs.dtype).tiny)
+    known, labels = checked(probs, labels)
+    likelihood = known.gather(1, labels.unsqueeze(1)).clamp(min=torch.finfo(probs.dtype).tiny)
     return float(-likelihood.log().mean())
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
     """Squared error to the one-hot label, *summed* over classes, mean over examples, 0 to 2 (Brier, 1950)."""
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     one_hot = torch.nn.functional.one_hot(labels, probs.shape[1])
     return float((probs - one_hot).square().sum(dim=1).mean())
 
@@ -167,7 +167,7 @@ def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
 def _calibration_error(probs: Tensor, labels: Tensor, *, bins: int, norm: Literal["l1", "max"]) -> float:
     if not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins must be an int of at least 1, got {bins!r}: the papers use 15")
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     # In torchmetrics, a float32 confidence of 1 has a bin to itself, and one above 1 means "apply softmax".
     below_one = probs.clamp(max=_BELOW_ONE)
     return float(multiclass_calibration_error(below_one, labels, probs.shape[1], n_bins=bins, norm=norm))
@@ -266,7 +266,7 @@ def matthews(probs: Tensor, labels: Tensor) -> float:
     Over the whole set: a mean over batches is another number. 0 when predictions or labels are all of one
     class, as in scikit-learn: nothing correlates with a constant.
     """
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     predictions = probs.argmax(dim=1)
     # torchmetrics has its own value for constants in a binary task: 0.47 for always 1 on eight 1s and two 0s.
     if _is_constant(predictions) or _is_constant(labels):

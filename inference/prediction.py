@@ -192,7 +192,8 @@ def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, T
 def _summary(
     likelihood: dist.TorchDistribution, labels: Tensor | None, home: torch.device, num_draws: int, keep_draws: bool
 ) -> Prediction:
-    if len(likelihood.batch_shape) == 1:
+    deterministic = len(likelihood.batch_shape) == 1
+    if deterministic:
         likelihood = likelihood.expand((num_draws, *likelihood.batch_shape))
     categorical = _categorical(likelihood)
     if categorical is None:
@@ -202,14 +203,17 @@ def _summary(
             mean=means.mean(0).to(home), variance=variance.to(home), labels=labels, components=(likelihood,)
         )
     probs = categorical.probs
+    draws = probs.to(home) if keep_draws else None
+    if deterministic:  # the mean of copies would differ from them in the last bit, and give mutual information
+        probs = probs[:1]
     if not probs.isfinite().all():
         raise ValueError("the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that")
     energy = getattr(categorical, "energy", None)
     return Prediction(
         probs=probs.mean(0).to(home),
         expected_entropy=_entropy(probs).mean(0).to(home),
-        energy=None if energy is None else energy.mean(0).to(home),
-        draws=probs.to(home) if keep_draws else None,
+        energy=None if energy is None else energy[: len(probs)].mean(0).to(home),
+        draws=draws,
         labels=labels,
         components=(likelihood,) if likelihood.event_shape else (),
     )

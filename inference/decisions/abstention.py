@@ -17,7 +17,7 @@ import torch
 from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics import _checked
+from probattn.inference.metrics import checked
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Threshold:
     def accepts(self, probs: Tensor) -> Tensor:
         """Whether each answer is accepted, bool ``(n,)``, from mean probabilities ``(n, classes)``."""
         labels = torch.zeros(len(probs), dtype=torch.long)
-        return _checked(probs, labels)[0].amax(dim=1).to(probs.device) >= self.confidence
+        return checked(probs, labels)[0].amax(dim=1).to(probs.device) >= self.confidence
 
     def check(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         """What the threshold does on test data, which took no part in choosing it.
@@ -51,7 +51,7 @@ class Threshold:
             ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934), and whether the target ``holds``: the
             risk seen is at most the target, or nothing is accepted.
         """
-        probs, labels = _checked(probs, labels)
+        probs, labels = checked(probs, labels)
         accepted = self.accepts(probs)
         count = int(accepted.sum())
         wrong = int((probs.argmax(dim=1) != labels)[accepted].sum())
@@ -92,7 +92,7 @@ def risk_threshold(probs: Tensor, labels: Tensor, *, target: float, delta: float
     for name, value in (("target", target), ("delta", delta)):
         if not 0 < value < 1:
             raise ValueError(f"{name} must lie between 0 and 1, got {value}")
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     confidence, order = probs.amax(dim=1).sort(descending=True)
     wrong = (probs.argmax(dim=1) != labels)[order].cumsum(0)
     last = torch.cat([confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)])  # of equal confidences

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from probattn.inference.metrics import _checked
+from probattn.inference.metrics import checked
 
 Score = Callable[[Tensor, Generator | None], Tensor]
 """Probabilities ``(n, classes)``, float64 on the CPU, and a source of randomness → scores ``(n, classes)``."""
@@ -40,8 +40,8 @@ class ConformalSets:
             probs: mean probabilities ``(n, classes)``.
             generator: where adaptive sets draw their randomness, on the CPU; None takes PyTorch's own.
         """
-        checked, _ = _checked(probs, torch.zeros(len(probs), dtype=torch.long))
-        return (self.score(checked, generator) <= self.quantile).to(probs.device)
+        known, _ = checked(probs, torch.zeros(len(probs), dtype=torch.long))
+        return (self.score(known, generator) <= self.quantile).to(probs.device)
 
     def evaluate(self, probs: Tensor, labels: Tensor, *, generator: Generator | None = None) -> dict[str, float]:
         """What the sets do on test data: means over examples.
@@ -50,7 +50,7 @@ class ConformalSets:
             ``coverage``, the share of sets with the true class; ``size``, the mean number of classes in a set;
             ``empty`` and ``singletons``, the shares of sets with none and with one.
         """
-        probs, labels = _checked(probs, labels)
+        probs, labels = checked(probs, labels)
         sets = self.sets(probs, generator=generator)
         size = sets.sum(dim=1)
         return {
@@ -109,7 +109,7 @@ def _calibrated(
 ) -> ConformalSets:
     if not 0 < alpha < 1:
         raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for sets that hold the true class in 90 %")
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     scores = score(probs, generator).gather(1, labels[:, None])[:, 0].sort().values
     missed = math.floor((len(scores) + 1) * alpha + 1e-9)  # 100 · 0.29 is 28.999…
     return ConformalSets(score, float(scores[-missed]) if missed else math.inf, alpha)
