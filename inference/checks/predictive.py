@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.checks.latents import Replicates, replicate
-from probattn.inference.checks.statistics import Statistic, evaluate, resolve
+from probattn.inference.checks.statistics import Statistic, evaluate, of_kind, resolve
 from probattn.inference.prediction import Prediction
 
 
@@ -34,7 +34,7 @@ class PredictiveCheck(Replicates):
         return {name: 2 * torch.minimum(p, 1 - p) for name, p in self.p_values.items()}
 
     def __str__(self) -> str:
-        width = max(len(name) + 4 for name in self.observed)
+        width = max(map(len, self.observed)) + 6
         replicates, examples = self.log_likelihood.shape
         lines = [
             f"{examples} examples, {replicates} replicates",
@@ -71,7 +71,7 @@ def posterior_predictive_check(
         statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of names out of
             :data:`~probattn.inference.checks.statistics.STATISTICS` and callables. By default accuracy, class
             frequencies, ECE and the labels' entropy; mean, standard deviation and RMSE where labels are no classes.
-        num_replicates: R; p-values are multiples of 1/(R + 1) plus a half one.
+        num_replicates: R; no p-value is nearer to 0 or 1 than 1/(2 (R + 1)).
 
     Returns:
         The check. Its ``prediction`` is the mean over the R draws and, as an argument of the statistics, the same for
@@ -83,6 +83,7 @@ def posterior_predictive_check(
     """
     if num_replicates < 1:
         raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
+    chosen = None if statistics is None else resolve(statistics)
     replicates = replicate(model, guide, data, num_draws=num_replicates)
     prediction, mask = replicates.prediction, None
     if replicates.labels.dim() > 1 and prediction.probs is not None:  # a class per token
@@ -92,7 +93,7 @@ def posterior_predictive_check(
     def value(name: str, labels: Tensor) -> Tensor:
         return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction)
 
-    chosen, observed, replicated = resolve(statistics, prediction), {}, {}
+    chosen, observed, replicated = chosen or resolve(of_kind(prediction)), {}, {}
     for name in chosen:
         observed[name] = value(name, replicates.labels)
         values = [value(name, labels) for labels in replicates.replicated_labels]

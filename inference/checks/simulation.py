@@ -11,6 +11,7 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
+from probattn import guides
 from probattn.inference.checks.fitting import check_whole, fit_guide, frozen
 from probattn.inference.checks.latents import posterior_draws
 from probattn.inference.checks.nuts import nuts
@@ -136,6 +137,7 @@ def by_guide(model: nn.Module, guide: nn.Module, *, num_draws: int = 99, **optio
     """
 
     def infer(*batch: Tensor) -> dict[str, Tensor]:
+        guides.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
         twin, fitted = copy.deepcopy((model, guide))
         fit_guide(twin, fitted, batch, **options)
         return posterior_draws(twin, fitted, [batch], num_draws=num_draws)

@@ -23,7 +23,7 @@ def accuracy(labels: Tensor, prediction: Prediction) -> float:
 
 def class_frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
     """Share of each class among the labels ``(classes,)``, 0 to 1."""
-    return labels.long().bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
+    return labels.bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
 
 
 def ece(labels: Tensor, prediction: Prediction) -> float:
@@ -59,21 +59,21 @@ OF_NUMBERS: tuple[Statistic, ...] = (mean, std, rmse)
 STATISTICS: dict[str, Statistic] = {each.__name__: each for each in OF_CLASSES + OF_NUMBERS}
 
 
-def resolve(
-    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None, prediction: Prediction
-) -> dict[str, Statistic]:
+def of_kind(prediction: Prediction) -> tuple[Statistic, ...]:
+    """The default statistics of a prediction: those of classes, or of numbers."""
+    return OF_CLASSES if prediction.probs is not None else OF_NUMBERS
+
+
+def resolve(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
     """Statistics by name.
 
     Args:
         statistics: callables by name, or a sequence of names out of :data:`STATISTICS` and callables, which go by their
-            ``__name__``; None chooses those of the prediction's kind, of classes or of numbers.
-        prediction: what is checked.
+            ``__name__``.
 
     Raises:
         ValueError: no statistic, an unknown name, or two of one name.
     """
-    if statistics is None:
-        statistics = OF_CLASSES if prediction.probs is not None else OF_NUMBERS
     if isinstance(statistics, Mapping):
         pairs = list(statistics.items())
     else:

@@ -1,6 +1,7 @@
 """Stochastic variational deep kernel learning on a pretrained network (SV-DKL)."""
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -95,10 +96,12 @@ def sv_dkl(
     Raises:
         ValueError: no labels; a network that does not end in an ``nn.Linear``; a grid that is too small.
     """
-    from gpytorch.mlls import VariationalELBO
-    from gpytorch.utils.grid import ScaleToBounds
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what GPyTorch is built on compiles so
+        from gpytorch.mlls import VariationalELBO
+        from gpytorch.utils.grid import ScaleToBounds
 
-    from probattn.inference.methods.sv_dkl_model import BOUNDS, FeatureGPs, MixedSoftmax
+        from probattn.inference.methods.sv_dkl_model import BOUNDS, FeatureGPs, MixedSoftmax
 
     if grid_size < 8:
         raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")

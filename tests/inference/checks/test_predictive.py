@@ -283,6 +283,9 @@ def test_labels_that_are_no_classes_have_statistics_of_numbers(likelihood):
 
 def test_tokens_count_as_examples_and_padding_not_at_all():
     model, guide = build(TokenCategorical(), pool=False)
+    with torch.no_grad():
+        model.network.layer.out.bias.zero_()
+        model.network.head.bias.zero_()  # so that tokens differ in their class
     x, y = data(likelihood=TokenCategorical)
     mask = torch.arange(5) < torch.tensor([5, 2, 3, 1] * 3)[:, None]
     statistics = ["accuracy", "class_frequencies"]
@@ -335,6 +338,14 @@ def test_fewer_than_one_replicate_is_refused(number):
     model, guide = build()
     with pytest.raises(ValueError, match=f"num_replicates must be at least 1, got {number}"):
         posterior_predictive_check(model, guide, [data()], num_replicates=number)
+
+
+def test_an_unknown_statistic_is_refused_before_any_batch_is_seen():
+    model, guide = build()
+    seen = iter([data()])
+    with pytest.raises(ValueError, match="unknown test statistic 'auroc'"):
+        posterior_predictive_check(model, guide, seen, statistics=["accuracy", "auroc"])
+    assert len(list(seen)) == 1
 
 
 def test_data_without_labels_are_refused():

@@ -6,6 +6,7 @@ import pyro.distributions as dist
 import pytest
 import scipy.stats
 import torch
+from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
@@ -45,8 +46,7 @@ def exact(model, *, shift=0.0, spread=1.0, number=49):
 
 
 def calibrate(model, x, infer, **options):
-    with torch.no_grad():
-        return simulation_based_calibration(model, x, infer, **{"num_simulations": 200, "num_draws": 49} | options)
+    return simulation_based_calibration(model, x, infer, **{"num_simulations": 200, "num_draws": 49} | options)
 
 
 def test_the_exact_posterior_is_calibrated():
@@ -160,6 +160,19 @@ def test_a_guide_refitted_to_each_simulation_and_left_alone():
     assert (draws.std(0) / truth.std(0) - 1).abs().max() < 0.25
     after = [*model.parameters(), *guide.parameters()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_an_autoguide_is_copied_and_left_where_it_starts():
+    model, x = conjugate()
+    guide = AutoNormal(model)
+    infer = by_guide(model, guide, num_draws=5, steps=2, lr=0.5)
+    y = model(x).detach()
+    first = infer(x, y)
+    start = [parameter.clone() for parameter in guide.parameters()]
+    infer(x, y)
+    assert first[SITE].shape == (5, 1, 2, 2)
+    assert len(start) == 2
+    assert all(torch.equal(old, new) for old, new in zip(start, guide.parameters(), strict=True))
 
 
 def test_inference_by_nuts_and_a_mask_reach_infer():

@@ -7,7 +7,7 @@ import torch
 
 from probattn.inference import Prediction, metrics
 from probattn.inference.checks import statistics
-from probattn.inference.checks.statistics import STATISTICS, evaluate, resolve
+from probattn.inference.checks.statistics import STATISTICS, evaluate, of_kind, resolve
 
 PROBS = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.6, 0.3, 0.1]])
 CLASSES = Prediction(probs=PROBS)
@@ -46,12 +46,12 @@ def share_of_zeros(labels, prediction):
 
 
 def test_statistics_are_resolved_by_name_by_function_and_by_mapping():
-    assert list(resolve(None, CLASSES)) == ["accuracy", "class_frequencies", "ece", "entropy"]
-    assert list(resolve(None, NUMBERS)) == ["mean", "std", "rmse"]
-    chosen = resolve(["ece", share_of_zeros, "mean"], CLASSES)
+    assert list(resolve(of_kind(CLASSES))) == ["accuracy", "class_frequencies", "ece", "entropy"]
+    assert list(resolve(of_kind(NUMBERS))) == ["mean", "std", "rmse"]
+    chosen = resolve(["ece", share_of_zeros, "mean"])
     assert chosen == {"ece": statistics.ece, "share_of_zeros": share_of_zeros, "mean": statistics.mean}
-    assert resolve({"zeros": share_of_zeros}, CLASSES) == {"zeros": share_of_zeros}
-    assert all(STATISTICS[name] is resolve([name], CLASSES)[name] for name in STATISTICS)
+    assert resolve({"zeros": share_of_zeros}) == {"zeros": share_of_zeros}
+    assert all(STATISTICS[name] is resolve([name])[name] for name in STATISTICS)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_statistics_are_resolved_by_name_by_function_and_by_mapping():
 )
 def test_statistics_that_cannot_be_resolved(chosen, message):
     with pytest.raises(ValueError, match=message):
-        resolve(chosen, CLASSES)
+        resolve(chosen)
 
 
 def test_values_are_double_and_what_is_no_number_is_refused_by_name():
