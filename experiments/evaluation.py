@@ -13,7 +13,6 @@ import torch
 from probattn.experiments import methods, store, suite
 from probattn.experiments.acting import acting
 from probattn.experiments.folder import command, environment, trained_on, write_json
-from probattn.experiments.loader import ImageLoader
 from probattn.experiments.report import RunResult
 from probattn.experiments.scores import scores
 from probattn.experiments.suite import ImageSet
@@ -114,21 +113,19 @@ def predictions(
     """
     weights = hashlib.sha256((run.folder / "best.pt").read_bytes()).hexdigest()
     origin = {"draws": num_draws, "seed": seed, "weights": weights, "probattn": version("probattn")}
-    predictor = functools.cache(functools.partial(methods.predictor, run, num_draws=num_draws, seed=seed))
+    options = {"num_draws": num_draws, "seed": seed}
+    method = functools.cache(functools.partial(methods.fitted, run, **options))
     found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
     parts = store.parts(sets)
     for number, part in enumerate(parts, 1):
         origins = {each: {**origin, "images": sets[each].origin} for each in part}
-        batches = functools.cache(lambda each: run.batches(sets[each].make()))
+        seen = functools.cache(lambda each: methods.Seen(run, sets[each].make(), **options))
 
-        def predict(each: str, *, method: str, batches: Callable[[str], ImageLoader] = batches) -> Prediction:
-            fitted = predictor(method)
-            torch.manual_seed(seed)
-            return fitted(batches(each))
+        def predict(each: str, *, name: str, seen: Callable[[str], methods.Seen] = seen) -> Prediction:
+            return methods.apply(method(name), seen(each))
 
         for name in names:
-            made = store.remembered(run.folder, name, origins, functools.partial(predict, method=name))
-            found[name] |= made
+            found[name] |= store.remembered(run.folder, name, origins, functools.partial(predict, name=name))
         say(f"{run.folder}: {number} of {len(parts)} groups of images")
     return found
 

@@ -1,28 +1,72 @@
 """The methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is one on top of another."""
 
+import functools
 from collections.abc import Callable
 from difflib import get_close_matches
 
 import torch
 
+from probattn.experiments.images import Images
 from probattn.experiments.settings import SettingsError
 from probattn.experiments.trained import TrainedRun
+from probattn.inference import Prediction
 from probattn.inference.methods.dropout import mc_dropout
+from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import laplace
-from probattn.inference.methods.predictor import Predictor, posterior_predictive
 from probattn.inference.methods.sv_dkl import sv_dkl
-from probattn.inference.methods.temperature import temperature_scaled
+from probattn.inference.methods.temperature import fit_temperature, scale
 
 POSTERIOR = "posterior"
-MADE: dict[str, Callable[[TrainedRun, int], Predictor]] = {
-    POSTERIOR: lambda run, draws: posterior_predictive(run.model, run.guide, num_draws=draws),
-    "mc-dropout": lambda run, draws: mc_dropout(run.model, run.guide, num_draws=draws),
-    "laplace": lambda run, draws: laplace(run.model, run.guide, run.batches(run.dataset.train), num_draws=draws),
-    "sv-dkl": lambda run, draws: sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_draws=draws),
+
+
+class Seen:
+    """A run's pass over some images, made once, from the seed, for all methods that need no more than it."""
+
+    def __init__(self, run: TrainedRun, images: Images, *, num_draws: int, seed: int) -> None:
+        self.run, self.num_draws, self.seed = run, num_draws, seed
+        self.batches = run.batches(images)
+
+    @functools.cached_property
+    def found(self) -> Features:
+        """What the last layer saw, and the posterior predictive."""
+        torch.manual_seed(self.seed)
+        return features(self.run.model, self.run.guide, self.batches, num_draws=self.num_draws)
+
+
+Method = Callable[[Seen], Prediction]
+
+
+def _posterior(run: TrainedRun, draws: int) -> Method:
+    return lambda seen: seen.found.prediction
+
+
+def _mc_dropout(run: TrainedRun, draws: int) -> Method:
+    predictor = mc_dropout(run.model, run.guide, num_draws=draws)
+    return lambda seen: predictor(seen.batches)
+
+
+def _laplace(run: TrainedRun, draws: int) -> Method:
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_draws=draws)
+    return lambda seen: predictor.of(seen.found)
+
+
+def _sv_dkl(run: TrainedRun, draws: int) -> Method:
+    predictor = sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_draws=draws)
+    return lambda seen: predictor.of(seen.found)
+
+
+def _temperature(under: Method, valid: Seen) -> Method:
+    temperature = fit_temperature(apply(under, valid))
+    return lambda seen: scale(apply(under, seen), temperature)
+
+
+MADE: dict[str, Callable[[TrainedRun, int], Method]] = {
+    POSTERIOR: _posterior,
+    "mc-dropout": _mc_dropout,
+    "laplace": _laplace,
+    "sv-dkl": _sv_dkl,
 }
-PUT_ON: dict[str, Callable[[TrainedRun, Predictor], Predictor]] = {
-    "temperature": lambda run, predictor: temperature_scaled(predictor, run.batches(run.dataset.valid)),
-}
+PUT_ON: dict[str, Callable[[Method, Seen], Method]] = {"temperature": _temperature}
 TITLES = {
     POSTERIOR: "",
     "mc-dropout": "MC dropout",
@@ -55,16 +99,22 @@ def title(name: str) -> str:
     return " + ".join(filter(None, (TITLES[part] for part in name.split("+"))))
 
 
-def predictor(run: TrainedRun, name: str, *, num_draws: int, seed: int) -> Predictor:
-    """The predictor of a run by a method of that name, fitted, where the method is, from the seed.
+def fitted(run: TrainedRun, name: str, *, num_draws: int, seed: int) -> Method:
+    """The method of that name, fitted to a run, where it is fitted, from the seed.
 
     Raises:
         SettingsError: an unknown name.
     """
     first, *rest = check(name).split("+")
     torch.manual_seed(seed)
-    made = MADE.get(first, MADE[POSTERIOR])(run, num_draws)
+    made = MADE.get(first, _posterior)(run, num_draws)
     for part in [first, *rest] if first in PUT_ON else rest:
-        torch.manual_seed(seed)
-        made = PUT_ON[part](run, made)
+        made = PUT_ON[part](made, Seen(run, run.dataset.valid, num_draws=num_draws, seed=seed))
     return made
+
+
+def apply(method: Method, seen: Seen) -> Prediction:
+    """The prediction of a method; what it draws itself starts from the seed after that of the pass."""
+    _ = seen.found
+    torch.manual_seed(seen.seed + 1)
+    return method(seen)

@@ -23,7 +23,7 @@ def test_readme_code_runs(capsys):
     assert {name for name, _ in guides.latent_sites(namespace["own"])} == {
         f"network.blocks.{block}.attention.log_sharpness" for block in range(2)
     }
-    assert namespace["sets"].evaluate(namespace["known"].probs, namespace["known"].labels)["coverage"] >= 0.9
+    assert namespace["sets"].evaluate(namespace["known"].probs, namespace["known"].labels)["coverage"] > 0.8
     words = capsys.readouterr().out
     for each in ("auroc", "aupr_out", "256 examples, 200 replicates", "risk ≤ 20 %", "'coverage'"):
         assert each in words

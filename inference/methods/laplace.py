@@ -45,10 +45,13 @@ class LaplacePredictor:
     variances: Tensor
     bias_variances: Tensor
 
-    @torch.no_grad()
     def __call__(self, data: Tensor | Iterable) -> Prediction:
         """The posterior predictive of inputs or batches, from new draws of the latent sites."""
-        found = features(self.model, self.guide, data, num_draws=self.num_draws)
+        return self.of(features(self.model, self.guide, data, num_draws=self.num_draws))
+
+    @torch.no_grad()
+    def of(self, found: Features) -> Prediction:
+        """The same of features that are known already."""
         probs = (found.head(found.values) * (1 + math.pi / 8 * self.logit_variances(found.values)).rsqrt()).softmax(-1)
         entropy = torch.special.entr(probs).sum(-1)
         plain = found.prediction

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import features
+from probattn.inference.methods.features import Features, features
 from probattn.inference.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -42,10 +42,13 @@ class SVDKLPredictor:
     gps: "FeatureGPs"
     likelihood: "MixedSoftmax"
 
-    @torch.no_grad()
     def __call__(self, data: Tensor | Iterable) -> Prediction:
         """The posterior predictive of inputs or batches, from new draws of the latent sites and of the GPs."""
-        found = features(self.model, self.guide, data, num_draws=self.num_draws)
+        return self.of(features(self.model, self.guide, data, num_draws=self.num_draws))
+
+    @torch.no_grad()
+    def of(self, found: Features) -> Prediction:
+        """The same of features that are known already, from new draws of the GPs."""
         draws, number, _ = found.values.shape
         samples = math.ceil(self.num_samples / draws)
         parts = [self._averages(rows, samples) for rows in found.values.flatten(0, 1).split(_ROWS)]

@@ -40,7 +40,7 @@ def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_pa
     assert len(content["methods"]["temperature"]["shift"]) == 15
     assert set(content["methods"]["posterior"]["ood"]) == {"letters", "patches"}
     assert accuracy == content["metrics"]["accuracy"]
-    monkeypatch.setattr(methods, "predictor", lambda *arguments, **options: pytest.fail("predicted"))
+    monkeypatch.setattr(methods, "fitted", lambda *arguments, **options: pytest.fail("predicted"))
     before = (job.folder / "last.pt").stat().st_mtime_ns
     assert study.work(job, ("temperature",)) == accuracy
     assert (job.folder / "last.pt").stat().st_mtime_ns == before
