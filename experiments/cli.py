@@ -174,10 +174,10 @@ def _compare(folders: list[Path], out: Path) -> None:
 
     gathered = rows(folders)
     found = compared.comparisons(gathered)
-    for key in ("test", "shift", "ood-auroc"):
-        if key in found:
-            say(f"\n{compared.TITLES[key]}", style="bold")
-            show_table(tables.terminal(found[key]))
+    for key, comparison in found.items():
+        if not key.startswith("ood-") or key.endswith("-auroc"):
+            say(f"\n{compared.title(key)}", style="bold")
+            show_table(tables.terminal(comparison))
     compared.write(out, gathered, found)
     say(f"tables and figures: {out}")
 

@@ -1,6 +1,7 @@
 """What ``probattn compare`` makes of rows: comparisons by subject, their files and figures."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,31 +17,40 @@ from probattn.inference import ood
 from probattn.inference.metrics import Metric
 
 TEST, SHIFT = "test", "shift"
-TITLES = {
-    TEST: "Test images",
-    SHIFT: "Corrupted test images, mean over corruptions and severities",
-    **{f"ood-{key}": f"Detection of foreign images, {metric.title}" for key, metric in ood.DISPLAY.items()},
-}
 SHIFT_FIGURES = ("accuracy", "nll", "ece")
 
 
 def comparisons(rows: Rows) -> dict[str, Comparison]:
-    """Comparisons by subject, of those that any row has scores of; the keys are of :data:`TITLES`."""
+    """Comparisons by subject, of those that any row has scores of: ``test``, ``shift``, ``ood-SET-METRIC``."""
     found = {
         TEST: _compare(_picked(rows, lambda scores: scores["test"]), rows),
         SHIFT: _compare(_picked(rows, mean_shift), rows),
     }
-    for key, metric in ood.DISPLAY.items():
-        scores = _picked(rows, functools.partial(_detection, key=key))
+    sets = dict.fromkeys(
+        name for seeds in rows.scores.values() for run in seeds.values() for name in run.get("ood", ())
+    )
+    for name, (key, metric) in itertools.product(sets, ood.DISPLAY.items()):
+        scores = _picked(rows, functools.partial(_detection, name=name, key=key))
         columns = dict.fromkeys(column for seeds in scores.values() for run in seeds.values() for column in run)
-        shown = {column: Metric(_column(column), metric.scale, metric.higher_is_better) for column in columns}
-        found[f"ood-{key}"] = _compare(scores, rows, metrics=shown)
+        shown = {each: Metric(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in columns}
+        found[f"ood-{name}-{key}"] = _compare(scores, rows, metrics=shown)
     return {key: comparison for key, comparison in found.items() if comparison is not None}
+
+
+def title(subject: str) -> str:
+    """What a comparison is about, in words."""
+    if subject == TEST:
+        return "Test images"
+    if subject == SHIFT:
+        return "Corrupted test images, mean over corruptions and severities"
+    name, _, key = subject.removeprefix("ood-").rpartition("-")
+    return f"Detection of {name}, {ood.DISPLAY[key].title}"
 
 
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
     """The figures of a comparison by name."""
-    drawn = {key: comparison_plots.panels(found[key]) for key in (TEST, SHIFT) if key in found}
+    whole = [key for key in found if key in (TEST, SHIFT) or key.endswith("-auroc")]
+    drawn = {key: comparison_plots.panels(found[key]) for key in whole}
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
     for metric in SHIFT_FIGURES:
         drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
@@ -81,15 +91,9 @@ def _picked(rows: Rows, pick: Callable[[Mapping[str, Any]], Mapping[str, float]]
     return found
 
 
-def _detection(scores: Mapping[str, Any], *, key: str) -> dict[str, float]:
-    """``SET/DETECTOR`` → the metric."""
-    sets = scores.get("ood", {})
-    return {f"{name}/{detector}": values[key] for name, each in sets.items() for detector, values in each.items()}
-
-
-def _column(name: str) -> str:
-    which, _, detector = name.rpartition("/")
-    return f"{which} {ood.DETECTORS[detector]}"
+def _detection(scores: Mapping[str, Any], *, name: str, key: str) -> dict[str, float]:
+    """Detector → the metric of detecting a foreign set."""
+    return {detector: values[key] for detector, values in scores.get("ood", {}).get(name, {}).items()}
 
 
 def _mean_over_seeds(seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:

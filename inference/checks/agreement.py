@@ -126,6 +126,7 @@ def _compare(guide: str, site: str, draws: Tensor, reference: Tensor) -> SiteCom
 def _correlations(draws: Tensor) -> Tensor:
     """Correlations of the pairs of scalars of ``(S, ...)``, NaN where a scalar is constant."""
     flat = draws.flatten(1)
+    flat = flat.where(flat.amax(0) > flat.amin(0), torch.nan)  # of equal numbers the mean is off by a rounding error
     pairs = torch.triu_indices(flat.shape[1], flat.shape[1], offset=1)
     return torch.corrcoef(flat.T).reshape(flat.shape[1], -1)[*pairs]
 

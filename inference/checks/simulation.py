@@ -55,12 +55,12 @@ class SBC:
             raise ValueError(f"bins must lie in 2..{values}, the number of ranks; got {bins}")
         member = torch.arange(values) * bins // values
         held = torch.nn.functional.one_hot(member[self.ranks], bins).sum(0)
-        return held, simulations * torch.bincount(member) / values
+        return held, simulations * torch.bincount(member).double() / values
 
     def p_values(self, bins: int | None = None) -> Tensor:
         """χ² test of the uniformity of each scalar's ranks, ``(scalars,)``; ``bins`` as for :meth:`counts`."""
         counts, expected = self.counts(bins)
-        return torch.as_tensor(scipy.stats.chisquare(counts.double().numpy(), expected.double().numpy(), axis=1).pvalue)
+        return torch.as_tensor(scipy.stats.chisquare(counts.numpy(), expected.numpy(), axis=1).pvalue)
 
     def p_value(self, bins: int | None = None) -> float:
         """The smallest p-value times their number (Bonferroni, as Holm's first step), which allows any dependence."""

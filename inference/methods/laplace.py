@@ -119,7 +119,9 @@ def laplace(
 
 def _library() -> "type[KronLaplace]":
     try:
-        from laplace import KronLaplace
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what laplace-torch imports compiles so
+            from laplace import KronLaplace
     except ImportError as error:
         raise ImportError("the Laplace approximation needs laplace-torch: pip install probattn[laplace]") from error
     return KronLaplace

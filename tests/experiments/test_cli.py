@@ -29,7 +29,7 @@ from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.settings import from_dict
 from probattn.functional.linalg import NumericalError
 from probattn.inference import History
-from probattn.inference.methods import predictor
+from probattn.inference.methods import features
 from probattn.inference.trainer import Trainer
 from probattn.models import ViT
 
@@ -403,7 +403,7 @@ def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, mon
     def refuse(*arguments, **options):
         raise NumericalError("CGPAttention 'network.blocks.0.attention': 𝒦_o + σ²I is not positive definite")
 
-    monkeypatch.setattr(predictor, "predict", refuse)
+    monkeypatch.setattr(features, "predict", refuse)
     code, text, err = command("evaluate", kep)
     assert (code, text) == (1, "")
     assert is_one_message(err, "network.blocks.0.attention", "not positive definite")
@@ -1012,7 +1012,8 @@ def test_compare_prints_and_writes_tables_and_figures(command, kep, softmax, no_
     difference = 100 * (values[kep]["accuracy"] - values[softmax]["accuracy"])
     assert f"{difference:+.2f}" in text.replace("−", "-")
     names = {path.name for path in out.iterdir()}
-    assert {"test.md", "test.tex", "test.csv", "test.png", "shift.md", "ood-auroc.csv", "shift-accuracy.png"} <= names
+    assert {"test.md", "test.tex", "test.csv", "shift.md", "ood-letters-auroc.csv", "ood-letters-fpr95_in.tex"} <= names
+    assert {"test.png", "shift.png", "shift-accuracy.png", "ood-letters-auroc.png"} <= names
     for path in out.glob("*.png"):
         with Image.open(path) as image:
             image.verify()

@@ -78,7 +78,7 @@ def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
     chosen = {"shifted": shifted, "wide": wide, "flat": flat, "point": guides.for_model(model, "delta")}
     with torch.no_grad():
         point = chosen["point"].get_submodule(SITE)
-        point.whitened.copy_(MEAN / model.network[0].scale)
+        point.whitened.copy_((MEAN + 0.1) / model.network[0].scale)  # no number of which means are exact
     rows = {row["guide"]: row for row in compare(model, batch, chosen, reference()).rows()}
     assert rows["shifted"]["mean_error"] == pytest.approx(0.5, abs=0.06)
     assert rows["shifted"]["std_ratio"] == pytest.approx(1, abs=0.03)
@@ -88,7 +88,7 @@ def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
     assert rows["flat"]["correlation_error"] == pytest.approx(pairs.square().mean().sqrt().item(), abs=0.03)
     assert rows["flat"]["mean_error"] < 0.06
     assert rows["point"]["std_ratio"] == 0
-    assert rows["point"]["mean_error"] < 0.03
+    assert rows["point"]["mean_error"] == pytest.approx(0.1, abs=0.03)
     assert math.isnan(rows["point"]["correlation_error"])
     assert rows["wide"]["predictive"] > 0.03
 
