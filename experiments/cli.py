@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Column, Table
@@ -166,6 +166,24 @@ def study(
         say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or several")
         whole.study(todo, workers=workers, say=say)
         _compare([job.folder for job in todo], out / "comparison")
+
+
+@app.command("check-posterior")
+def check_posterior(
+    layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Whose posterior.")] = "kep-svgp",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the text and the figures; default runs/posterior/LAYER.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+) -> None:
+    """Judge guides of a small model on digits by NUTS, importance ratios and simulation-based calibration: minutes."""
+    from probattn.experiments.posterior_check import posterior_check
+
+    found = posterior_check(layer, seed=seed)
+    say(str(found))
+    folder = out or Path("runs/posterior") / layer
+    found.save(folder)
+    say(f"text and figures: {folder}")
 
 
 def _compare(folders: list[Path], out: Path) -> None:

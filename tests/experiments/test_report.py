@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from rich.console import Console
 
 from probattn.experiments import figures, gallery, page, report
-from probattn.inference import metrics
+from probattn.inference import Prediction, metrics
 
 VOID = {"meta", "img", "br", "wbr", "hr"}
 
@@ -544,16 +544,32 @@ def test_save_figures_writes_what_there_is_to_show(tmp_path):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+def evaluated(n):
+    """A run that was evaluated on everything there is."""
+    run = probabilistic(n=n)
+    valid = Prediction(probs=run.probs, labels=run.labels)
+    scores = {"fog": {1: run.metrics, 5: run.metrics}, "contrast": {1: run.metrics, 5: run.metrics}}
+    return replace(run, valid=valid, shift=scores, outliers={"letters": Prediction(probs=run.probs.flip(0))})
+
+
 def all_right(run):
     return replace(run, labels=run.probs.argmax(-1))
 
 
+OF_ANSWERS = {"reliability", "risk_coverage", "confidence", "most_uncertain", "most_confidently_wrong"} | {
+    "abstention",
+    "set_sizes",
+    "outliers",
+}
 MISSING = {
+    "no shift": ({"shift": {}}, {"shift"}, "not evaluated on corrupted images"),
+    "no outliers": ({"outliers": {}}, {"outliers"}, "not evaluated on foreign images"),
+    "no validation": ({"valid": None}, {"abstention", "set_sizes"}, "no predictions of validation data"),
     "no steps": ({"steps": [], "epochs": []}, {"training"}, "logged no steps"),
     "no images": ({"images": torch.empty(0)}, {"most_uncertain", "most_confidently_wrong"}, "no images"),
     "nan probabilities": (
         {"probs": torch.full((4, 4), math.nan)},
-        {"reliability", "risk_coverage", "confidence", "most_uncertain", "most_confidently_wrong"},
+        OF_ANSWERS,
         "probabilities that are not finite",
     ),
     "no spectra": ({"spectra": {}}, {"spectrum", "spectrum_by_layer"}, "no spectrum of an attention matrix"),
@@ -572,7 +588,7 @@ MISSING = {
             "images": torch.empty(0, 1, 5, 5),
             "metrics": {},
         },
-        {"reliability", "risk_coverage", "confidence", "most_uncertain", "most_confidently_wrong"},
+        OF_ANSWERS,
         "0 examples",
     ),
 }
@@ -581,13 +597,13 @@ MISSING = {
 @pytest.mark.parametrize("case", MISSING)
 def test_missing_pieces_are_said_and_not_drawn(tmp_path, case):
     changes, absent, sentence = MISSING[case]
-    run = replace(probabilistic(n=4), **changes)
+    run = replace(evaluated(n=4), **changes)
     saved = {path.stem for path in report.save_figures(tmp_path, run)}
     assert saved == {panel.key for panel in report.PANELS} - absent
     reader = read(tmp_path / "r.html", [run, result("another")])
     assert sentence in reader.text
     shared = 2 if run.similarity else 1
-    assert len(reader.images) == shared + 10 - len(absent) + 6
+    assert len(reader.images) == shared + 14 - len(absent) + 6
 
 
 def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
