@@ -95,6 +95,7 @@ PANELS = (
         "with 95 % confidence, and what it does on the test images. The promise needs validation images that nothing "
         "else was chosen by; these have chosen the best epoch, too, which weakens it a little.",
         "Not drawn: this run has no predictions of validation data.",
+        wide=True,
     ),
     Panel(
         "set_sizes",
@@ -104,6 +105,7 @@ PANELS = (
         "they need for it. Many sets of one class are a network that knows; adaptive sets grow with the difficulty of "
         "the image, plain ones are the smallest on average, and may be empty.",
         "Not drawn: this run has no predictions of validation data.",
+        wide=True,
     ),
     Panel(
         "outliers",
