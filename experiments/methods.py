@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 import torch
 
@@ -80,7 +81,7 @@ def check(name: str) -> str:
     """The method's name.
 
     Raises:
-        SettingsError: a part that is not known, or not in that place.
+        SettingsError: a part that is not known, not in that place, or whose library is not installed.
     """
     first, *rest = name.split("+")
     unknown = [part for part in (first, *rest) if part not in TITLES]
@@ -91,6 +92,8 @@ def check(name: str) -> str:
         )
     if any(part not in PUT_ON for part in rest):
         raise SettingsError(f"{name!r}: only {', '.join(PUT_ON)} can stand behind a +, on top of another method")
+    if first == "laplace" and find_spec("laplace") is None:
+        raise SettingsError("the method laplace needs laplace-torch: pip install probattn[laplace]")
     return name
 
 

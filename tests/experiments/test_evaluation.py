@@ -177,6 +177,13 @@ def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, o
         evaluation.evaluate(copy, **options)
 
 
+def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(copy, monkeypatch):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    monkeypatch.setattr(evaluation, "predictions", lambda *arguments, **settings: pytest.fail("predicted"))
+    with pytest.raises(SettingsError, match=r"pip install probattn\[laplace\]"):
+        evaluation.evaluate(copy, by=("laplace+temperature",))
+
+
 def test_a_run_without_a_checkpoint_is_refused_before_its_data_are_read(copy, monkeypatch):
     (copy / "best.pt").unlink()
     monkeypatch.setattr(runs, "load_data", lambda *arguments: pytest.fail("read"))
