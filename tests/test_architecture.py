@@ -242,7 +242,7 @@ def test_no_file_names_a_path_of_one_machine():
             content = (Path(folder) / file).read_bytes()
             text = (
                 "" if b"\0" in content else content.decode("utf-8", errors="ignore")
-            )  # the bytes of an image say nothing
+            )  # no images
             found += [f"{Path(folder, file).relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
     assert found == []
 
