@@ -240,9 +240,7 @@ def test_no_file_names_a_path_of_one_machine():
         names[:] = [name for name in names if not name.endswith(".egg-info")]
         for file in files:
             content = (Path(folder) / file).read_bytes()
-            text = (
-                "" if b"\0" in content else content.decode("utf-8", errors="ignore")
-            )  # no images
+            text = "" if b"\0" in content else content.decode("utf-8", errors="ignore")  # no images
             found += [f"{Path(folder, file).relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
     assert found == []
 
