@@ -922,7 +922,9 @@ def test_the_process_itself(tmp_path):
     start = [sys.executable, "-m", "probattn.experiments"]
     changes = assignments([*TINY, "train.epochs=1000"])
     training = [*start, "train", KEP, "--out", str(tmp_path / "run"), *changes]
-    with subprocess.Popen(training, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
+    with subprocess.Popen(training, **streams, preexec_fn=heard) as process:
         try:
             deadline = time.monotonic() + 60
             while not (tmp_path / "run" / "last.pt").exists():
