@@ -26,11 +26,6 @@ def stored(run: Path, method: str) -> dict[str, Prediction]:
     return {name: Prediction(**fields) for path in paths for name, (_, fields) in _read(path).items()}
 
 
-def methods(run: Path) -> list[str]:
-    """The methods that a run has stored predictions of."""
-    return sorted(path.name for path in (run / "predictions").glob("*") if path.is_dir())
-
-
 def parts(names: Iterable[str]) -> list[list[str]]:
     """The names of sets, those that one file holds together."""
     grouped: dict[str, list[str]] = {}

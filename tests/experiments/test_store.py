@@ -72,7 +72,6 @@ def test_what_a_method_does_not_know_stays_unknown(tmp_path):
 def test_methods_do_not_mix(tmp_path):
     remember(tmp_path, {"test": 0}, method="laplace")
     remember(tmp_path, {"test": 0}, method="laplace+temperature", shift=7)
-    assert store.methods(tmp_path) == ["laplace", "laplace+temperature"]
     assert_same(store.stored(tmp_path, "laplace")["test"], prediction(4))
     assert_same(store.stored(tmp_path, "laplace+temperature")["test"], prediction(11))
 
@@ -89,7 +88,6 @@ def test_a_damaged_file_is_made_again_and_named_by_who_only_reads(tmp_path):
 
 
 def test_a_run_without_predictions(tmp_path):
-    assert store.methods(tmp_path) == []
     assert store.stored(tmp_path, "posterior") == {}
 
 
