@@ -11,7 +11,7 @@ from html import escape
 import matplotlib
 from matplotlib.figure import Figure
 
-from probattn.inference.metrics import DISPLAY
+from probattn.inference.metrics import DISPLAY, Metric
 
 COLUMNS = ("accuracy", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 MEANING = {
@@ -115,9 +115,9 @@ def scale_name(scale: float) -> str:
     return {100: "%", 1000: "×10³", 10: "×10", 1: ""}.get(scale, f"×{scale:g}")
 
 
-def arrow(key: str) -> str:
+def arrow(metric: Metric) -> str:
     """Return ↑ where higher is better, else ↓."""
-    return "↑" if DISPLAY[key].higher_is_better else "↓"
+    return "↑" if metric.higher_is_better else "↓"
 
 
 def shown(metrics: Mapping[str, float], key: str) -> str:
@@ -140,7 +140,7 @@ def metrics_table(rows: Sequence[tuple[str, Mapping[str, float]]], *, mark: bool
     for key in COLUMNS:
         metric = DISPLAY[key]
         scale = scale_name(metric.scale) or "&nbsp;"
-        head.append(f'<th scope="col">{escape(metric.title)} {arrow(key)}<small>{scale}</small></th>')
+        head.append(f'<th scope="col">{escape(metric.title)} {arrow(metric)}<small>{scale}</small></th>')
     winners = {key: best([run for _, run in rows], key) if mark else None for key in COLUMNS}
     lines = []
     for name, run in rows:

@@ -66,7 +66,7 @@ def table(results: Sequence[RunResult]) -> Table:
     result.add_column("run", overflow="fold")
     for key in page.COLUMNS:
         metric = DISPLAY[key]
-        head = f"{metric.title} {page.arrow(key)}\n{page.scale_name(metric.scale)}"
+        head = f"{metric.title} {page.arrow(metric)}\n{page.scale_name(metric.scale)}"
         result.add_column(Text(head), justify="right", no_wrap=True)
     runs = [result.metrics for result in results]
     winners = {key: page.best(runs, key) for key in page.COLUMNS}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from probattn.experiments.comparison import CONFIDENCE, Cell, Comparison, best_of, shown
-from probattn.experiments.page import scale_name
+from probattn.experiments.page import arrow, scale_name
 from probattn.inference.metrics import Metric
 
 
@@ -100,12 +100,12 @@ def note(table: Comparison) -> str:
 
 
 def _matrix(grid: Grid) -> Sheet:
-    winners, arrow = [frozenset()] * len(grid.columns), ""
+    winners, sign = [frozenset()] * len(grid.columns), ""
     if grid.higher_is_better is not None:
         metric = Metric("", grid.scale, grid.higher_is_better)
         columns = ({row: values[at] for row, values in grid.rows.items()} for at in range(len(grid.columns)))
-        winners, arrow = [best_of(column, metric, grid.decimals) for column in columns], _arrow(metric)
-    heads = tuple(Head(name, arrow, scale_name(grid.scale)) for name in grid.columns)
+        winners, sign = [best_of(column, metric, grid.decimals) for column in columns], arrow(metric)
+    heads = tuple(Head(name, sign, scale_name(grid.scale)) for name in grid.columns)
     lines = []
     for row, values in grid.rows.items():
         texts = (shown(float(value), grid.scale, grid.decimals) for value in values)
@@ -115,7 +115,7 @@ def _matrix(grid: Grid) -> Sheet:
 
 
 def _compared(table: Comparison) -> Sheet:
-    heads = tuple(Head(metric.title, _arrow(metric), scale_name(metric.scale)) for metric in table.metrics.values())
+    heads = tuple(Head(metric.title, arrow(metric), scale_name(metric.scale)) for metric in table.metrics.values())
     blocks = tuple((heading, tuple(_line(table, row) for row in rows)) for heading, rows in table.groups.items())
     return Sheet("method", heads, blocks, note(table))
 
@@ -135,7 +135,3 @@ def _entry(cell: Cell, scale: float, best: bool) -> Entry:
         text = shown(cell.difference, scale)
         below = text if text.startswith("-") else f"+{text}"
     return Entry(shown(cell.mean, scale), spread, below, cell.clear, best)
-
-
-def _arrow(metric: Metric) -> str:
-    return "↑" if metric.higher_is_better else "↓"

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.comparison import Cell, Comparison
 from probattn.experiments.figures import BLUE, GREY, INK, ORANGE, PALE, PLAIN, SKY, SMALL, TEXT, plain, short
-from probattn.experiments.page import scale_name
+from probattn.experiments.page import arrow, scale_name
 from probattn.inference.metrics import Metric
 
 PANELS = 4
@@ -80,7 +80,7 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: Metric, places: dict[s
     for row, baseline in table.baselines.items():
         x = metric.scale * table.cells[baseline][key].mean
         ax.plot([x, x], [places[row] - 0.5, places[row] + 0.5], zorder=1, **BASELINE)
-    title = f"{metric.title} {scale_name(metric.scale)} {'↑' if metric.higher_is_better else '↓'}"
+    title = f"{metric.title} {scale_name(metric.scale)} {arrow(metric)}"
     ax.set_title(" ".join(title.split()), fontsize=TEXT, loc="left", color=INK)
     ax.xaxis.set_major_locator(MaxNLocator(3))
     ax.xaxis.set_major_formatter(PLAIN)
