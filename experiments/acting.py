@@ -47,12 +47,12 @@ def sentences(valid: Prediction, test: Prediction) -> list[str]:
     words = [str(chosen)]
     if seen["accepted"]:
         words.append(
-            f"on the test images {100 * seen['coverage']:.1f} % are answered, {100 * seen['risk']:.2f} % of them wrong "
+            f"on the test data {100 * seen['coverage']:.1f} % are answered, {100 * seen['risk']:.2f} % of them wrong "
             f"(exact interval {100 * seen['low']:.2f} to {100 * seen['high']:.2f} %)"
         )
     for kind in KINDS:
         words.append(
             f"{kind} conformal sets that promise {100 * (1 - ALPHA):g} %: {100 * found[kind]['coverage']:.1f} % of the "
-            f"test images covered, {found[kind]['size']:.2f} classes on average"
+            f"test data covered, {found[kind]['size']:.2f} classes on average"
         )
     return words

@@ -150,21 +150,33 @@ def compare(
 
 @app.command()
 def study(
+    presets: Annotated[
+        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Which; by default those of --layers on digits.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the comparison.")] = Path("runs/study"),
     layers: Annotated[
         str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
     ] = "softmax,kep-svgp",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each layer.")] = 5,
-    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each preset.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(min=3, help="Epochs of each run, warm starts included; default the presets' own.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Which methods beside the posterior predictive; default all four.")
+    ] = None,
+    data: Data = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one a core.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train layers over seeds on digits, evaluate all with every method, corrupted and foreign images, and compare."""
+    """Train presets over seeds, evaluate all with every method, corrupted and foreign images too, and compare."""
     with stoppable("the same command goes on where it stopped"):
+        from probattn.experiments import presets as known
         from probattn.experiments import study as whole
 
-        todo = whole.jobs(layers, seeds=seeds, epochs=epochs, out=out)
-        say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or several")
-        whole.study(todo, workers=workers, say=say)
+        names = presets or known.digits(layers)
+        todo = whole.jobs(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
+        say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
+        whole.study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
         _compare([job.folder for job in todo], out / "comparison")
 
 

@@ -16,20 +16,18 @@ from probattn.experiments.rows import Rows, mean_shift
 from probattn.inference import ood
 from probattn.inference.metrics import Metric
 
-TEST, SHIFT = "test", "shift"
+TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
 SHIFT_FIGURES = ("accuracy", "nll", "ece")
 
 
 def comparisons(rows: Rows) -> dict[str, Comparison]:
-    """Comparisons by subject, of those that any row has scores of: ``test``, ``shift``, ``ood-SET-METRIC``."""
-    found = {
-        TEST: _compare(_picked(rows, lambda scores: scores["test"]), rows),
-        SHIFT: _compare(_picked(rows, mean_shift), rows),
-    }
-    sets = dict.fromkeys(
-        name for seeds in rows.scores.values() for run in seeds.values() for name in run.get("ood", ())
-    )
-    for name, (key, metric) in itertools.product(sets, ood.DISPLAY.items()):
+    """Comparisons by subject that any row has scores of: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
+    found = {TEST: _compare(_picked(rows, lambda scores: scores["test"]), rows)}
+    for name in _names(rows, "domain"):
+        picked = _picked(rows, lambda scores, name=name: scores.get("domain", {}).get(name, {}))
+        found[f"{DOMAIN}{name}"] = _compare(picked, rows)
+    found[SHIFT] = _compare(_picked(rows, mean_shift), rows)
+    for name, (key, metric) in itertools.product(_names(rows, "ood"), ood.DISPLAY.items()):
         scores = _picked(rows, functools.partial(_detection, name=name, key=key))
         columns = dict.fromkeys(column for seeds in scores.values() for run in seeds.values() for column in run)
         shown = {each: Metric(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in columns}
@@ -40,7 +38,9 @@ def comparisons(rows: Rows) -> dict[str, Comparison]:
 def title(subject: str) -> str:
     """What a comparison is about, in words."""
     if subject == TEST:
-        return "Test images"
+        return "Test data"
+    if subject.startswith(DOMAIN):
+        return f"Test data, {subject.removeprefix(DOMAIN)}"
     if subject == SHIFT:
         return "Corrupted test images, mean over corruptions and severities"
     name, _, key = subject.removeprefix("ood-").rpartition("-")
@@ -49,7 +49,7 @@ def title(subject: str) -> str:
 
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
     """The figures of a comparison by name."""
-    whole = [key for key in found if key in (TEST, SHIFT) or key.endswith("-auroc")]
+    whole = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
     drawn = {key: comparison_plots.panels(found[key]) for key in whole}
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
     for metric in SHIFT_FIGURES:
@@ -89,6 +89,12 @@ def _picked(rows: Rows, pick: Callable[[Mapping[str, Any]], Mapping[str, float]]
         if each:
             found[label] = each
     return found
+
+
+def _names(rows: Rows, kind: str) -> list[str]:
+    """The sets of a kind that any run has scores of."""
+    found = (name for seeds in rows.scores.values() for run in seeds.values() for name in run.get(kind, ()))
+    return list(dict.fromkeys(found))
 
 
 def _detection(scores: Mapping[str, Any], *, name: str, key: str) -> dict[str, float]:

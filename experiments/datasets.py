@@ -6,7 +6,8 @@ else ``data``. It may lie there as torchvision's own files, or as one folder of 
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from probattn.experiments import cifar
 from probattn.experiments.images import DatasetError, Images, channel_statistics, split
+from probattn.experiments.loader import ImageLoader
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +28,7 @@ class ImageDataset:
         train, valid, test: disjoint parts.
         mean, std: per channel, of the training images scaled to 0..1.
         augment: whether training crops and flips at random: natural images yes, digits no.
+        domains: test sets from elsewhere, by name.
     """
 
     name: str
@@ -36,6 +39,30 @@ class ImageDataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: bool
+    domains: Mapping[str, Images] = field(default_factory=dict)
+
+    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> ImageLoader:
+        """Batches in random order, augmented if these images are to be."""
+        options = {"mean": self.mean, "std": self.std, "generator": generator, "device": device}
+        return ImageLoader(self.train, batch_size=batch_size, shuffle=True, augment=self.augment, **options)
+
+    def batches(self, images: Images, *, batch_size: int, device: str = "cpu") -> ImageLoader:
+        """Batches of any images as the network wants them: in their order, normalised, not augmented.
+
+        Raises:
+            DatasetError: images of another size or number of channels than those of this data set.
+        """
+        expected, found = self.test.images.shape[1:], images.images.shape[1:]
+        if found != expected:
+            raise DatasetError(f"the network was trained on images {tuple(expected)}, these are {tuple(found)}")
+        return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
+
+    def keep(self, folder: Path) -> None:
+        """Writes into a run's folder what was fitted to the training part and is needed to read others: nothing."""
+
+    def of(self, folder: Path) -> "ImageDataset":
+        """The same data as the run in a folder reads it."""
+        return self
 
 
 NAMES = ("digits", *cifar.CIFAR)

@@ -13,9 +13,11 @@ import torch
 from probattn.experiments import methods, store, suite
 from probattn.experiments.acting import acting
 from probattn.experiments.folder import command, environment, trained_on, write_json
+from probattn.experiments.images import Images
 from probattn.experiments.report import RunResult
 from probattn.experiments.scores import scores
-from probattn.experiments.suite import ImageSet
+from probattn.experiments.suite import TestSet
+from probattn.experiments.text.texts import Texts
 from probattn.experiments.trained import TrainedRun, open_run
 from probattn.inference import (
     Prediction,
@@ -100,14 +102,14 @@ def evaluate(
 
 def predictions(
     run: TrainedRun,
-    sets: Mapping[str, ImageSet],
+    sets: Mapping[str, TestSet],
     names: Sequence[str],
     *,
     num_draws: int,
     seed: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Prediction]]:
-    """Predictions by method and set of images, stored ones where they still hold; images are made once for all methods.
+    """Predictions by method and set, stored ones where they still hold; corrupted images are made once for all methods.
 
     The draws start from the seed in every set, so that draw s is one function on all of them.
     """
@@ -118,7 +120,7 @@ def predictions(
     found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
     parts = store.parts(sets)
     for number, part in enumerate(parts, 1):
-        origins = {each: {**origin, "images": sets[each].origin} for each in part}
+        origins = {each: {**origin, "data": sets[each].origin} for each in part}
         seen = functools.cache(lambda each: methods.Seen(run, sets[each].make(), **options))
 
         def predict(each: str, *, name: str, seen: Callable[[str], methods.Seen] = seen) -> Prediction:
@@ -126,7 +128,7 @@ def predictions(
 
         for name in names:
             found[name] |= store.remembered(run.folder, name, origins, functools.partial(predict, name=name))
-        say(f"{run.folder}: {number} of {len(parts)} groups of images")
+        say(f"{run.folder}: {number} of {len(parts)} groups of sets")
     return found
 
 
@@ -136,10 +138,10 @@ def _result(
     model, guide, test = run.model, run.guide, run.batches(run.dataset.test)
     log = run.folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
-    examples = next(iter(test))[0][:EXAMPLES]
+    examples = [tuple(part[:EXAMPLES] for part in next(iter(test)))]
     torch.manual_seed(seed)
     posterior = posterior_summary(model, guide)
-    probabilistic = posterior or local_latents(model, examples[:2])
+    probabilistic = posterior or local_latents(model, examples[0][0][:2])
     drawn = predicted["test"]
     settings = {"best epoch": run.best_epoch, "num_draws": num_draws, **trained_on(run.folder)}
     return RunResult(
@@ -151,7 +153,7 @@ def _result(
         epochs=[record for record in records if record["kind"] == "epoch"],
         probs=drawn.probs,
         labels=drawn.labels,
-        images=run.dataset.test.images,
+        **_shown(run.dataset.test),
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,
@@ -159,5 +161,11 @@ def _result(
         similarity=token_similarity(model, guide, examples),
         shift=scored.get("shift", {}),
         valid=predicted["valid"],
+        domains=scored.get("domain", {}),
         outliers={name.removeprefix("ood/"): each for name, each in predicted.items() if name.startswith("ood/")},
     )
+
+
+def _shown(data: Images | Texts) -> dict[str, Any]:
+    """What a report shows of the inputs."""
+    return {"images": data.images} if isinstance(data, Images) else {"images": torch.empty(0), "texts": data.texts}

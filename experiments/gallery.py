@@ -6,7 +6,8 @@ largest probability, the answer its class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,7 +183,37 @@ def gallery(
 
     Blue is the true class, orange a wrong answer; of more than ten classes only the five likeliest are shown.
     """
-    if not len(indices) or not images.numel():
+
+    def show(ax: Axes, index: int) -> None:
+        picture = images[index].cpu().numpy()
+        if len(picture) == 3:
+            ax.imshow(picture.transpose(1, 2, 0), interpolation="nearest")
+        else:  # one channel is grey; of any other number only the first can be shown
+            ax.imshow(picture[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+
+    return _answered(show, probs, labels, classes, indices) if images.numel() else None
+
+
+def excerpts(
+    texts: Sequence[str], probs: Tensor, labels: Tensor, classes: Sequence[str], indices: Sequence[int]
+) -> Figure | None:
+    """The beginnings of the texts at `indices`, each with its predicted distribution, as in :func:`gallery`."""
+
+    def show(ax: Axes, index: int) -> None:
+        passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 26)
+        ax.text(0, 0.5, passage.replace("$", r"\$"), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
+
+    return _answered(show, probs, labels, classes, indices) if texts else None
+
+
+def _answered(
+    show: Callable[[Axes, int], None],
+    probs: Tensor,
+    labels: Tensor,
+    classes: Sequence[str],
+    indices: Sequence[int],
+) -> Figure | None:
+    if not len(indices):
         return None
     columns = min(COLUMNS, len(indices))
     rows = -(-len(indices) // columns)
@@ -190,11 +221,7 @@ def gallery(
     cells = np.atleast_1d(figure.subfigures(rows, columns, squeeze=False).ravel())
     for cell, index in zip(cells, indices, strict=False):
         left, right = cell.subplots(1, 2, width_ratios=(1, 1.05))
-        picture = images[index].cpu().numpy()
-        if len(picture) == 3:
-            left.imshow(picture.transpose(1, 2, 0), interpolation="nearest")
-        else:  # one channel is grey; of any other number only the first can be shown
-            left.imshow(picture[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        show(left, index)
         left.set_axis_off()
         row, true = numbers(probs[index]), int(labels[index])
         _bars(right, row, true, classes)

@@ -26,8 +26,8 @@ class SoftmaxSettings:
     name: Literal["softmax"] = "softmax"
     dropout: float = 0.0
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
         return SoftmaxAttention.partial(**_options(self))
 
 
@@ -57,8 +57,8 @@ class KEPSVGPSettings:
         """The family of the guide."""
         return self.guide
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
         return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
 
 
@@ -77,8 +77,8 @@ class KernelSettings:
     def __post_init__(self) -> None:
         check_positive(self, "last")
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
         return KernelAttention.partial(**_options(self))
 
 
@@ -111,8 +111,8 @@ class SGPASettings:
             return self.guide
         return functools.partial(guides.FAMILIES[self.guide], init_loc=self.init_loc)
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
         return SGPAttention.partial(**_options(self, "guide", "init_loc"))
 
 
@@ -144,8 +144,8 @@ class CGPSettings(_CorrelatedSettings):
     noisy_canonical: bool = True
     noisy_output: bool = True
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
         return CGPAttention.partial(**_options(self))
 
 
@@ -165,8 +165,10 @@ class SparseCGPSettings(_CorrelatedSettings):
         super().__post_init__()
         check_positive(self, "inducing", "inducing_keys")
 
-    def factory(self, tokens: int) -> LayerFactory:
-        """The layer for a number of tokens."""
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """The layer for a number of tokens, or None where it varies."""
+        if self.mixtures and tokens is None:
+            raise ValueError("mixtures of tokens need a fixed number of them: set layer.mixtures=false where it varies")
         return SparseCGPAttention.partial(tokens=tokens if self.mixtures else None, **_options(self, "mixtures"))
 
 

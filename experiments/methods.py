@@ -9,6 +9,7 @@ import torch
 
 from probattn.experiments.images import Images
 from probattn.experiments.settings import SettingsError
+from probattn.experiments.text.texts import Texts
 from probattn.experiments.trained import TrainedRun
 from probattn.inference import Prediction
 from probattn.inference.methods.dropout import mc_dropout
@@ -21,11 +22,11 @@ POSTERIOR = "posterior"
 
 
 class Seen:
-    """A run's pass over some images, made once, from the seed, for all methods that need no more than it."""
+    """A run's pass over some images or texts, made once, from the seed, for all methods that need no more than it."""
 
-    def __init__(self, run: TrainedRun, images: Images, *, num_draws: int, seed: int) -> None:
+    def __init__(self, run: TrainedRun, data: Images | Texts, *, num_draws: int, seed: int) -> None:
         self.run, self.num_draws, self.seed = run, num_draws, seed
-        self.batches = run.batches(images)
+        self.batches = run.batches(data)
 
     @functools.cached_property
     def found(self) -> Features:

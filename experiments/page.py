@@ -13,9 +13,11 @@ from matplotlib.figure import Figure
 
 from probattn.inference.metrics import DISPLAY, Metric
 
-COLUMNS = ("accuracy", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
+COLUMNS = ("accuracy", "mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 MEANING = {
     "accuracy": "share of right answers.",
+    "mcc": "Matthews correlation of answers and truth: 0 for answers that know nothing of the question, such as always "
+    "the same; 100 % where all are right.",
     "aurc": "area under the risk–coverage curve: the error rate among the most confident answers, averaged "
     "over how many of them are kept.",
     "auroc": "chance that a right answer has more confidence than a wrong one; 50 % is guessing.",

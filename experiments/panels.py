@@ -34,7 +34,8 @@ def _of_answers(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResu
 
 
 def _gallery(result: RunResult, indices: Sequence[int]) -> Figure | None:
-    return gallery.gallery(result.images, result.probs, result.labels, result.classes, indices)
+    answers = result.probs, result.labels, result.classes, indices
+    return gallery.excerpts(result.texts, *answers) if result.texts else gallery.gallery(result.images, *answers)
 
 
 def _abstention(result: RunResult) -> Figure:
@@ -91,8 +92,8 @@ PANELS = (
         "abstention",
         "When to abstain",
         lambda e: _abstention(e) if e.answered and e.valid else None,
-        "A threshold of confidence, chosen on validation images so that at most 5 % of the answers above it are wrong "
-        "with 95 % confidence, and what it does on the test images. The promise needs validation images that nothing "
+        "A threshold of confidence, chosen on validation data so that at most 5 % of the answers above it are wrong "
+        "with 95 % confidence, and what it does on the test data. The promise needs validation data that nothing "
         "else was chosen by; these have chosen the best epoch, too, which weakens it a little.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
@@ -101,9 +102,9 @@ PANELS = (
         "set_sizes",
         "Which classes to keep",
         lambda e: _set_sizes(e) if e.answered and e.valid else None,
-        "Conformal sets, calibrated on validation images to hold the true class of 90 % of new ones: how many classes "
+        "Conformal sets, calibrated on validation data to hold the true class of 90 % of new ones: how many classes "
         "they need for it. Many sets of one class are a network that knows; adaptive sets grow with the difficulty of "
-        "the image, plain ones are the smallest on average, and may be empty.",
+        "the example, plain ones are the smallest on average, and may be empty.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
     ),
@@ -135,9 +136,9 @@ PANELS = (
         "most_uncertain",
         "The most uncertain answers",
         _of_answers(lambda e: _gallery(e, gallery.most_uncertain(e.probs))),
-        "The images of the highest predictive entropy. Blue is the true class, orange a wrong answer. They "
-        "should look hard to you too: to doubt a hard image is right, to doubt a clear one is a fault.",
-        "Not drawn: this run has no images to show, no answers, or probabilities that are not finite.",
+        "The examples of the highest predictive entropy. Blue is the true class, orange a wrong answer. They "
+        "should look hard to you too: to doubt a hard one is right, to doubt a clear one is a fault.",
+        "Not drawn: this run has no images or texts to show, no answers, or probabilities that are not finite.",
         wide=True,
     ),
     Panel(
@@ -145,9 +146,9 @@ PANELS = (
         "The most confidently wrong answers",
         _of_answers(lambda e: _gallery(e, gallery.most_confidently_wrong(e.probs, e.labels))),
         "The wrong answers (orange) of the highest confidence. Ideally there are few, their bars are "
-        "short, and the true class (blue) comes second; a clear image with a full orange bar is the kind "
+        "short, and the true class (blue) comes second; a clear case with a full orange bar is the kind "
         "of error to study, and sometimes a wrong label.",
-        "Not drawn: this run has no wrong answers, no images to show, or probabilities that are not finite.",
+        "Not drawn: this run has no wrong answers, no images or texts to show, or probabilities that are not finite.",
         wide=True,
     ),
     Panel(

@@ -45,6 +45,8 @@ class RunResult:
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
     valid: Prediction | None = None  # of validation data
     outliers: dict[str, Prediction] = field(default_factory=dict)  # foreign set → what the network says of its images
+    domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
+    texts: tuple[str, ...] = ()  # n where the data are texts
 
     def __post_init__(self):
         n = len(self.labels)
@@ -147,6 +149,9 @@ def _run(result: RunResult, place: int) -> str:
         parts.append(f"<details><summary>Settings</summary>{settings}</details>")
     else:
         parts.append(page.note("No settings were recorded."))
+    if result.domains:
+        rows = [("test data", result.metrics), *result.domains.items()]
+        parts.append(page.metrics_table(rows, mark=False, first="domain"))
     parts.append('<div class="panels">')
     for panel in PANELS:
         figure = panel.draw(result)

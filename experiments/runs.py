@@ -8,37 +8,40 @@ from typing import NamedTuple
 import torch
 
 from probattn import guides
-from probattn.experiments.datasets import ImageDataset, load
+from probattn.experiments.datasets import ImageDataset
 from probattn.experiments.folder import check_free, claim, write_json
 from probattn.experiments.loader import ImageLoader
 from probattn.experiments.settings import Settings, SettingsError
+from probattn.experiments.text.datasets import TextDataset
+from probattn.experiments.text.loader import TextLoader
 from probattn.inference import History, fit, warm_start
 from probattn.inference.checkpoint import read as read_checkpoint
-from probattn.models import Classifier, ViT, last
+from probattn.models import Classifier, last
 
 GPUS = ("gpu", "cuda")
+Dataset = ImageDataset | TextDataset
+Loader = ImageLoader | TextLoader
 
 
 class Loaders(NamedTuple):
     """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
 
-    train: ImageLoader
-    valid: ImageLoader
-    test: ImageLoader
+    train: Loader
+    valid: Loader
+    test: Loader
 
 
-def build(settings: Settings, dataset: ImageDataset) -> tuple[Classifier, guides.Guide]:
+def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
     """Model and guide of a run, initialised from ``train.seed``."""
     model = _model(settings, dataset)
     return model, guides.for_model(model, settings.layer.family)
 
 
-def loaders(settings: Settings, dataset: ImageDataset, *, device: str) -> Loaders:
+def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device."""
-    common = {"batch_size": settings.data.batch_size, "mean": dataset.mean, "std": dataset.std, "device": device}
-    generator = torch.Generator().manual_seed(settings.train.seed or 0)
-    train = ImageLoader(dataset.train, shuffle=True, augment=dataset.augment, generator=generator, **common)
-    return Loaders(train, ImageLoader(dataset.valid, **common), ImageLoader(dataset.test, **common))
+    common = {"batch_size": settings.data.batch_size, "device": device}
+    train = dataset.training(generator=_generator(settings), **common)
+    return Loaders(train, dataset.batches(dataset.valid, **common), dataset.batches(dataset.test, **common))
 
 
 def train(
@@ -81,6 +84,7 @@ def train(
         warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
     batches = loaders(settings, dataset, device=find_device(accelerator))
     claim(out, settings, name=name, device=find_device(accelerator))
+    dataset.keep(out)
     if fresh:
         model, guide = _start(settings, dataset, out, progress=progress, say=say)
     options = asdict(settings.train)
@@ -97,25 +101,17 @@ def epochs_done(folder: Path) -> int:
     return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
 
 
-def _model(settings: Settings, dataset: ImageDataset) -> Classifier:
+def _model(settings: Settings, dataset: Dataset) -> Classifier:
     if settings.train.seed is not None:
         torch.manual_seed(settings.train.seed)
     network, layer = settings.network, settings.layer
-    channels, size = dataset.train.images.shape[1:3]
     number = network.depth if layer.last is None else layer.last
-    factory = layer.factory((size // network.patch_size) ** 2)
-    vit = ViT(
-        image_size=size,
-        channels=channels,
-        classes=len(dataset.classes),
-        attention=last(number, factory, of=network.depth),
-        **asdict(network),
-    )
-    return Classifier(vit, num_data=len(dataset.train))
+    attention = last(number, layer.factory(network.tokens(dataset)), of=network.depth)
+    return Classifier(network.build(dataset, attention), num_data=len(dataset.train))
 
 
 def _start(
-    settings: Settings, dataset: ImageDataset, out: Path, *, progress: bool, say: Callable[[str], None]
+    settings: Settings, dataset: Dataset, out: Path, *, progress: bool, say: Callable[[str], None]
 ) -> tuple[Classifier, guides.Guide]:
     """Model and guide as a run starts: weights of the warm start, if any, and inducing inputs from the data."""
     best = None if settings.warm_start is None else _warm_up(settings, dataset, out, progress=progress, say=say)
@@ -124,17 +120,13 @@ def _start(
         report = warm_start(model, best)
         write_json(out / "warm-start.json", asdict(report))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    generator = torch.Generator().manual_seed(settings.train.seed or 0)
-    size, mean, std = settings.data.batch_size, dataset.mean, dataset.std
-    images = ImageLoader(dataset.train, batch_size=size, mean=mean, std=std, shuffle=True, generator=generator)
+    first = next(iter(dataset.training(batch_size=settings.data.batch_size, generator=_generator(settings))))
     with torch.random.fork_rng(devices=[]):
-        model.network.initialise_inducing(next(iter(images))[0])
+        model.network.initialise_inducing(first[0], *first[2:])
     return model, guides.for_model(model, settings.layer.family)
 
 
-def _warm_up(
-    settings: Settings, dataset: ImageDataset, out: Path, *, progress: bool, say: Callable[[str], None]
-) -> Path:
+def _warm_up(settings: Settings, dataset: Dataset, out: Path, *, progress: bool, say: Callable[[str], None]) -> Path:
     """Trains the warm start, or the rest of it, and returns the checkpoint of its best epoch."""
     first, folder = settings.first_phase(), out / "warm-start"
     say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
@@ -145,11 +137,15 @@ def _warm_up(
     return folder / "best.pt"
 
 
-def load_data(settings: Settings, root: Path | None) -> ImageDataset:
+def load_data(settings: Settings, root: Path | None) -> Dataset:
     """The data of a run."""
-    return load(settings.data.name, root=root, seed=settings.data.seed, limit=settings.data.limit)
+    return settings.network.load(settings.data, root)
 
 
 def find_device(accelerator: str) -> str:
     """Where a run of that ``train.accelerator`` computes: ``cuda`` or ``cpu``."""
     return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"
+
+
+def _generator(settings: Settings) -> torch.Generator:
+    return torch.Generator().manual_seed(settings.train.seed or 0)

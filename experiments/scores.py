@@ -1,4 +1,4 @@
-"""The scores of a method's predictions: of its test part, of each corruption and severity, of each foreign set."""
+"""The scores of a method's predictions: of its test part, other domains, each corruption and severity, foreign sets."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ def scores(predictions: Mapping[str, Prediction]) -> dict[str, Any]:
     """Scores by set, where the sets are named as in :mod:`probattn.experiments.store`.
 
     Returns:
-        ``test``: metrics; ``shift``: corruption → severity → metrics; ``ood``: set → detector → metrics of detection.
+        ``test``: metrics; ``domain``: name → metrics;
+        ``shift``: corruption → severity → metrics; ``ood``: set → detector → metrics of detection.
     """
     test, valid = predictions["test"], predictions["valid"]
     found: dict[str, Any] = {"test": metrics.evaluate(test.probs, test.labels)}
@@ -21,6 +22,8 @@ def scores(predictions: Mapping[str, Prediction]) -> dict[str, Any]:
             corruption, severity = rest
             values = metrics.evaluate(prediction.probs, prediction.labels)
             found.setdefault("shift", {}).setdefault(corruption, {})[int(severity)] = values
+        elif kind == "domain":
+            found.setdefault("domain", {})["/".join(rest)] = metrics.evaluate(prediction.probs, prediction.labels)
         elif kind == "ood":
             found.setdefault("ood", {})["/".join(rest)] = ood.evaluate(test, prediction, fitted_on=valid)
     return found
@@ -34,6 +37,8 @@ def from_json(content: Mapping[str, Any]) -> dict[str, Any]:
             corruption: {int(severity): _numbers(values) for severity, values in severities.items()}
             for corruption, severities in content["shift"].items()
         }
+    if "domain" in found:
+        found["domain"] = {name: _numbers(values) for name, values in content["domain"].items()}
     return found | {"test": _numbers(content["test"])}
 
 

@@ -19,10 +19,12 @@ from probattn.experiments.layer_settings import (
     SparseCGPSettings,
     check_positive,
 )
+from probattn.experiments.network_settings import NETWORKS, DataSettings, NetworkSettings, TextSettings, ViTSettings
 from probattn.inference import TrainOptions
 
 __all__ = [
     "LAYERS",
+    "NETWORKS",
     "CGPSettings",
     "DataSettings",
     "KEPSVGPSettings",
@@ -34,6 +36,8 @@ __all__ = [
     "SettingsError",
     "SoftmaxSettings",
     "SparseCGPSettings",
+    "TextSettings",
+    "ViTSettings",
     "WarmStartSettings",
     "from_dict",
 ]
@@ -41,34 +45,6 @@ __all__ = [
 
 class SettingsError(ValueError):
     """An unknown preset or key, or a value that does not fit."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSettings:
-    """Which data, and the seed of its validation split; ``limit`` keeps so many training images."""
-
-    name: str
-    batch_size: int
-    limit: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "batch_size", "limit")
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
-    """The vision transformer."""
-
-    patch_size: int
-    dim: int
-    depth: int
-    heads: int
-    mlp_dim: int
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_positive(self, "patch_size", "dim", "depth", "heads", "mlp_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,8 +160,8 @@ def from_dict(values: dict[str, dict[str, Any] | None]) -> Settings:
         SettingsError: keys that this version does not know or lacks, values of another kind or out of bounds.
     """
     try:
-        kinds = {"data": DataSettings, "network": NetworkSettings, "layer": LAYERS[values["layer"]["name"]]}
-        kinds["train"] = TrainOptions
+        kinds = {"data": DataSettings, "layer": LAYERS[values["layer"]["name"]], "train": TrainOptions}
+        kinds["network"] = NETWORKS[values["network"].get("kind", "vit")]
         if values.get("warm_start") is not None:
             kinds["warm_start"] = WarmStartSettings
         for part, kind in kinds.items():

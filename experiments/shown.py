@@ -27,6 +27,8 @@ def sheets(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
     name, scores = evaluation.result.name, evaluation.scores
     rows = {method: " + ".join(filter(None, (name, methods.title(method)))) for method in scores}
     found: dict[str, Comparison | Grid] = {"test": compare({rows[m]: {0: each["test"]} for m, each in scores.items()})}
+    for domain in evaluation.result.domains:
+        found[f"domain-{domain}"] = compare({rows[m]: {0: each["domain"][domain]} for m, each in scores.items()})
     if evaluation.result.shift:
         found["shift"] = compare({rows[m]: {0: mean_shift(each)} for m, each in scores.items()})
     for method, each in scores.items():
@@ -40,7 +42,8 @@ def sheets(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
 def printed(evaluation: Evaluation) -> dict[str, Table]:
     """The tables for the terminal by title: those of all methods, and details of the posterior predictive alone."""
     titles = {
-        "test": "Test images",
+        "test": "Test data",
+        **{f"domain-{domain}": f"Test data, {domain}" for domain in evaluation.result.domains},
         "shift": "Corrupted test images, mean over corruptions and severities",
         f"shift-accuracy-{methods.POSTERIOR}": "Corrupted test images",
         f"ood-{methods.POSTERIOR}": "Foreign images",

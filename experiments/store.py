@@ -1,6 +1,6 @@
 """Stored predictions of a run by a method: one file a part, ``RUN/predictions/METHOD/PART.pt``, of a few sets each.
 
-Sets are called ``valid`` and ``test`` (the run's own), ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``.
+Sets are called ``valid``, ``test`` and ``domain/NAME`` (the run's own), ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from probattn.inference import CheckpointError, Prediction
 from probattn.inference.checkpoint import read, write
 
 FORMAT = "probattn-predictions-1"
-FIELDS = ("probs", "expected_entropy", "energy", "labels")
+FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
 
 
 def stored(run: Path, method: str) -> dict[str, Prediction]:

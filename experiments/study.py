@@ -1,15 +1,16 @@
-"""A whole comparison by one command: layers and seeds on digits, every method, shift and foreign images, resumable."""
+"""A whole comparison by one command: presets and seeds, every method, shift and foreign images, resumable."""
 
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from probattn.experiments import methods, presets, runs
 from probattn.experiments.evaluation import evaluate
+from probattn.experiments.settings import ViTSettings
 
 SEVERITIES = (1, 3, 5)
 METHODS = ("temperature", "mc-dropout", "laplace", "sv-dkl")
@@ -21,19 +22,38 @@ class Job:
 
     preset: str
     seed: int
-    epochs: int
+    epochs: int | None
     folder: Path
+    changes: tuple[str, ...] = ()
+    root: Path | None = field(default=None, kw_only=True)
 
 
-def jobs(layers: str, *, seeds: int, epochs: int, out: Path) -> list[Job]:
-    """The runs of a study, all layers of one seed after another.
+def jobs(
+    names: Sequence[str],
+    *,
+    seeds: int,
+    epochs: int | None,
+    out: Path,
+    changes: Sequence[str] = (),
+    root: Path | None = None,
+) -> list[Job]:
+    """The runs of a study, all presets of one seed after another.
+
+    Args:
+        names: of presets.
+        seeds: runs of each.
+        epochs: of each run, warm starts included; None: the preset's own.
+        out: gets a folder ``PRESET/seed-SEED`` for each.
+        changes: of settings, ``key=value``.
+        root: where data sets lie.
 
     Raises:
-        SettingsError: an unknown layer.
+        SettingsError: an unknown preset, or changes that do not fit.
     """
-    names = presets.digits(layers)
+    for name in names:
+        presets.preset(name).with_changes(changes)
     return [
-        Job(name, seed, epochs, out / name.partition("/")[2] / f"seed-{seed}")
+        Job(name, seed, epochs, out / name / f"seed-{seed}", tuple(changes), root=root)
         for seed in range(seeds)
         for name in names
     ]
@@ -68,8 +88,11 @@ def study(
 
 
 def work(job: Job, by: Sequence[str]) -> float:
-    """Trains and evaluates one run, or the rest of it; its accuracy on the test images."""
-    settings = presets.preset(job.preset).lasting(job.epochs).with_changes([f"train.seed={job.seed}"])
-    runs.train(settings, job.folder, name=job.preset, resume=True, progress=False)
-    done = evaluate(job.folder, by=by, shift=True, severities=SEVERITIES, ood=("default",))
+    """Trains and evaluates one run, or the rest of it, images also corrupted and beside foreign ones; its accuracy."""
+    settings = presets.preset(job.preset).with_changes([*job.changes, f"train.seed={job.seed}"])
+    settings = settings if job.epochs is None else settings.lasting(job.epochs)
+    runs.train(settings, job.folder, name=job.preset, root=job.root, resume=True, progress=False)
+    images = isinstance(settings.network, ViTSettings)
+    foreign = ("default",) if images else ()
+    done = evaluate(job.folder, root=job.root, by=by, shift=images, severities=SEVERITIES, ood=foreign)
     return done.result.metrics["accuracy"]

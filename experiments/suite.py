@@ -1,4 +1,4 @@
-"""The sets of images that a run is evaluated on: its own, shifted ones, and foreign ones."""
+"""The sets of images or texts that a run is evaluated on: its own, shifted ones, and foreign ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ from probattn.experiments.images import Images
 from probattn.experiments.outliers import default, outliers
 from probattn.experiments.settings import SettingsError
 from probattn.experiments.shift import shifted
+from probattn.experiments.text.datasets import TextDataset
+from probattn.experiments.text.texts import Texts
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -33,53 +35,64 @@ def severities(numbers: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class ImageSet:
-    """Where images come from, in words, and how they are made."""
+class TestSet:
+    """Where images or texts come from, in words, and how they are made."""
 
     origin: str
-    make: Callable[[], Images]
+    make: Callable[[], Images | Texts]
 
 
-def own(dataset: ImageDataset) -> dict[str, ImageSet]:
-    """The validation and the test part of a data set."""
-    return {
-        "valid": ImageSet("the run's", lambda: dataset.valid),
-        "test": ImageSet("the run's", lambda: dataset.test),
-    }
+def own(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
+    """The validation and the test part of a data set, and its other domains, ``domain/NAME``."""
+    parts = {"valid": dataset.valid, "test": dataset.test}
+    parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
+    return {name: TestSet("the run's", lambda p=part: p) for name, part in parts.items()}
 
 
 def shifts(
-    dataset: ImageDataset,
+    dataset: ImageDataset | TextDataset,
     *,
     root: Path | None,
     corruptions: Sequence[str],
     severities: Sequence[int],
-) -> dict[str, ImageSet]:
+) -> dict[str, TestSet]:
     """``shift/CORRUPTION/SEVERITY``: the test part, corrupted. The data are checked here, the images made later.
 
     Raises:
+        SettingsError: texts.
         ValueError: an unknown corruption or severity.
         DatasetError: official files that are incomplete or damaged.
     """
+    _check_images(dataset, "--shift corrupts images")
     source = shifted(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
     return {
-        f"shift/{corruption}/{severity}": ImageSet(source.source, lambda c=corruption, s=severity: source.images(c, s))
+        f"shift/{corruption}/{severity}": TestSet(source.source, lambda c=corruption, s=severity: source.images(c, s))
         for corruption in corruptions
         for severity in severities
     }
 
 
-def foreign(dataset: ImageDataset, names: Sequence[str], *, root: Path | None) -> dict[str, ImageSet]:
+def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: Path | None) -> dict[str, TestSet]:
     """``ood/NAME``: images of another kind, read here; the name ``default`` stands for those that suit the data set.
 
     Raises:
+        SettingsError: texts, or names that differ in their folders alone.
         ValueError: an unknown name, or the data set itself.
         DatasetError: images that are missing or damaged.
     """
+    if not names:
+        return {}
+    _check_images(dataset, "--ood takes images")
     channels, size = dataset.test.images.shape[1:3]
     each = dict.fromkeys(part for name in names for part in (default(dataset.name) if name == "default" else (name,)))
     read = {name: outliers(name, root=root, size=size, channels=channels, inside=dataset.name) for name in each}
-    found = {f"ood/{Path(name).resolve().name}": ImageSet(name, lambda i=images: i) for name, images in read.items()}
+    found = {f"ood/{Path(name).resolve().name}": TestSet(name, lambda i=images: i) for name, images in read.items()}
     if len(found) < len(read):
         raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")
     return found
+
+
+def _check_images(dataset: ImageDataset | TextDataset, what: str) -> None:
+    if isinstance(dataset, TextDataset):
+        also = f"; its other domains ({', '.join(dataset.domains)}) are always evaluated" if dataset.domains else ""
+        raise SettingsError(f"{what}, and {dataset.name} is text{also}")

@@ -9,9 +9,12 @@ from probattn import guides
 from probattn.experiments import runs
 from probattn.experiments.datasets import ImageDataset
 from probattn.experiments.folder import read_settings
-from probattn.experiments.images import DatasetError, Images
+from probattn.experiments.images import Images
 from probattn.experiments.loader import ImageLoader
 from probattn.experiments.settings import Settings
+from probattn.experiments.text.datasets import TextDataset
+from probattn.experiments.text.loader import TextLoader
+from probattn.experiments.text.texts import Texts
 from probattn.inference import CheckpointError, load
 from probattn.models import Classifier
 
@@ -23,23 +26,19 @@ class TrainedRun:
     folder: Path
     name: str
     settings: Settings
-    dataset: ImageDataset
+    dataset: ImageDataset | TextDataset
     model: Classifier
     guide: guides.Guide
     device: str
     best_epoch: int
 
-    def batches(self, images: Images) -> ImageLoader:
-        """Batches of any images as the network wants them: in their order, normalised, not augmented.
+    def batches(self, data: Images | Texts) -> ImageLoader | TextLoader:
+        """Batches of any images or texts, in their order, as the network wants them.
 
         Raises:
             DatasetError: images of another size or number of channels than the network was trained on.
         """
-        expected, found = self.dataset.test.images.shape[1:], images.images.shape[1:]
-        if found != expected:
-            raise DatasetError(f"{self.folder} was trained on images {tuple(expected)}, these are {tuple(found)}")
-        size, dataset = self.settings.data.batch_size, self.dataset
-        return ImageLoader(images, batch_size=size, mean=dataset.mean, std=dataset.std, device=self.device)
+        return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
@@ -58,7 +57,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     best = folder / "best.pt"
     if not best.exists():
         raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
-    dataset = runs.load_data(settings, root)
+    dataset = runs.load_data(settings, root).of(folder)
     model, guide = runs.build(settings, dataset)
     device = runs.find_device(settings.train.accelerator)
     for module in (model, guide):

@@ -13,22 +13,35 @@ does not sum to 1 within 1e-3 (in bfloat16 7.8e-3, its spacing at 1). Probabilit
 clamped.
 """
 
-import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import (
-    binary_auroc,
-    binary_average_precision,
-    multiclass_calibration_error,
-    multiclass_matthews_corrcoef,
-)
+from torchmetrics.functional.classification import multiclass_matthews_corrcoef
 
-_RANGE_TOLERANCE = 1e-4
-_SUM_TOLERANCE = 1e-3
-_BELOW_ONE = 1 - torch.finfo(torch.float32).eps / 2
+from probattn.inference.answers import checked, confidence_and_correct, is_constant
+from probattn.inference.calibration import ece, mce
+from probattn.inference.selective import aupr_error, aupr_success, aurc, auroc, eaurc, fpr95, risk_coverage
+
+__all__ = [
+    "DISPLAY",
+    "Metric",
+    "accuracy",
+    "aupr_error",
+    "aupr_success",
+    "auroc",
+    "aurc",
+    "brier",
+    "checked",
+    "eaurc",
+    "ece",
+    "evaluate",
+    "fpr95",
+    "matthews",
+    "mce",
+    "nll",
+    "risk_coverage",
+]
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,7 @@ class Metric:
 
 DISPLAY: dict[str, Metric] = {
     "accuracy": Metric("ACC", 100, higher_is_better=True),
+    "mcc": Metric("MCC", 100, higher_is_better=True),
     "aurc": Metric("AURC", 1000, higher_is_better=False),
     "eaurc": Metric("E-AURC", 1000, higher_is_better=False),
     "auroc": Metric("AUROC", 100, higher_is_better=True),
@@ -56,69 +70,9 @@ DISPLAY: dict[str, Metric] = {
 """The keys of :func:`evaluate`, in its order, with the display of the papers' tables."""
 
 
-def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Validate; return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU, detached."""
-    if probs.ndim != 2:
-        raise ValueError(
-            f"probs must have shape (examples, classes), got {tuple(probs.shape)}: average over draws first, "
-            "and flatten any other leading dimensions"
-        )
-    if labels.ndim != 1 or len(labels) != len(probs):
-        raise ValueError(
-            f"labels must have shape ({len(probs)},), one index per row of probs, got {tuple(labels.shape)}: "
-            "pass one-hot labels as labels.argmax(-1)"
-        )
-    if not probs.is_floating_point():
-        raise ValueError(f"probs must be floating point, got {probs.dtype}: pass probabilities, not classes")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
-    if len(probs) == 0:
-        raise ValueError("probs and labels are empty: a metric needs at least one example")
-    classes = probs.shape[1]
-    if classes < 2:
-        raise ValueError(
-            f"probs must have at least two classes, got {classes}: "
-            "for a binary task pass both, torch.cat([1 - p, p], dim=1)"
-        )
-    sum_tolerance = max(_SUM_TOLERANCE, torch.finfo(probs.dtype).eps)
-    probs = probs.detach().cpu().double()
-    labels = labels.detach().cpu().long()
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"labels must lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}: "
-            "number classes from 0 and drop ignored examples first"
-        )
-    if not probs.isfinite().all():
-        rows = (~probs.isfinite().all(dim=1)).sum()
-        raise ValueError(f"probs must be finite, got NaN or infinity in {rows} of {len(probs)} rows: check the network")
-    if probs.min() < -_RANGE_TOLERANCE or probs.max() > 1 + _RANGE_TOLERANCE:
-        raise ValueError(
-            f"probs must lie in [0, 1], got {probs.min():.6g}..{probs.max():.6g}: logits? apply softmax first"
-        )
-    sums = probs.sum(dim=1)
-    worst = (sums - 1).abs().argmax()
-    if (sums[worst] - 1).abs() > sum_tolerance:
-        raise ValueError(
-            f"rows of probs must sum to 1 within {sum_tolerance:.2g}, row {worst} sums to {sums[worst]:.6g}: "
-            "independent sigmoids or unnormalised scores? normalise over classes first"
-        )
-    return probs.clamp(0, 1), labels
-
-
-def _confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Top-label probability ``(n,)``, float64, and whether the prediction is right ``(n,)``, bool."""
-    probs, labels = checked(probs, labels)
-    confidence, predictions = probs.max(dim=1)
-    return confidence, predictions == labels
-
-
-def _is_constant(values: Tensor) -> bool:
-    return bool((values == values[0]).all())
-
-
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """Share of right predictions, 0 to 1."""
-    _, correct = _confidence_and_correct(probs, labels)
+    _, correct = confidence_and_correct(probs, labels)
     return float(correct.double().mean())
 
 
@@ -140,126 +94,6 @@ def brier(probs: Tensor, labels: Tensor) -> float:
     return float((probs - one_hot).square().sum(dim=1).mean())
 
 
-def ece(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
-    """Expected calibration error of the top label, 0 to 1 (Naeini et al., 2015).
-
-    Σ_b (n_b / n) |accuracy_b − mean confidence_b| over ``bins`` intervals of equal width; each holds its
-    left edge, the last one 1 too.
-
-    Raises:
-        ValueError: bins is not a positive int, or as in the module's description.
-    """
-    return _calibration_error(probs, labels, bins=bins, norm="l1")
-
-
-def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
-    """Maximum calibration error of the top label, 0 to 1 (Naeini et al., 2015).
-
-    max_b |accuracy_b − mean confidence_b| over the bins of :func:`ece`: one example weighs as much as a full
-    bin.
-
-    Raises:
-        ValueError: bins is not a positive int, or as in the module's description.
-    """
-    return _calibration_error(probs, labels, bins=bins, norm="max")
-
-
-def _calibration_error(probs: Tensor, labels: Tensor, *, bins: int, norm: Literal["l1", "max"]) -> float:
-    if not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins must be an int of at least 1, got {bins!r}: the papers use 15")
-    probs, labels = checked(probs, labels)
-    # In torchmetrics, a float32 confidence of 1 has a bin to itself, and one above 1 means "apply softmax".
-    below_one = probs.clamp(max=_BELOW_ONE)
-    return float(multiclass_calibration_error(below_one, labels, probs.shape[1], n_bins=bins, norm=norm))
-
-
-def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Risk–coverage curve of selective classification (Geifman & El-Yaniv, 2017).
-
-    At k = 1…n, coverage k/n is the share of examples kept, the most confident first, and risk is the error
-    rate among them. Equal confidences give no order, so each member of a tied group counts as the group's
-    mean error: the risk is its exact expectation over random tie-breaking, and does not depend on the order
-    of the examples.
-
-    Returns:
-        coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
-    """
-    confidence, correct = _confidence_and_correct(probs, labels)
-    confidence, order = confidence.sort(descending=True)
-    _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
-    wrong = torch.zeros(len(size), dtype=torch.float64).index_add_(0, group, (~correct[order]).double())
-    risk = _running_mean((wrong / size)[group])
-    coverage = torch.arange(1, len(risk) + 1, dtype=torch.float64) / len(risk)
-    return coverage, risk
-
-
-def _running_mean(values: Tensor) -> Tensor:
-    return values.cumsum(0) / torch.arange(1, len(values) + 1)
-
-
-def aurc(probs: Tensor, labels: Tensor) -> float:
-    """Area under the risk–coverage curve, 0 to 1: the mean of the n risks (Geifman & El-Yaniv, 2017)."""
-    _, risk = risk_coverage(probs, labels)
-    return float(risk.mean())
-
-
-def eaurc(probs: Tensor, labels: Tensor) -> float:
-    """Excess AURC, 0 to 1: AURC minus that of the same errors ranked ideally, all of them last.
-
-    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal comes
-    from sorting, not from the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking gives
-    exactly 0.
-    """
-    _, correct = _confidence_and_correct(probs, labels)
-    ideal_risk = _running_mean((~correct).double().sort().values)
-    return aurc(probs, labels) - float(ideal_risk.mean())
-
-
-def auroc(probs: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of detecting *right* predictions (the positive class) by high confidence.
-
-    The chance that a right prediction has more confidence than a wrong one, ties counting half. 0 to 1, 0.5
-    for an uninformative confidence; NaN when predictions are all right or all wrong.
-    """
-    confidence, correct = _confidence_and_correct(probs, labels)
-    return math.nan if _is_constant(correct) else float(binary_auroc(confidence, correct.long()))
-
-
-def aupr_success(probs: Tensor, labels: Tensor) -> float:
-    """Average precision of detecting *right* predictions (the positive class) by high confidence.
-
-    0 to 1, the accuracy for an uninformative confidence; NaN when predictions are all right or all wrong.
-    """
-    confidence, correct = _confidence_and_correct(probs, labels)
-    return math.nan if _is_constant(correct) else float(binary_average_precision(confidence, correct.long()))
-
-
-def aupr_error(probs: Tensor, labels: Tensor) -> float:
-    """Average precision of detecting *wrong* predictions (the positive class) by low confidence.
-
-    0 to 1, the error rate for an uninformative confidence; NaN when predictions are all right or all wrong.
-    """
-    confidence, correct = _confidence_and_correct(probs, labels)
-    if _is_constant(correct):
-        return math.nan
-    # 1 − confidence rather than −confidence: torchmetrics takes scores outside [0, 1] for logits.
-    return float(binary_average_precision(1 - confidence, (~correct).long()))
-
-
-def fpr95(probs: Tensor, labels: Tensor) -> float:
-    """Share of *wrong* predictions accepted at the highest threshold that accepts ≥ 95 % of the right ones.
-
-    Right predictions are the positive class; confidence at or above the threshold is accepted. 0 to 1; NaN
-    when predictions are all right or all wrong.
-    """
-    confidence, correct = _confidence_and_correct(probs, labels)
-    if _is_constant(correct):
-        return math.nan
-    accepted = confidence[correct].sort(descending=True).values
-    needed = math.ceil(95 * len(accepted) / 100)
-    return float((confidence[~correct] >= accepted[needed - 1]).double().mean())
-
-
 def matthews(probs: Tensor, labels: Tensor) -> float:
     """Matthews correlation coefficient of predictions and labels, −1 to 1.
 
@@ -269,7 +103,7 @@ def matthews(probs: Tensor, labels: Tensor) -> float:
     probs, labels = checked(probs, labels)
     predictions = probs.argmax(dim=1)
     # torchmetrics has its own value for constants in a binary task: 0.47 for always 1 on eight 1s and two 0s.
-    if _is_constant(predictions) or _is_constant(labels):
+    if is_constant(predictions) or is_constant(labels):
         return 0.0
     return float(multiclass_matthews_corrcoef(predictions, labels, num_classes=probs.shape[1]))
 
@@ -288,6 +122,7 @@ def evaluate(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, floa
     probs, labels = probs.cpu(), labels.cpu()
     return {
         "accuracy": accuracy(probs, labels),
+        "mcc": matthews(probs, labels),
         "aurc": aurc(probs, labels),
         "eaurc": eaurc(probs, labels),
         "auroc": auroc(probs, labels),

@@ -1,9 +1,7 @@
 """The posterior predictive: averages over draws of the latent sites, streamed over a data set."""
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -16,67 +14,14 @@ from probattn import guides
 from probattn.functional.linalg import NumericalError
 from probattn.handlers import draws, is_global_latent, local_posteriors, local_priors
 from probattn.inference.diagnosis import find_non_finite, refuses_nan
+from probattn.inference.predicted import Prediction
+from probattn.inference.summary import join, summarise
+
+__all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
 
 CPU_EXAMPLE_DRAWS = 256
 """Examples times draws that run at once on a CPU: more fall out of its caches and take a third longer."""
 GPU_EXAMPLE_DRAWS = 16_384
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """The posterior predictive of n examples, averaged over S coherent draws.
-
-    Entropies are in nats. The fields of the other kind of likelihood are None.
-
-    Args:
-        probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical likelihoods).
-        expected_entropy: mean over draws of the entropy ``(n,)`` (categorical).
-        energy: mean over draws of −log Σ exp(logits) ``(n,)`` (categorical, from logits).
-        draws: probabilities of each draw ``(S, n, classes)`` where asked for (categorical).
-        mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods).
-        labels: the labels that came with the inputs, or None.
-        components: the likelihood of each batch, with batch shape ``(S, batch)`` (all but one class per example).
-    """
-
-    probs: Tensor | None = None
-    expected_entropy: Tensor | None = None
-    energy: Tensor | None = None
-    draws: Tensor | None = None
-    mean: Tensor | None = None
-    variance: Tensor | None = None
-    labels: Tensor | None = None
-    components: tuple[dist.TorchDistribution, ...] = ()
-
-    @property
-    def entropy(self) -> Tensor:
-        """Entropy of the mean probabilities ``(n,)``: all uncertainty."""
-        return _entropy(self.probs)
-
-    @property
-    def log_probs(self) -> Tensor:
-        """Log of the mean probabilities, of their shape and finite: a zero counts as the smallest normal number."""
-        return self.probs.clamp(min=torch.finfo(self.probs.dtype).tiny).log()
-
-    @property
-    def mutual_information(self) -> Tensor | None:
-        """Entropy minus expected entropy ``(n,)``, ≥ 0: the uncertainty that more data could take away."""
-        return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
-
-    def log_prob(self, y: Tensor) -> Tensor:
-        """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``.
-
-        Raises:
-            ValueError: labels of another shape.
-        """
-        if not self.components:
-            return self.log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
-        sizes = [component.batch_shape[-1] for component in self.components]
-        expected = (sum(sizes), *self.components[0].event_shape)
-        if y.shape != expected:
-            raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(y.shape)}")
-        parts = zip(self.components, y.split(sizes), strict=True)
-        log_probs = [component.log_prob(part.to(component.mean.device)) for component, part in parts]
-        return torch.cat([each.logsumexp(0) - math.log(len(each)) for each in log_probs]).to(y.device)
 
 
 def predict(
@@ -131,7 +76,7 @@ def predict(
                             model, guide, latents, tuple(None if part is None else part[piece] for part in inputs)
                         )
                         labels = None if y is None else y[piece]
-                        parts.append(_summary(likelihood, labels, home, num_draws, keep_draws))
+                        parts.append(summarise(likelihood, labels, home, num_draws=num_draws, keep_draws=keep_draws))
                 except (ValueError, NumericalError) as error:
                     source = find_non_finite((), whole, ())
                     if isinstance(error, NumericalError):
@@ -146,7 +91,7 @@ def predict(
             module.training = mode
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
-    return _join(parts)
+    return join(parts)
 
 
 def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> poutine.Trace:
@@ -187,55 +132,3 @@ def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, T
     for batch in (data,) if isinstance(data, Tensor) else data:
         x, y, mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
         yield x, y, mask
-
-
-def _summary(
-    likelihood: dist.TorchDistribution, labels: Tensor | None, home: torch.device, num_draws: int, keep_draws: bool
-) -> Prediction:
-    deterministic = len(likelihood.batch_shape) == 1
-    if deterministic:
-        likelihood = likelihood.expand((num_draws, *likelihood.batch_shape))
-    categorical = _categorical(likelihood)
-    if categorical is None:
-        means, variances = likelihood.mean, likelihood.variance
-        variance = variances.mean(0) + means.var(0, correction=0)
-        return Prediction(
-            mean=means.mean(0).to(home), variance=variance.to(home), labels=labels, components=(likelihood,)
-        )
-    probs = categorical.probs
-    draws = probs.to(home) if keep_draws else None
-    if deterministic:  # the mean of copies would differ from them in the last bit, and give mutual information
-        probs = probs[:1]
-    if not probs.isfinite().all():
-        raise ValueError("the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that")
-    energy = getattr(categorical, "energy", None)
-    return Prediction(
-        probs=probs.mean(0).to(home),
-        expected_entropy=_entropy(probs).mean(0).to(home),
-        energy=None if energy is None else energy[: len(probs)].mean(0).to(home),
-        draws=draws,
-        labels=labels,
-        components=(likelihood,) if likelihood.event_shape else (),
-    )
-
-
-def _join(parts: list[Prediction]) -> Prediction:
-    def cat(field: str, dim: int = 0) -> Tensor | None:
-        values = [getattr(part, field) for part in parts]
-        return None if values[0] is None else torch.cat(values, dim)
-
-    return Prediction(
-        **{field: cat(field) for field in ("probs", "expected_entropy", "energy", "mean", "variance", "labels")},
-        draws=cat("draws", 1),
-        components=tuple(component for part in parts for component in part.components),
-    )
-
-
-def _categorical(likelihood: dist.TorchDistribution) -> torch.distributions.Categorical | None:
-    while isinstance(likelihood, (torch.distributions.Independent, dist.MaskedDistribution)):
-        likelihood = likelihood.base_dist
-    return likelihood if isinstance(likelihood, torch.distributions.Categorical) else None
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    return torch.special.entr(probs).sum(-1)

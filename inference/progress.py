@@ -37,7 +37,8 @@ class TrainProgress:
             epoch: epochs done.
             values: ``train_loss`` and ``valid/METRIC``.
         """
-        wanted = ("train_loss", "valid/accuracy", "valid/nll", "valid/log_prob")
+        scores = ("accuracy", "mcc", "nll") if "valid/nll" in values else ("log_prob",)
+        wanted = ("train_loss", *(f"valid/{name}" for name in scores))
         line = "  ".join(f"{name.replace('/', ' ')} {values[name]:.4f}" for name in wanted if name in values)
         self.bar.update(self.task, description=f"epoch {min(epoch + 1, self.epochs)}/{self.epochs}  {line}")
         every = -(-self.epochs // LINES)

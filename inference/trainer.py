@@ -47,7 +47,7 @@ class Trainer:
             {"params": list(model.parameters()), "weight_decay": settings.weight_decay},
             {"params": list(guide.parameters()), "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=settings.lr)
+        optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=settings.lr, fused=True)
         self.steps = settings.epochs * len(train)
         warmup = round(settings.warmup_epochs * len(train))
         schedule = SCHEDULES[settings.schedule]

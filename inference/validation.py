@@ -10,13 +10,22 @@ from probattn.inference.prediction import predict
 
 
 def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int) -> dict[str, float]:
-    """All metrics of the posterior predictive for classifiers; mean ``log_prob`` (nats) for every likelihood."""
+    """Validation metrics of the posterior predictive, over the whole set.
+
+    Returns:
+        ``log_prob``, the mean over examples of the log likelihood of all their labels, in nats. For classifiers, of
+        examples or of tokens, :func:`probattn.inference.metrics.evaluate` too, over all real tokens of the set alike.
+
+    Raises:
+        ValueError: data without labels.
+    """
     prediction = predict(model, guide, data, num_draws=num_draws)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
     values = {"log_prob": prediction.log_prob(prediction.labels).mean().item()}
-    if prediction.probs is not None and prediction.probs.dim() == 2:
-        values |= metrics.evaluate(prediction.probs, prediction.labels)
+    if prediction.probs is not None:
+        answers = prediction if prediction.mask is None else prediction.tokens()
+        values |= metrics.evaluate(answers.probs, answers.labels)
     return values
 
 

@@ -1,7 +1,22 @@
-"""Whole networks, likelihoods, and the model that joins them."""
+"""Whole networks, likelihoods, the model that joins them, and probabilistic attention for networks of others."""
 
+from probattn.models.blocks import last
+from probattn.models.foreign import replace_attention
 from probattn.models.likelihoods import Bernoulli, Categorical, Normal, TokenCategorical
 from probattn.models.supervised import Classifier, Supervised
-from probattn.models.vit import ViT, last
+from probattn.models.text import TextTagger, TextTransformer
+from probattn.models.vit import ViT
 
-__all__ = ["Bernoulli", "Categorical", "Classifier", "Normal", "Supervised", "TokenCategorical", "ViT", "last"]
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Classifier",
+    "Normal",
+    "Supervised",
+    "TextTagger",
+    "TextTransformer",
+    "TokenCategorical",
+    "ViT",
+    "last",
+    "replace_attention",
+]

@@ -44,13 +44,20 @@ class Normal(nn.Module):
 class TokenCategorical(nn.Module):
     """One class per token; outputs are logits ``(*draws, batch, tokens, classes)``, labels ``(batch, tokens)``.
 
-    Padding counts nothing: its log probability is 0.
+    Padding counts nothing: its log probability is 0, whatever integer stands there as its label (−100, say).
     """
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """The distribution of all labels of an example."""
-        tokens = dist.Categorical(logits=_precise(outputs))
-        return (tokens if mask is None else tokens.mask(mask)).to_event(1)
+        """The distribution of all labels of an example; without a mask all tokens are real."""
+        tokens = Softmax(_precise(outputs))
+        return (tokens if mask is None else _Masked(tokens, mask)).to_event(1)
+
+
+class _Masked(dist.MaskedDistribution):
+    """A masked distribution that does not look at values where they do not count, not even to validate them."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return super().log_prob(value.where(self._mask, 0))
 
 
 def _precise(outputs: Tensor) -> Tensor:

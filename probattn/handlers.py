@@ -4,6 +4,7 @@ The batch shape of a site is right-aligned with the batch of examples: ``()`` is
 per example, ``(S, 1)`` S draws for prediction. Layers only broadcast.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import pyro.distributions as dist
@@ -163,6 +164,22 @@ class local_priors(Messenger):  # noqa: N801
     """Says that local latent sites are to be drawn from their priors, as the global ones of this replay were."""
 
 
+class folded(Messenger):  # noqa: N801
+    """Says that draws lie in the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
+
+    Args:
+        number: S.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class draws_from_input(Messenger):  # noqa: N801
+    """Says that draws differ from the input on, as by dropout: who folds them into the batch does so at the input."""
+
+
 class alpha(Messenger):  # noqa: N801
     """Scales the regulariser of correlated GPs (CGP paper, eq. 28), wherever layers have one.
 
@@ -189,6 +206,21 @@ class at_mean(Messenger):
             msg["done"] = True
 
 
+def num_draws() -> int | None:
+    """S of the innermost ``draws(S)``."""
+    return next((each.number for each in _inside(draws) if each.number != "example"), None)
+
+
+def num_folded() -> int | None:
+    """S where draws lie in the batch (see :class:`folded`)."""
+    return next((each.number for each in _inside(folded)), None)
+
+
+def are_from_input() -> bool:
+    """Whether draws differ from the input on (see :class:`draws_from_input`)."""
+    return any(_inside(draws_from_input))
+
+
 def is_global_latent(msg: Message) -> bool:
     """Whether a message or trace node is a latent sample site that the whole data set shares."""
     return (
@@ -202,6 +234,11 @@ def is_global_latent(msg: Message) -> bool:
 def is_amortised(msg: Message) -> bool:
     """Whether a message or trace node is a latent site of one example that carries its posterior."""
     return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+
+
+def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
+    """Pyro's handlers of a kind, from the innermost on."""
+    return (handler for handler in reversed(_PYRO_STACK) if isinstance(handler, kind))
 
 
 def _check_drawn(name: str) -> None:

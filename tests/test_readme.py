@@ -12,8 +12,10 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_readme_code_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert 0 < len([line for line in blocks[4].split("class", 1)[1].splitlines() if line.strip()]) <= 40
+    (converting,) = (block for block in blocks if "replace_attention" in block)
+    assert len([line for line in converting.splitlines() if line.strip()]) <= 20
     namespace = {}
     for block in blocks:
         exec(block, namespace)
@@ -23,6 +25,7 @@ def test_readme_code_runs(capsys):
     assert {name for name, _ in guides.latent_sites(namespace["own"])} == {
         f"network.blocks.{block}.attention.log_sharpness" for block in range(2)
     }
+    assert namespace["converted_history"].epochs[-1]["valid/accuracy"] > 0.6
     assert namespace["sets"].evaluate(namespace["known"].probs, namespace["known"].labels)["coverage"] > 0.8
     words = capsys.readouterr().out
     for each in ("auroc", "aupr_out", "256 examples, 200 replicates", "risk ≤ 20 %", "'coverage'"):

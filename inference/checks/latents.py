@@ -113,10 +113,13 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     relabel = _Relabel(num_draws)
     with relabel:
         prediction = predict(model, guide, relabel.watch(data), num_draws=num_draws)
+    shape = prediction.labels.shape[1:]
+    mask = torch.cat([_padded(each, shape) for each in relabel.mask])
+    drawn = torch.cat([_padded(each, shape) for each in relabel.replicated_labels], dim=1)
     return Replicates(
         labels=prediction.labels,
-        mask=torch.cat(relabel.mask),
-        replicated_labels=torch.cat(relabel.replicated_labels, dim=1),
+        mask=mask,
+        replicated_labels=drawn.where(mask, prediction.labels),
         log_likelihood=torch.cat(relabel.log_likelihood, dim=1),
         prediction=prediction,
     )
@@ -158,10 +161,16 @@ class _Relabel(Messenger):
             expected = (len(self._labels), *likelihood.event_shape)
             raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
         masked = self._mask is not None and _is_masked(likelihood)
-        mask = self._mask[piece].to(labels.device) if masked else torch.ones_like(labels, dtype=torch.bool)
-        self.mask.append(mask)
+        self.mask.append(self._mask[piece].to(labels.device) if masked else torch.ones_like(labels, dtype=torch.bool))
         self.log_likelihood.append(likelihood.log_prob(labels.to(drawn)).to(labels.device))
-        self.replicated_labels.append(torch.where(mask, drawn.to(labels), labels))
+        self.replicated_labels.append(drawn.to(labels))
+
+
+def _padded(labels: Tensor, shape: torch.Size) -> Tensor:
+    """Labels ``(..., *event)`` of one batch with 0 behind them, up to the shape of the longest example's."""
+    own = labels.shape[labels.dim() - len(shape) :]
+    behind = [(0, whole - part) for whole, part in zip(shape, own, strict=True)]
+    return nn.functional.pad(labels, [side for pair in reversed(behind) for side in pair])
 
 
 def _in_model() -> bool:

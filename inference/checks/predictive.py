@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from probattn.inference.checks.latents import Replicates, replicate
 from probattn.inference.checks.statistics import Statistic, evaluate, of_kind, resolve
-from probattn.inference.prediction import Prediction
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,9 +85,8 @@ def posterior_predictive_check(
     chosen = None if statistics is None else resolve(statistics)
     replicates = replicate(model, guide, data, num_draws=num_replicates)
     prediction, mask = replicates.prediction, None
-    if replicates.labels.dim() > 1 and prediction.probs is not None:  # a class per token
-        mask = replicates.mask
-        prediction = Prediction(probs=prediction.probs[mask], expected_entropy=prediction.expected_entropy[mask])
+    if prediction.mask is not None:
+        mask, prediction = prediction.mask, prediction.tokens()
 
     def value(name: str, labels: Tensor) -> Tensor:
         return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction)

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.handlers import draws
+from probattn.handlers import draws_from_input, num_draws, num_folded
 from probattn.inference.methods.predictor import Predictor
 from probattn.inference.prediction import Prediction, predict
 
@@ -26,7 +25,10 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
     through blocks that are not its own, its inducing inputs, is left whole.
 
     The network must be a chain from there on, of layers that take draws on the left as those of this library do:
-    ``nn.MultiheadAttention`` does not; convolutions and batch norm do not either.
+    ``nn.MultiheadAttention`` does not; convolutions and batch norm do not either. A network that
+    :func:`~probattn.models.replace_attention` has converted may be anything: its draws are folded into its batch at the
+    input. In attention layers of others but ``nn.MultiheadAttention``, probabilities may be dropped by a function that
+    cannot be reached: they stay whole.
 
     Args:
         model: what is called inside, its first argument the batch.
@@ -81,7 +83,7 @@ def mc_dropout(
     return predictor
 
 
-class _Pass(Messenger):
+class _Pass(draws_from_input):
     """One pass of the model: its batch, whether the draws have appeared yet, the attention layer that is running."""
 
     def __init__(self) -> None:
@@ -110,7 +112,9 @@ class _Pass(Messenger):
         if number is None or not module.training:
             return args
         if isinstance(module, nn.MultiheadAttention):
-            raise ValueError(f"{path} is an nn.MultiheadAttention, which takes no draws: use SoftmaxAttention")
+            raise ValueError(
+                f"{path} is an nn.MultiheadAttention, which takes no draws: use SoftmaxAttention, or replace_attention"
+            )
         x = self._with_draws(args[0], number, path)
         # Whole channels are dropped by their position, so the draws go into the batch.
         return (x.contiguous().flatten(0, 1) if isinstance(module, _DropoutNd) else x, *args[1:])
@@ -145,6 +149,5 @@ def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 
 def _number() -> int | None:
-    """S of the innermost ``draws(S)``."""
-    numbers = (handler.number for handler in reversed(_PYRO_STACK) if isinstance(handler, draws))
-    return next((number for number in numbers if number != "example"), None)
+    """The number of draws that are a dimension of their own here, not folded into the batch."""
+    return num_draws() if num_folded() is None else None

@@ -75,11 +75,12 @@ def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
         latest[:] = layer, inputs[0], output
 
     def keep(network: nn.Module, _: tuple, output: Tensor) -> None:
-        if not latest or latest[2] is not output:
+        if not latest or not _same(latest[2], output):
             raise ValueError(
                 f"the last layer must be nn.Linear: what {type(network).__name__} returns is not the output of one"
             )
         layer, inputs, _ = latest
+        inputs = inputs.reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
         calls.append((layer, inputs.clone()))  # a view would keep the tensor it was cut from in memory
         latest.clear()
 
@@ -90,3 +91,10 @@ def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor is another one, or a view of all of it with the same last dimension."""
+    return one is other or (
+        one.data_ptr() == other.data_ptr() and one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
+    )

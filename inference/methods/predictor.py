@@ -36,5 +36,8 @@ def class_probs(prediction: Prediction) -> Tensor:
     probs = prediction.probs
     if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
         found = "none" if probs is None else f"those of shape {tuple(probs.shape)}"
-        raise ValueError(f"needs probabilities (n, classes) of two or more classes, one per example, got {found}")
+        raise ValueError(
+            f"needs probabilities (n, classes) of two or more classes, one per example, got {found}; "
+            "of a class per token take prediction.tokens()"
+        )
     return probs

@@ -29,6 +29,8 @@ class ProbabilisticAttention(PyroModule):
         heads: number of heads; must divide ``dim``.
     """
 
+    gain = 1.0  # of the initial queries and keys, for the sake of a kernel
+
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         if dim < 1 or heads < 1 or dim % heads:
@@ -44,6 +46,10 @@ class ProbabilisticAttention(PyroModule):
         """Latent sites by name with their present priors, from which guides are built without data."""
         return {}
 
+    def is_stochastic(self) -> bool:
+        """Whether the output depends on latent sites; to be overridden where it depends on local ones alone."""
+        return bool(self.sites())
+
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Draws a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         return pyro.sample(self._pyro_get_fullname(name), prior)
@@ -57,11 +63,10 @@ class ProbabilisticAttention(PyroModule):
         drawn from the prior, like every site.
 
         Args:
-            name: the site's name.
             prior, posterior: distributions with batch shape ``(..., batch)``.
             infer: what else handlers should know of the site.
         """
-        infer = {"local": True, "posterior": posterior, **infer}
+        infer |= {"local": True, "posterior": posterior}
         return pyro.sample(self._pyro_get_fullname(name), prior, infer=infer)
 
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
@@ -86,10 +91,7 @@ class ProbabilisticAttention(PyroModule):
         return f"{type(self).__name__} {self._pyro_name!r}".removesuffix(" ''")
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Told by a network: what the vectors of its residual stream pass through on their way to this layer.
-
-        Layers whose inducing inputs live in that stream carry them along it; others have no use for it.
-        """
+        """Told by a network what vectors of its residual stream pass through on their way here; few layers need it."""
 
     def initialise(self, stream: Tensor) -> None:
         """Sets inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
@@ -98,7 +100,6 @@ class ProbabilisticAttention(PyroModule):
         """Adds −penalty to the log joint as a named local factor site.
 
         Args:
-            name: the site's name.
             per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
                 only where :meth:`is_scored`.
         """
@@ -139,9 +140,8 @@ class ProbabilisticAttention(PyroModule):
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Splits ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
-        return tuple(
-            part.unflatten(-1, (self.heads, self.head_dim)).transpose(-3, -2) for part in x.chunk(parts, dim=-1)
-        )
+        chunks = (part.unflatten(-1, (self.heads, self.head_dim)) for part in x.chunk(parts, dim=-1))
+        return tuple(chunk.transpose(-3, -2) for chunk in chunks)
 
     @staticmethod
     def join_heads(x: Tensor) -> Tensor:

@@ -50,9 +50,10 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.guide, self.regulariser, self.output, self.alpha, self.per = guide, regulariser, output, alpha, per
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
+        self.gain = RBF(heads, self.head_dim).gain
         with torch.no_grad():
             for parameter in (*self.latent.parameters(), *(p[: 2 * dim] for p in self.query_key_value.parameters())):
-                parameter *= RBF(heads, self.head_dim).gain
+                parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = nn.Parameter(torch.full((heads,), noise).log(), requires_grad=learn_noise)
         self.canonical = GUIDES[guide](dim, heads)
@@ -61,6 +62,10 @@ class CorrelatedAttention(ProbabilisticAttention):
     def signature(self) -> dict[str, int | str]:
         """What is put out, beside what every layer has."""
         return super().signature() | {"output": self.output}
+
+    def is_stochastic(self) -> bool:
+        """Whether the output is drawn."""
+        return self.output == "draw"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Runs the program once.

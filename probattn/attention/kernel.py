@@ -42,6 +42,7 @@ class KernelAttention(ProbabilisticAttention):
     ) -> None:
         super().__init__(dim, heads)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
+        self.gain = self.kernel.gain
         self.symmetric = symmetric
         if symmetric:
             self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
@@ -49,7 +50,7 @@ class KernelAttention(ProbabilisticAttention):
             self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         with torch.no_grad():
             for parameter in (self.query_value if symmetric else self.query_key_value).parameters():
-                parameter[:-dim] *= self.kernel.gain
+                parameter[:-dim] *= self.gain
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:

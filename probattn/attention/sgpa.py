@@ -67,9 +67,10 @@ class SGPAttention(ProbabilisticAttention):
         self.prior = priors.resolve(prior)
         self.query_value = nn.Linear(dim, 2 * dim, bias=bias)
         self.kernel = kernels.resolve(kernel, heads, self.head_dim, variance=variance)
+        self.gain = self.kernel.gain
         with torch.no_grad():
             for parameter in self.query_value.parameters():
-                parameter[:dim] *= self.kernel.gain
+                parameter[:dim] *= self.gain
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
         self.out = nn.Linear(dim, dim)
         self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
@@ -84,6 +85,10 @@ class SGPAttention(ProbabilisticAttention):
         if self.inducing is None:
             return {}
         return {"u": self.prior(self.out.weight.new_ones(self.heads, self.head_dim, self.inducing))}
+
+    def is_stochastic(self) -> bool:
+        """True: g is drawn at the tokens."""
+        return True
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
         """Carries the inducing inputs along the path of the network's vectors, as the method does."""

@@ -59,7 +59,7 @@ def test_the_words_say_the_numbers():
     found, words = acting(valid, test), " ".join(sentences(valid, test))
     for number in (
         f"{100 * found['abstention']['test']['coverage']:.1f} % are answered",
-        f"{100 * found['plain']['coverage']:.1f} % of the test images covered",
+        f"{100 * found['plain']['coverage']:.1f} % of the test data covered",
         f"{found['adaptive']['size']:.2f} classes on average",
     ):
         assert number in words

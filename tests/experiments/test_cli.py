@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Column, Table
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probattn import draws
 from probattn.experiments import bench, cli, evaluation, presets, report, runs, study, terminal
@@ -328,7 +328,7 @@ def test_a_run_without_its_warm_start(command, tmp_path):
 def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch, tmp_path):
     """Normalised and not augmented, the same for the same seed, and never again for a run that has weights."""
     data, seen, initialise = load("digits", limit=200), [], ViT.initialise_inducing
-    monkeypatch.setattr(runs, "load", lambda *arguments, **options: replace(data, augment=True))
+    monkeypatch.setattr(runs, "load_data", lambda *arguments, **options: replace(data, augment=True))
 
     def spy(self, images):
         seen.append(images)
@@ -473,6 +473,7 @@ def by_hand(probs, labels):
             ece += inside.mean() * abs(confidence[inside].mean() - (~wrong)[inside].mean())
     return {
         "accuracy": (~wrong).mean(),
+        "mcc": matthews_corrcoef(labels, probs.argmax(1)),
         "nll": -np.log(probs[np.arange(len(labels)), labels]).mean(),
         "brier": ((probs - np.eye(probs.shape[1])[labels]) ** 2).sum(1).mean(),
         "aurc": np.mean(risks),
@@ -559,7 +560,7 @@ def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path,
         monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(TINY))
     code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
     assert code == 0
-    for word in ("ACC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
+    for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
         assert word in text
     assert text.count(KEP) == text.count(SOFTMAX) == 2  # a heading and a row each
     assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
@@ -882,7 +883,7 @@ def test_an_error_is_shown_as_it_is(command, monkeypatch, tmp_path):
     def fail(*arguments, **options):
         raise DatasetError("pip install probattn[digits]; [red]x[/red]")
 
-    monkeypatch.setattr(runs, "load", fail)
+    monkeypatch.setattr(runs, "load_data", fail)
     code, _, err = command("train", KEP, "--out", tmp_path / "[bold]run")
     assert code == 1
     assert err == "error: pip install probattn[digits]; [red]x[/red]\n"
@@ -892,7 +893,7 @@ def test_an_error_is_shown_as_it_is(command, monkeypatch, tmp_path):
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(runs, "load", lambda *arguments, **options: {}["bug"])
+    monkeypatch.setattr(runs, "load_data", lambda *arguments, **options: {}["bug"])
     monkeypatch.setattr(sys, "argv", ["probattn", "train", KEP])
     with pytest.raises(KeyError, match="bug"):
         cli.main()
@@ -1009,7 +1010,7 @@ def test_compare_prints_and_writes_tables_and_figures(command, kep, softmax, no_
     code, text, err = command("compare", softmax, kep, "--out", out)
     assert (code, err) == (0, "")
     values = {run: json.loads((run / "metrics.json").read_text())["metrics"] for run in (kep, softmax)}
-    for words in ("Test images", "Corrupted test images", "AUROC", KEP, SOFTMAX):
+    for words in ("Test data", "Corrupted test images", "AUROC", KEP, SOFTMAX):
         assert words in text
     difference = 100 * (values[kep]["accuracy"] - values[softmax]["accuracy"])
     assert f"{difference:+.2f}" in text.replace("−", "-")
@@ -1031,7 +1032,8 @@ def test_compare_of_a_run_that_was_not_evaluated(command, kep, tmp_path):
 def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch):
     done = []
 
-    def instead(todo, *, workers, say):
+    def instead(todo, *, by, workers, say):
+        assert by == ["temperature"]
         for job in todo:
             settings = presets.preset(job.preset).with_changes([*TINY, f"train.seed={job.seed}"])
             runs.train(settings, job.folder, name=job.preset, progress=False)
@@ -1039,7 +1041,9 @@ def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch):
             done.append((job.preset, job.seed, workers))
 
     monkeypatch.setattr(study, "study", instead)
-    code, text, err = command("study", "--out", tmp_path / "study", "--seeds", "2", "--workers", "3")
+    code, text, err = command(
+        "study", "--out", tmp_path / "study", "--seeds", "2", "--workers", "3", "--method", "temperature"
+    )
     assert (code, err) == (0, "")
     assert done == [(name, seed, 3) for seed in (0, 1) for name in (SOFTMAX, KEP)]
     assert "ensemble of 2" in text

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from probattn.experiments import tables
 from probattn.experiments.comparison import best_of, compare, shown
 from probattn.experiments.page import COLUMNS
 from probattn.inference.metrics import DISPLAY, Metric
@@ -143,6 +144,18 @@ def test_the_columns_are_those_of_the_report_unless_named():
     table = compare({"a": runs, "b": {0: {"svhn": 0.6}}}, metrics=custom)
     assert table.best["svhn"] == {"b"}
     assert table.metrics == custom
+
+
+def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
+    old, new = {"accuracy": 0.9, "nll": 0.1}, {"accuracy": 0.8, "mcc": 0.7, "nll": 0.2}
+    assert list(compare({"old": {0: old}}).metrics) == ["accuracy", "nll"]
+    table = compare({"old": {0: old}, "new": {0: new}, "both": {0: old, 1: new}}, baselines={"new": "old"})
+    assert list(table.metrics) == ["accuracy", "mcc", "nll"]
+    cells = {row: table.cells[row]["mcc"] for row in table.rows}
+    assert {row: cell.n for row, cell in cells.items()} == {"old": 0, "new": 1, "both": 1}
+    assert (cells["new"].mean, cells["both"].mean, cells["new"].difference) == (0.7, 0.7, None)
+    (line, *_) = tables.markdown(table).splitlines()[2:]
+    assert line == "| old | **90.00** | – | **1.00** |"
 
 
 @pytest.mark.parametrize(

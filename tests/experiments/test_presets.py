@@ -11,6 +11,9 @@ from probattn.experiments.images import Images
 from probattn.experiments.presets import PRESETS, digits, preset
 from probattn.experiments.runs import build
 from probattn.experiments.settings import SettingsError, SoftmaxSettings
+from probattn.experiments.text.datasets import TextDataset
+from probattn.experiments.text.texts import Texts
+from probattn.experiments.text.tokens import TokenSettings, fit
 from probattn.inference import warm_start
 
 TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
@@ -42,8 +45,8 @@ CIFAR_TRAINING = FURTHER_OPTIONS | {
     "log_every": 10,
 }
 DIGITS_TRAINING = CIFAR_TRAINING | {"epochs": 40, "warmup_epochs": 2, "weight_decay": 0.0, "log_every": 5}
-CIFAR_NETWORK = {"patch_size": 4, "dim": 384, "depth": 7, "heads": 12, "mlp_dim": 384, "dropout": 0.1}
-DIGITS_NETWORK = {"patch_size": 2, "dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
+CIFAR_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 384, "depth": 7, "heads": 12, "mlp_dim": 384, "dropout": 0.1}
+DIGITS_NETWORK = {"kind": "vit", "patch_size": 2, "dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
 KEP_SVGP = {
     "name": "kep-svgp",
     "last": 1,
@@ -69,7 +72,7 @@ CGP_TRAINING = FURTHER_OPTIONS | {
     "weight_decay": 0.0,
     "log_every": 10,
 }
-CGP_NETWORK = {"patch_size": 4, "dim": 128, "depth": 5, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
+CGP_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 128, "depth": 5, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
 CORRELATED = {
     "last": None,
     "noise": 0.1,
@@ -97,6 +100,13 @@ SGPA = {
     "guide": "full",
     "init_loc": 0.0,
 }
+TEXT = {"kind": "text", "dropout": 0.1, "min_count": 2, "max_words": None, "spelling": 0, "encoder": None}
+IMDB_NETWORK = TEXT | {"dim": 128, "depth": 1, "heads": 8, "mlp_dim": 128, "max_length": 512, "max_words": 20_000}
+COLA_NETWORK = TEXT | {"dim": 128, "depth": 2, "heads": 4, "mlp_dim": 256, "max_length": 64, "spelling": 16}
+IMDB_TRAINING = CIFAR_TRAINING | {"epochs": 20, "min_lr": 1e-4, "weight_decay": 0.0}
+COLA_TRAINING = CIFAR_TRAINING | {"epochs": 50, "lr": 5e-4, "weight_decay": 0.0, "monitor": "mcc"}
+CGP_COLA_TRAINING = COLA_TRAINING | {"schedule": "linear", "warmup_epochs": 0}
+TEXT_SGPA = SGPA | {"inducing": 16, "kernel": "exponential"}
 START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
 ANNEALED = {"alpha_start": 0.0, "alpha_end": 1.0}
 
@@ -154,6 +164,31 @@ def test_presets_of_the_cgp_paper(name, layer, start, changes):
     assert PRESETS[f"cgp/{name}"].flat() == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "network", "train", "layer"),
+    [
+        ("kep-svgp/imdb", IMDB_NETWORK, IMDB_TRAINING, KEP_SVGP | {"merge": "add"}),
+        ("kep-svgp/imdb-softmax", IMDB_NETWORK, IMDB_TRAINING, SOFTMAX),
+        ("kep-svgp/imdb-sgpa", IMDB_NETWORK, IMDB_TRAINING, TEXT_SGPA),
+        ("kep-svgp/cola", COLA_NETWORK, COLA_TRAINING, KEP_SVGP | {"rank": 5, "merge": "add", "eta": 1.0}),
+        ("kep-svgp/cola-softmax", COLA_NETWORK, COLA_TRAINING, SOFTMAX),
+        ("kep-svgp/cola-sgpa", COLA_NETWORK, COLA_TRAINING, TEXT_SGPA),
+        ("cgp/cola", COLA_NETWORK, CGP_COLA_TRAINING | ANNEALED, CGP | {"noise": 0.5}),
+        (
+            "cgp/cola-sparse",
+            COLA_NETWORK,
+            CGP_COLA_TRAINING | ANNEALED,
+            SPARSE_CGP | {"noise": 0.5, "inducing": 8},
+        ),
+        ("cgp/cola-sgpa", COLA_NETWORK, CGP_COLA_TRAINING, TEXT_SGPA),
+        ("cgp/cola-softmax", COLA_NETWORK, CGP_COLA_TRAINING, SOFTMAX),
+    ],
+)
+def test_presets_of_texts(name, network, train, layer):
+    corpus = name.partition("/")[2].partition("-")[0]
+    assert PRESETS[name].flat() == flat(data=data(corpus, 32), network=network, layer=layer, train=train)
+
+
 def test_tempered_sgpa_differs_in_the_weight_of_the_kl_alone():
     weights = {"train.kl_weight": 0.01, "train.local_kl_weight": 0.01}
     assert PRESETS["digits/sgpa-tempered"].flat() == PRESETS["digits/sgpa"].flat() | weights
@@ -175,6 +210,8 @@ def test_there_are_no_other_presets():
         "kep-svgp/cifar10-softmax",
         "kep-svgp/cifar100",
         "kep-svgp/cifar100-softmax",
+        *(f"kep-svgp/{corpus}{layer}" for corpus in ("imdb", "cola") for layer in ("", "-softmax", "-sgpa")),
+        *(f"cgp/cola{layer}" for layer in ("", "-softmax", "-sgpa", "-sparse")),
         "cgp/cifar10",
         "cgp/cifar10-sparse",
         "cgp/cifar10-paper",
@@ -186,13 +223,15 @@ def test_there_are_no_other_presets():
         "cgp/cifar100",
         "cgp/cifar100-softmax",
     }
-    assert len(TWINS) == 4
+    assert len(TWINS) == 7
 
 
 @pytest.mark.parametrize(
     ("name", "twin"),
     [
         *((name, "digits/softmax") for name in PRESETS if name.startswith("digits/")),
+        *((name, "cgp/cola-softmax") for name in PRESETS if name.startswith("cgp/cola-")),
+        *((f"kep-svgp/{corpus}-sgpa", f"kep-svgp/{corpus}-softmax") for corpus in ("imdb", "cola")),
         *((name, "cgp/cifar10-softmax") for name in PRESETS if name.startswith("cgp/cifar10-")),
         *((name, f"{name}-softmax") for name in TWINS),
     ],
@@ -210,6 +249,12 @@ def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
 def test_every_preset_builds_and_its_warm_start_fits(name):
     """The layers take the network's tokens, and the attention's projections are carried over."""
     settings = PRESETS[name].with_changes(["network.depth=2"])
+    if settings.network.kind == "text":
+        texts = Texts(("one word", "and another"), torch.arange(2))
+        tokens = fit(TokenSettings(512, 1, None, settings.network.spelling, None), texts, cache=None)
+        dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
+        guides.check(*build(settings, dataset))
+        return
     kind = settings.data.name
     channels, size, classes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}[kind]
     images = Images(torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes))

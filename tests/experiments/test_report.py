@@ -379,22 +379,22 @@ def test_names_are_drawn_as_they_are():
 
 
 def run_with(name, **changed):
-    base = {"accuracy": 0.5, "aurc": 0.04, "auroc": 0.8, "fpr95": 0.6, "ece": 0.1, "nll": 0.9, "brier": 0.3}
-    return result(name, n=4, metrics=base | changed)
+    base = {"accuracy": 0.5, "mcc": 0.25, "aurc": 0.04, "auroc": 0.8, "fpr95": 0.6}
+    return result(name, n=4, metrics=base | {"ece": 0.1, "nll": 0.9, "brier": 0.3} | changed)
 
 
 def test_html_table_has_scales_arrows_and_the_best_in_bold(tmp_path):
     first = run_with("first", accuracy=0.8351, aurc=0.0426, ece=0.12871)
     second = run_with("second", accuracy=0.8470, aurc=0.03515, ece=0.12869, nll=math.nan)
     head, *rows = read(tmp_path / "r.html", [first, second]).tables[0]
-    titles = ["ACC ↑%", "AURC ↓×10³", "AUROC ↑%", "FPR95 ↓%", "ECE ↓%", "NLL ↓×10", "Brier ↓%"]
+    titles = ["ACC ↑%", "MCC ↑%", "AURC ↓×10³", "AUROC ↑%", "FPR95 ↓%", "ECE ↓%", "NLL ↓×10", "Brier ↓%"]
     assert [cell["text"] for cell in head] == ["run", *titles]
     texts = [[cell["text"] for cell in row] for row in rows]
-    assert texts[0] == ["first", "83.51", "42.60", "80.00", "60.00", "12.87", "9.00", "30.00"]
-    assert texts[1] == ["second", "84.70", "35.15", "80.00", "60.00", "12.87", "–", "30.00"]
+    assert texts[0] == ["first", "83.51", "25.00", "42.60", "80.00", "60.00", "12.87", "9.00", "30.00"]
+    assert texts[1] == ["second", "84.70", "25.00", "35.15", "80.00", "60.00", "12.87", "–", "30.00"]
     best = [[cell["best"] for cell in row] for row in rows]
-    assert best[0] == [False] * 8  # equal as shown is not better, and one number alone is no contest
-    assert best[1] == [False, True, True, False, False, False, False, False]
+    assert best[0] == [False] * 9  # equal as shown is not better, and one number alone is no contest
+    assert best[1] == [False, True, False, True, False, False, False, False, False]
 
 
 def test_best_is_the_lowest_where_lower_is_better_and_ties_share_it(tmp_path):
@@ -424,12 +424,21 @@ def test_terminal_table_shows_the_same_numbers_and_best():
     assert [text.plain for text in cells[0]] == ["first [b]", "second"]
     assert [text.plain for text in cells[1]] == ["50.00", "25.00"]
     assert [text.style for text in cells[1]] == ["bold", ""]
-    assert [text.style for text in cells[2]] == ["", "bold"]  # AURC: lower is better
-    assert [text.style for text in cells[3]] == ["", ""]
-    assert str(table.columns[6].header) == "NLL ↓\n×10"
+    assert [text.style for text in cells[2]] == ["", ""]
+    assert [text.style for text in cells[3]] == ["", "bold"]  # AURC: lower is better
+    assert str(table.columns[7].header) == "NLL ↓\n×10"
     output = Console(file=io.StringIO(), width=100)
     output.print(table)
     assert "first [b]" in output.file.getvalue()
+
+
+def test_runs_of_before_there_was_an_mcc_show_a_dash_for_it(tmp_path):
+    old, new = run_with("old"), run_with("new")
+    del old.metrics["mcc"]
+    rows = read(tmp_path / "r.html", [old, new]).tables[0][1:]
+    assert [[cell["text"] for cell in row[:3]] for row in rows] == [["old", "50.00", "–"], ["new", "50.00", "25.00"]]
+    column = list(report.table([old, new]).columns[2].cells)
+    assert [text.plain for text in column] == ["–", "25.00"]
 
 
 def test_posterior_and_variants_tables(tmp_path):
@@ -439,7 +448,7 @@ def test_posterior_and_variants_tables(tmp_path):
     row = [cell["text"] for cell in posterior[1]]
     assert row == ["network.blocks.0.attention.u", "120", "60", "0.5", "2", "0.5", "0.25", "0.75"]
     assert [row[0]["text"] for row in variants] == ["each latent site is", "drawn from q", "drawn from the prior"]
-    assert [cell["text"] for cell in variants[2][1:]] == ["43.21", "432.10", *["43.21"] * 3, "4.32", "43.21"]
+    assert [cell["text"] for cell in variants[2][1:]] == ["43.21", "43.21", "432.10", *["43.21"] * 3, "4.32", "43.21"]
     assert variants[1][1]["text"] == f"{100 * run.metrics['accuracy']:.2f}"
 
 
@@ -614,7 +623,7 @@ def test_a_network_without_errors_or_random_variables_is_said_so(tmp_path):
     assert "no wrong answers" in reader.text
     assert "no random variable that all examples share" in reader.text
     assert "deterministic" not in reader.text
-    assert reader.tables[0][1][3]["text"] == "–"  # AUROC does not exist
+    assert reader.tables[0][1][1 + page.COLUMNS.index("auroc")]["text"] == "–"  # it does not exist
     few = replace(run, labels=torch.cat([(run.labels[:2] + 1) % 4, run.labels[2:]]))
     indices = gallery.most_confidently_wrong(few.probs, few.labels)
     assert sorted(indices) == [0, 1]

@@ -10,18 +10,18 @@ from probattn.experiments.settings import SettingsError
 
 
 def test_jobs_are_all_layers_of_a_seed_before_the_next(tmp_path):
-    jobs = study.jobs("softmax,cgp", seeds=2, epochs=7, out=tmp_path)
+    jobs = study.jobs(["digits/softmax", "digits/cgp"], seeds=2, epochs=7, out=tmp_path)
     assert [(job.preset, job.seed, job.folder.relative_to(tmp_path)) for job in jobs] == [
-        ("digits/softmax", 0, Path("softmax/seed-0")),
-        ("digits/cgp", 0, Path("cgp/seed-0")),
-        ("digits/softmax", 1, Path("softmax/seed-1")),
-        ("digits/cgp", 1, Path("cgp/seed-1")),
+        ("digits/softmax", 0, Path("digits/softmax/seed-0")),
+        ("digits/cgp", 0, Path("digits/cgp/seed-0")),
+        ("digits/softmax", 1, Path("digits/softmax/seed-1")),
+        ("digits/cgp", 1, Path("digits/cgp/seed-1")),
     ]
 
 
-def test_unknown_layers_are_named(tmp_path):
+def test_unknown_presets_are_named(tmp_path):
     with pytest.raises(SettingsError, match="sofmax"):
-        study.jobs("sofmax", seeds=1, epochs=3, out=tmp_path)
+        study.jobs(["digits/sofmax"], seeds=1, epochs=3, out=tmp_path)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def small(monkeypatch):
 
 
 def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_path, monkeypatch):
-    (job,) = study.jobs("softmax", seeds=1, epochs=3, out=tmp_path)
+    (job,) = study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path)
     accuracy = study.work(job, ("temperature",))
     content = json.loads((job.folder / "metrics.json").read_text())
     settings = json.loads((job.folder / "settings.json").read_text())["settings"]
@@ -53,7 +53,7 @@ def test_what_a_run_raises_ends_the_study(tmp_path):
 
 
 def test_unknown_methods_are_refused_before_anything_is_trained(tmp_path):
-    todo = study.jobs("softmax", seeds=1, epochs=3, out=tmp_path)
+    todo = study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path)
     with pytest.raises(SettingsError, match="unknown method"):
         study.study(todo, by=("laplac",), workers=1)
     assert not list(tmp_path.iterdir())

@@ -13,6 +13,7 @@ from torchmetrics.functional.classification import multiclass_matthews_corrcoef
 
 from probattn.inference import metrics
 
+FUNCTIONS = {key: getattr(metrics, "matthews" if key == "mcc" else key) for key in metrics.DISPLAY}
 DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
 
 # Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong.
@@ -28,6 +29,13 @@ def predictions(confidence, correct):
     confidence = torch.as_tensor(confidence, dtype=torch.float64)
     probs = torch.stack([confidence, 0.75 * (1 - confidence), 0.25 * (1 - confidence)], dim=1)
     return probs, 1 - torch.as_tensor(correct, dtype=torch.int64)
+
+
+def renamed(probs, labels):
+    """The same with other names of the classes in every other example, so that predictions are of two classes."""
+    cycle = torch.arange(len(probs)) % 2
+    rolled = torch.stack([row.roll(int(by)) for row, by in zip(probs, cycle, strict=True)])
+    return rolled, (labels + cycle) % probs.shape[1]
 
 
 def random_predictions(seed, n=400, classes=5):
@@ -267,6 +275,15 @@ def test_matthews_of_a_constant_is_zero_as_in_scikit_learn(predicted, true):
     assert metrics.matthews(probs, torch.tensor(true)) == sklearn.metrics.matthews_corrcoef(true, predicted) == 0
 
 
+def test_matthews_of_a_set_is_not_the_mean_over_its_batches():
+    predicted, true = torch.tensor([0, 1, 1, 1, 0, 0]), torch.tensor([0, 1, 0, 1, 0, 1])
+    probs = torch.nn.functional.one_hot(predicted, 2).double()
+    found = metrics.evaluate(probs, true)["mcc"]
+    assert found == pytest.approx((2 * 2 - 1 * 1) / math.sqrt(3 * 3 * 3 * 3), abs=1e-6)
+    parts = [metrics.evaluate(probs[part], true[part])["mcc"] for part in (slice(0, 2), slice(2, 6))]
+    assert abs(sum(parts) / 2 - found) > 0.1
+
+
 def test_matthews_of_one_class_throughout_is_zero():
     assert metrics.matthews(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([1, 1])) == 0
 
@@ -382,6 +399,7 @@ def test_probabilities_at_or_just_above_one_are_one(top, dtype):
     values = metrics.evaluate(torch.tensor(rows, dtype=dtype), torch.tensor([0, 0, 1]))
     expected = {
         "accuracy": 2 / 3,
+        "mcc": 0,
         "aurc": 1 / 9,
         "eaurc": 0,
         "auroc": 1,
@@ -457,8 +475,9 @@ def test_inputs_are_left_alone():
 
 def test_evaluate_collects_each_metric_as_a_float():
     values = metrics.evaluate(PROBS, LABELS)
-    assert values == {key: getattr(metrics, key)(PROBS, LABELS) for key in metrics.DISPLAY}
+    assert values == {key: function(PROBS, LABELS) for key, function in FUNCTIONS.items()}
     assert list(values) == list(metrics.DISPLAY)
+    assert list(values)[:2] == ["accuracy", "mcc"]
     assert {type(value) for value in values.values()} == {float}
 
 
@@ -472,6 +491,7 @@ def test_display_has_the_scaling_of_the_papers():
     scales = {metric.title: metric.scale for metric in metrics.DISPLAY.values()}
     assert scales == {
         "ACC": 100,
+        "MCC": 100,
         "AURC": 1000,
         "E-AURC": 1000,
         "AUROC": 100,
@@ -486,8 +506,8 @@ def test_display_has_the_scaling_of_the_papers():
 
 
 def test_display_directions_favour_the_better_classifier():
-    good = metrics.evaluate(*predictions([0.97, 0.97, 0.97, 0.64, 0.62], [1, 1, 1, 1, 0]))
-    bad = metrics.evaluate(*predictions([0.99, 0.98, 0.97, 0.90, 0.85], [0, 0, 0, 1, 1]))
+    good = metrics.evaluate(*renamed(*predictions([0.97, 0.97, 0.97, 0.64, 0.62], [1, 1, 1, 1, 0])))
+    bad = metrics.evaluate(*renamed(*predictions([0.99, 0.98, 0.97, 0.90, 0.85], [0, 0, 0, 1, 1])))
     for key, metric in metrics.DISPLAY.items():
         better, worse = (good, bad) if metric.higher_is_better else (bad, good)
         assert better[key] > worse[key], key
@@ -539,10 +559,10 @@ def test_malformed_inputs_say_what_to_do(function, probs, labels, message):
         function(probs, labels)
 
 
-@pytest.mark.parametrize("key", [*metrics.DISPLAY, "matthews", "risk_coverage", "evaluate"])
-def test_every_metric_refuses_logits(key):
+@pytest.mark.parametrize("function", [*FUNCTIONS.values(), metrics.risk_coverage, metrics.evaluate])
+def test_every_metric_refuses_logits(function):
     with pytest.raises(ValueError, match="logits"):
-        getattr(metrics, key)(torch.tensor([[3.0, -2.0]]), torch.tensor([0]))
+        function(torch.tensor([[3.0, -2.0]]), torch.tensor([0]))
 
 
 @pytest.mark.parametrize("bins", [0, -1, 2.5, None])

@@ -58,16 +58,20 @@ def test_regression_has_the_mean_log_density():
     assert math.isclose(values["log_prob"], expected, rel_tol=1e-9)
 
 
-def test_labels_at_padding_do_not_count():
+@pytest.mark.parametrize("padding", [0, -100, 7])
+def test_tokens_have_all_metrics_over_the_real_ones_of_the_set_and_labels_at_padding_do_not_count(padding):
     model, guide = build(TokenCategorical())
-    x, y = torch.randn(4, 5, 4, dtype=torch.float64), torch.randint(3, (4, 5))
-    mask = torch.arange(5) < torch.tensor([[5], [2], [3], [1]])
-    values = []
-    for labels in (y, torch.where(mask, y, 0)):
-        torch.manual_seed(0)
-        values.append(validate(model, guide, [(x, labels, mask)], num_draws=5))
-    assert values[0] == values[1]
-    assert list(values[0]) == ["log_prob"]
+    x, y = torch.randn(6, 5, 4, dtype=torch.float64), torch.randint(3, (6, 5))
+    mask = torch.arange(5) < torch.tensor([[2], [1], [3], [5], [4], [3]])
+    labels = torch.where(mask, y, padding)
+    torch.manual_seed(0)
+    batches = [(x[:2, :2], labels[:2, :2], mask[:2, :2]), (x[2:], labels[2:], mask[2:])]
+    values = validate(model, guide, batches, num_draws=5)
+    torch.manual_seed(0)
+    whole = predict(model, guide, [(x, y, mask)], num_draws=5)
+    expected = metrics.evaluate(whole.probs[mask], y[mask])
+    assert values == pytest.approx({"log_prob": whole.log_prob(y).mean().item(), **expected}, rel=1e-6)
+    assert expected["accuracy"] not in (0, 1)
 
 
 def test_data_without_labels_is_an_error():

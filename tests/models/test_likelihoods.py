@@ -70,6 +70,30 @@ def test_outputs_and_labels_at_padding_do_not_matter():
     assert (other.grad[~mask] == 0).all()
 
 
+@pytest.mark.parametrize("padding", [-100, 4, 255])
+def test_labels_at_padding_may_be_no_classes_and_those_of_tokens_may_not(padding):
+    outputs, labels = torch.randn(2, 3, 5, 4, dtype=F64), torch.randint(4, (3, 5))
+    mask = torch.arange(5) < torch.tensor([[4], [2], [3]])
+    given = torch.where(mask, labels, padding)
+    for likelihood in (TokenCategorical()(outputs, mask), TokenCategorical()(outputs[0], mask).expand((2, 3))):
+        expected = likelihood.log_prob(labels)
+        assert torch.equal(likelihood.log_prob(given), expected)
+        assert expected.shape == (2, 3)
+    given[1, 1] = padding
+    with pytest.raises(ValueError, match="support"):
+        TokenCategorical()(outputs, mask).log_prob(given)
+    with pytest.raises(ValueError, match="support"):
+        TokenCategorical()(outputs).log_prob(torch.where(mask, labels, padding))
+
+
+@pytest.mark.parametrize("mask", [None, torch.tensor([[True, False], [True, True]])])
+def test_classes_of_tokens_know_the_energy_of_their_logits(mask):
+    outputs = torch.randn(3, 2, 2, 4, dtype=F64)
+    tokens = TokenCategorical()(outputs, mask).base_dist
+    tokens = tokens if mask is None else tokens.base_dist
+    torch.testing.assert_close(tokens.energy, -outputs.exp().sum(-1).log())
+
+
 @pytest.mark.parametrize(("likelihood", "shape", "event"), LIKELIHOODS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_outputs_are_computed_in_float32(likelihood, shape, event, dtype):

@@ -171,7 +171,7 @@ def test_inducing_inputs_follow_a_path_whose_modules_and_layers_may_be_replaced(
     weight = layer.query_value.weight[:8].unflatten(0, (2, 4))
     assert_close(layer.inducing_points(), expected @ weight.mT)
     network.blocks[1].attention = SGPAttention(8, 2, inducing=3)
-    network.connect()
+    network.blocks.connect()
     assert_close(
         network.blocks[1].attention.inducing_points(),
         network.blocks[1].norm_attention(network.blocks[0].feed_forward(network.blocks[1].attention.form.inducing))

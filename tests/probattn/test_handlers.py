@@ -15,7 +15,17 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import SGPAttention, draws, guides, inference, local_sites
-from probattn.handlers import alpha, at_mean, kl_weight, local_posteriors
+from probattn.handlers import (
+    alpha,
+    are_from_input,
+    at_mean,
+    draws_from_input,
+    folded,
+    kl_weight,
+    local_posteriors,
+    num_draws,
+    num_folded,
+)
 from probattn.models import Classifier
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
@@ -132,6 +142,15 @@ def test_the_batch_may_be_a_keyword():
 def test_example_without_a_batch_is_an_error():
     with draws("example"), pytest.raises(ValueError, match="found no batch"):
         pyro.sample("slope", dist.Normal(0.0, 1.0))
+
+
+def test_who_asks_for_the_draws_is_told_the_innermost():
+    assert (num_draws(), num_folded(), are_from_input()) == (None, None, False)
+    with draws(3), draws("example"):
+        assert num_draws() == 3
+        with draws(2), folded(2), draws_from_input():
+            assert (num_draws(), num_folded(), are_from_input()) == (2, 2, True)
+        assert (num_draws(), num_folded(), are_from_input()) == (3, None, False)
 
 
 @pytest.mark.parametrize("number", [0, -1, "batch", True, False])

@@ -311,6 +311,23 @@ def test_tokens_count_as_examples_and_padding_not_at_all():
         assert torch.equal(results[0].p_values[name], results[1].p_values[name])
 
 
+def test_batches_of_different_lengths_give_what_padded_ones_give():
+    model, guide = build(TokenCategorical(), pool=False)
+    x, y = data(likelihood=TokenCategorical)
+    mask = torch.arange(5) < torch.tensor([2, 1, 2, 2, 1, 2, 2, 5, 4, 1, 3, 5])[:, None]
+    torch.manual_seed(0)
+    padded = posterior_predictive_check(model, guide, batches(x, y, mask), num_replicates=20)
+    short = [(x[:7, :2], y[:7, :2], mask[:7, :2]), (x[7:], y[7:], mask[7:])]
+    torch.manual_seed(0)
+    check = posterior_predictive_check(model, guide, short, num_replicates=20)
+    assert torch.equal(check.mask, padded.mask)
+    assert check.replicated_labels.shape == (20, 12, 5)
+    assert torch.equal(check.labels[mask], y[mask])
+    assert check.observed["accuracy"] == padded.observed["accuracy"]
+    torch.testing.assert_close(check.log_likelihood, padded.log_likelihood)
+    assert check.observed["accuracy"] == (check.prediction.probs.argmax(-1) == y)[mask].double().mean()
+
+
 def test_one_replicate_and_one_example_are_enough():
     model, guide = build()
     x, y = data(1)

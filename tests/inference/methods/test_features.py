@@ -11,7 +11,17 @@ from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.handlers import at_mean
 from probattn.inference import predict, prediction
 from probattn.inference.methods.features import _last_calls, features, last_linear
-from probattn.models import Bernoulli, Categorical, Classifier, Normal, Supervised, TokenCategorical, ViT, last
+from probattn.models import (
+    Bernoulli,
+    Categorical,
+    Classifier,
+    Normal,
+    Supervised,
+    TokenCategorical,
+    ViT,
+    last,
+    replace_attention,
+)
 
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
@@ -159,7 +169,6 @@ def test_of_a_layer_that_runs_twice_the_last_run_counts():
     "network",
     [
         nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)),
-        nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (4,))),
         nn.Sequential(nn.LayerNorm(3)),
     ],
 )
@@ -168,6 +177,28 @@ def test_a_network_that_ends_in_something_else_is_refused(network):
     with pytest.raises(ValueError, match=r"last layer must be nn\.Linear: what Sequential returns"):
         features(model, None, torch.randn(2, 3))
     assert hooks(model) == 0
+
+
+def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.encoder(x).mean(1))
+
+    model = Classifier(replace_attention(Pooled(), with_=KEPSVGPAttention.partial(rank=2)), num_data=20)
+    guide = guides.for_model(model)
+    x = torch.randn(5, 4, 8)
+    torch.manual_seed(1)
+    found = features(model, guide, x, num_draws=3)
+    assert found.values.shape == (3, 5, 8)
+    assert found.head is model.network.wrapped.head
+    torch.manual_seed(1)
+    drawn = predict(model, guide, x, num_draws=3, keep_draws=True).draws
+    torch.testing.assert_close(found.head(found.values).softmax(-1), drawn)
 
 
 def test_a_model_without_a_network_is_refused():

@@ -1,0 +1,1 @@
+"""Texts: the corpora, what they are cut into, and batches of them."""

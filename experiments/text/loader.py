@@ -1,0 +1,125 @@
+"""Batches of sequences of similar length."""
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+_GROUP = 50
+
+
+class TextLoader:
+    """Batches ``x`` int64 or float32 (batch, longest, ...), ``y`` (batch, ...) and ``mask`` bool (batch, longest).
+
+    Sequences are padded at their end with 0 to the longest of their batch; the mask is True where there is a token.
+    All tokens lie one behind the other in one tensor on the device, ids as the smallest integers that hold them, and
+    a batch is one gather. The last batch of the data may be smaller.
+
+    A shuffled epoch makes batches of similar length: a random order is cut into groups of 50 batches, each group
+    is sorted by length and cut into batches, and the batches are shuffled. Else the order is that of the data.
+
+    ``generator`` is the only source of randomness: its state when an epoch's first batch is asked for fixes
+    that epoch bit for bit, and the epoch leaves it in a new state. Not shuffling, an epoch does not touch it.
+
+    Args:
+        encoded: n sequences (length, ...) of integers, such as ids, or all of floats, such as features.
+        labels: (n, ...).
+        batch_size: sequences a batch.
+        shuffle: draw a new order each epoch.
+        generator: CPU generator; default: a new one with torch's fixed default seed.
+        device: where the data lie and the batches are made.
+
+    Attributes:
+        generator: see above; save and restore its state to resume.
+        num_data: number of sequences.
+        batch_size: as given.
+        device: as given.
+
+    Raises:
+        ValueError: if ``batch_size`` is below 1, there are no data, a sequence is empty or differs from the first in
+            dtype or in shape but for its length, ``labels`` are more or fewer, or ``generator`` is not on the CPU.
+    """
+
+    def __init__(
+        self,
+        encoded: Sequence[Tensor],
+        labels: Tensor,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if not len(encoded):
+            raise ValueError("no batch to yield: there are no sequences")
+        if len(labels) != len(encoded):
+            raise ValueError(f"need one label a sequence, got {len(labels)} for {len(encoded)}")
+        _check_alike(encoded)
+        self.generator = torch.Generator() if generator is None else generator
+        if self.generator.device.type != "cpu":
+            raise ValueError(f"generator must be a CPU generator, got one on {self.generator.device}")
+        self.num_data = len(encoded)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self._lengths = torch.tensor([len(sequence) for sequence in encoded])
+        self._starts = self._lengths.cumsum(0) - self._lengths
+        self._tokens = _compact(torch.cat(list(encoded)))
+        self._labels = labels
+        self.to(device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the data, in place, and make the batches on ``device`` from now on; returns the loader."""
+        self.device = torch.device(device)
+        self._tokens, self._labels = self._tokens.to(self.device), self._labels.to(self.device)
+        return self
+
+    def __len__(self) -> int:
+        """Number of batches an epoch."""
+        return -(-self.num_data // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield one epoch."""
+        batches = self._shuffled() if self.shuffle else torch.arange(self.num_data).split(self.batch_size)
+        for indices in batches:
+            yield self._batch(indices)
+
+    def _shuffled(self) -> list[Tensor]:
+        """The indices of each batch of an epoch."""
+        order = torch.randperm(self.num_data, generator=self.generator)
+        groups = order.split(_GROUP * self.batch_size)
+        ordered = (group[self._lengths[group].argsort(stable=True)] for group in groups)
+        batches = [batch for group in ordered for batch in group.split(self.batch_size)]
+        return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
+
+    def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lengths = self._lengths[indices][:, None]
+        steps = torch.arange(int(lengths.max()))
+        mask = steps < lengths
+        positions = (self._starts[indices][:, None] + steps).where(mask, 0)
+        mask, positions, indices = (each.to(self.device) for each in (mask, positions, indices))
+        tokens = self._tokens[positions]
+        tokens = tokens.float() if tokens.is_floating_point() else tokens.long()
+        padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
+        return tokens.masked_fill_(padding, 0), self._labels[indices], mask
+
+
+def _check_alike(encoded: Sequence[Tensor]) -> None:
+    first = encoded[0]
+    for position, sequence in enumerate(encoded):
+        if not sequence.ndim or not len(sequence):
+            raise ValueError(f"the sequence at position {position} is empty; remove it with its label")
+        if sequence.dtype != first.dtype or sequence.shape[1:] != first.shape[1:]:
+            expected, found = (f"{each.dtype} (length, *{tuple(each.shape[1:])})" for each in (first, sequence))
+            raise ValueError(f"sequences must be alike: {expected} at position 0, {found} at position {position}")
+
+
+def _compact(tokens: Tensor) -> Tensor:
+    """Floats as float32, integers as the smallest type that holds them."""
+    if tokens.is_floating_point():
+        return tokens.float()
+    low, high = (value.item() for value in tokens.aminmax())
+    types = (torch.int16, torch.int32, torch.int64)
+    return tokens.to(next(kind for kind in types if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max))

@@ -1,0 +1,68 @@
+"""Class probabilities and labels that were checked, and the answers that they give."""
+
+import torch
+from torch import Tensor
+
+_RANGE_TOLERANCE = 1e-4
+_SUM_TOLERANCE = 1e-3
+
+
+def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Validate; return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU, detached."""
+    if probs.ndim != 2:
+        raise ValueError(
+            f"probs must have shape (examples, classes), got {tuple(probs.shape)}: average over draws first, "
+            "and flatten any other leading dimensions"
+        )
+    if labels.ndim != 1 or len(labels) != len(probs):
+        raise ValueError(
+            f"labels must have shape ({len(probs)},), one index per row of probs, got {tuple(labels.shape)}: "
+            "pass one-hot labels as labels.argmax(-1)"
+        )
+    if not probs.is_floating_point():
+        raise ValueError(f"probs must be floating point, got {probs.dtype}: pass probabilities, not classes")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
+    if len(probs) == 0:
+        raise ValueError("probs and labels are empty: a metric needs at least one example")
+    classes = probs.shape[1]
+    if classes < 2:
+        raise ValueError(
+            f"probs must have at least two classes, got {classes}: "
+            "for a binary task pass both, torch.cat([1 - p, p], dim=1)"
+        )
+    sum_tolerance = max(_SUM_TOLERANCE, torch.finfo(probs.dtype).eps)
+    probs = probs.detach().cpu().double()
+    labels = labels.detach().cpu().long()
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"labels must lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}: "
+            "number classes from 0 and drop ignored examples first"
+        )
+    if not probs.isfinite().all():
+        rows = (~probs.isfinite().all(dim=1)).sum()
+        raise ValueError(f"probs must be finite, got NaN or infinity in {rows} of {len(probs)} rows: check the network")
+    if probs.min() < -_RANGE_TOLERANCE or probs.max() > 1 + _RANGE_TOLERANCE:
+        raise ValueError(
+            f"probs must lie in [0, 1], got {probs.min():.6g}..{probs.max():.6g}: logits? apply softmax first"
+        )
+    sums = probs.sum(dim=1)
+    worst = (sums - 1).abs().argmax()
+    if (sums[worst] - 1).abs() > sum_tolerance:
+        raise ValueError(
+            f"rows of probs must sum to 1 within {sum_tolerance:.2g}, row {worst} sums to {sums[worst]:.6g}: "
+            "independent sigmoids or unnormalised scores? normalise over classes first"
+        )
+    return probs.clamp(0, 1), labels
+
+
+def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Top-label probability ``(n,)``, float64, and whether the prediction is right ``(n,)``, bool."""
+    probs, labels = checked(probs, labels)
+    confidence, predictions = probs.max(dim=1)
+    return confidence, predictions == labels
+
+
+def is_constant(values: Tensor) -> bool:
+    """Whether all values are the same."""
+    return bool((values == values[0]).all())

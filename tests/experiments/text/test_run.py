@@ -1,0 +1,141 @@
+"""A run on texts by the command, from the corpus's files to tables, figures and the report."""
+
+import json
+import sys
+
+import pytest
+from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+from probattn.experiments import cli, store, study
+from probattn.experiments.text.tokenizer import Tokenizer
+
+TINY = {
+    "train.epochs": 3,
+    "train.warmup_epochs": 0,
+    "train.log_every": 1,
+    "network.dim": 16,
+    "network.heads": 2,
+    "network.mlp_dim": 16,
+    "network.spelling": 5,
+    "layer.rank": 3,
+}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, corpus):
+    monkeypatch.setenv("PROBATTN_DATA", str(corpus))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return run
+
+
+def changes(**others):
+    options = {key: value for key, value in (TINY | others).items() if value is not None}
+    return [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture
+def trained(command, tmp_path):
+    code, _, err = command("train", "kep-svgp/cola", "--out", tmp_path / "run", *changes())
+    assert code == 0, err
+    return tmp_path / "run"
+
+
+def test_a_run_is_trained_resumed_evaluated_and_reported(command, trained):
+    code, out, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
+    assert (code, err) == (0, "")
+    assert "was finished already, after 3 epochs" in out
+    assert Tokenizer.load(trained / "tokenizer.json").spelling == 5
+    epochs = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert all("valid/mcc" in each for each in epochs if each["kind"] == "epoch")
+
+    code, out, err = command("evaluate", trained, "--method", "temperature,mc-dropout,laplace")
+    assert (code, err) == (0, "")
+    assert "Test data, out-of-domain" in out
+    found = json.loads((trained / "metrics.json").read_text())["methods"]
+    assert set(found) == {"posterior", "temperature", "mc-dropout", "laplace"}
+    stored = store.stored(trained, "posterior")
+    for scores, name in (
+        (found["posterior"]["test"], "test"),
+        (found["posterior"]["domain"]["out-of-domain"], "domain/out-of-domain"),
+    ):
+        prediction = stored[name]
+        assert len(prediction.labels) == {"test": 30, "domain/out-of-domain": 20}[name]
+        answers = prediction.probs.argmax(-1)
+        assert scores["mcc"] == pytest.approx(matthews_corrcoef(prediction.labels, answers), abs=1e-6)
+        assert scores["accuracy"] == pytest.approx(accuracy_score(prediction.labels, answers))
+    assert found["temperature"]["test"]["mcc"] == found["posterior"]["test"]["mcc"]
+    assert (trained / "tables" / "domain-out-of-domain.csv").exists()
+    assert (trained / "figures" / "most_uncertain.png").exists()
+    page = (trained / "report.html").read_text()
+    assert "out-of-domain" in page
+
+    code, out, err = command("compare", trained, "--out", trained.parent / "compared")
+    assert (code, err) == (0, "")
+    assert "Test data, out-of-domain" in out
+    assert (trained.parent / "compared" / "domain-out-of-domain.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            ["--shift"],
+            "--shift corrupts images, and cola is text; its other domains (out-of-domain) are always evaluated",
+        ),
+        (["--ood", "svhn"], "--ood takes images, and cola is text"),
+    ],
+)
+def test_what_is_for_images_is_refused_before_any_work(command, trained, option, message):
+    code, out, err = command("evaluate", trained, *option)
+    assert (code, out) == (1, "")
+    assert message in " ".join(err.split())
+    assert not (trained / "metrics.json").exists()
+
+
+def test_a_run_whose_tokenizer_is_lost_says_so(command, trained):
+    (trained / "tokenizer.json").unlink()
+    code, _, err = command("evaluate", trained)
+    assert code == 1
+    assert "tokenizer.json" in err
+
+
+def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, tmp_path):
+    out = tmp_path / "run"
+    code, _, err = command("train", "kep-svgp/cola", "--out", out, *changes(**{"layer.merge": "concat"}))
+    assert code == 1
+    assert "where the length varies" in " ".join(err.split()) or 'merge="add"' in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("preset", "layer"),
+    [
+        ("cgp/cola", {}),
+        ("cgp/cola-sparse", {"layer.inducing": 2}),
+        ("cgp/cola-sgpa", {"layer.inducing": 2}),
+        ("cgp/cola-softmax", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::probattn.functional.linalg.JitterWarning")
+def test_every_layer_trains_on_texts(command, tmp_path, preset, layer):
+    out = tmp_path / "run"
+    code, _, err = command("train", preset, "--out", out, *changes(**{"layer.rank": None, "train.epochs": 1}, **layer))
+    assert code == 0, err
+    assert (out / "best.pt").exists()
+
+
+def test_a_job_of_a_study_evaluates_the_domains_of_texts(corpus, tmp_path):
+    options = changes(**{"layer.rank": None, "train.epochs": 1})[1::2]
+    (job,) = study.jobs(
+        ["cgp/cola-softmax"], seeds=1, epochs=None, out=tmp_path / "study", changes=options, root=corpus
+    )
+    study.work(job, ("temperature",))
+    found = json.loads((tmp_path / "study" / "cgp" / "cola-softmax" / "seed-0" / "metrics.json").read_text())["methods"]
+    assert set(found["temperature"]) == {"test", "domain"}

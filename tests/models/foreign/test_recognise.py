@@ -1,0 +1,115 @@
+"""Structures of attention that are taken, and those that look alike and are not."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import SoftmaxAttention
+from probattn.models import replace_attention
+
+
+class Joint(nn.Module):
+    """As timm's, with what a test adds."""
+
+    def __init__(self, width=8, *, factor=1.0, rows=3, **parts):
+        super().__init__()
+        self.num_heads, self.factor = 2, factor
+        self.qkv, self.proj = nn.Linear(8, rows * width), nn.Linear(width, 8)
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x, attn_mask=None):
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        scale = self.factor * q.shape[-1] ** -0.5
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, scale=scale)
+        return self.proj(attended.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(nn.Module):
+    """Query, key and value as in transformers 4, with its head mask as second argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_attention_heads, self.dropout = 2, nn.Dropout(0.0)
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, hidden_states, head_mask=None, output_attentions=False):
+        q, k, v = (f(hidden_states).unflatten(-1, (2, 4)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        return (F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2),)
+
+
+class Output(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.dropout = nn.Linear(8, 8), nn.Dropout(0.0)
+
+    def forward(self, hidden_states, input_tensor):
+        return self.dropout(self.dense(hidden_states))
+
+
+class ViT4Attention(nn.Module):
+    """ViTAttention of transformers 4: a tuple of whatever the inner one gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.output = SelfAttention(), Output()
+
+    def forward(self, hidden_states):
+        outputs = self.attention(hidden_states, None, False)
+        return self.output(outputs[0], hidden_states)
+
+
+@pytest.mark.parametrize("attention", [Joint, ViT4Attention])
+def test_attention_of_that_structure_is_taken(attention):
+    network, x = nn.Sequential(nn.Linear(8, 8), attention(), attention()), torch.randn(2, 5, 8)
+    converted = replace_attention(network, with_=SoftmaxAttention, layers="all")
+    assert len(converted.layers()) == 2
+    assert_close(converted(x), network(x), atol=1e-6, rtol=0)
+
+
+def test_the_old_output_map_moves_into_the_layer_and_leaves_an_identity():
+    network = nn.Sequential(ViT4Attention())
+    converted = replace_attention(network, with_=SoftmaxAttention)
+    assert isinstance(converted.wrapped[0].output.dense, nn.Identity)
+    assert torch.equal(converted.layers()[0].out.weight, network[0].output.dense.weight)
+    assert sum(p.numel() for p in converted.parameters()) == sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize("which", ["CLIPVision", "Bert"])
+def test_encoders_without_a_head_give_their_last_hidden_state(which):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    if which == "Bert":
+        network, x = transformers.BertModel(transformers.BertConfig(vocab_size=20, **sizes)), torch.randint(20, (2, 4))
+    else:
+        config = transformers.CLIPVisionConfig(image_size=8, patch_size=4, **sizes)
+        network, x = transformers.CLIPVisionModel(config), torch.randn(2, 3, 8, 8)
+    converted = replace_attention(network.eval(), with_=SoftmaxAttention, layers="all")
+    assert len(converted.layers()) == 2
+    assert_close(converted(x), network(x).last_hidden_state, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("attention", "message"),
+    [
+        (lambda: Joint(factor=2.0), "is not the softmax attention of its maps"),
+        (lambda: Joint(16), r"shapes \[\(8, 16\), \(16, 8\)\]"),
+        (lambda: Joint(gate=nn.Linear(8, 8)), r"its gate \(Linear\)"),
+        (lambda: Joint(q_norm=nn.LayerNorm(4, elementwise_affine=False)), r"its q_norm \(LayerNorm\)"),
+        (lambda: Joint(bias_table=nn.Parameter(torch.zeros(2))), "its parameter bias_table"),
+        (lambda: Joint(rows=2), "its maps have shapes"),
+        (lambda: Joint(is_causal=True), "is_causal is set"),
+    ],
+)
+def test_what_looks_alike_is_refused_by_name(attention, message):
+    with pytest.raises(ValueError, match=f"the attention at '1' cannot be replaced: .*{message}"):
+        replace_attention(nn.Sequential(nn.Linear(8, 8), attention()), with_=SoftmaxAttention)
+
+
+def test_identities_and_dropout_are_no_hindrance():
+    parts = {"q_norm": nn.Identity(), "norm": nn.Identity(), "attn_drop": nn.Dropout(0.3), "proj_drop": nn.Dropout(0.2)}
+    converted = replace_attention(nn.Sequential(Joint(**parts)), with_=SoftmaxAttention)
+    assert converted.layers()[0].dropout == 0.3
+    assert [module.p for module in converted.modules() if isinstance(module, nn.Dropout)] == [0.2]
