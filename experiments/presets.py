@@ -100,7 +100,9 @@ _PAPER = {"guide": "prior", "output": "mean", "per": "column"}
 _PAPER_CGP, _PAPER_SPARSE_CGP = replace(_CGP, noisy_output=False, **_PAPER), replace(_SPARSE_CGP, **_PAPER)
 # SGPA has 32 inducing keys (section 5.2); the scheme of a warm start is its authors', here with their symmetric kernel.
 _ARD, _SYMMETRIC_ARD = KernelSettings(kernel="ard"), KernelSettings(kernel="ard", symmetric=True)
-_TEXT_SGPA = SGPASettings(inducing=16, kernel="exponential")
+# With a variance of one over the number of tokens 𝒦V is at first of the size of a value: 9 in CoLA, 240 in IMDB.
+_COLA_SGPA = SGPASettings(inducing=16, kernel="exponential", variance=0.1)
+_IMDB_SGPA = replace(_COLA_SGPA, variance=0.004)
 # Few inducing inputs and a small kernel: else the noise of g, and a KL that so few digits and steps cannot pay for,
 # keep the network from learning. Even so the whole KL costs a point of accuracy, a hundredth of it none (README).
 _DIGITS_SGPA = _warm(
@@ -125,10 +127,10 @@ PRESETS: dict[str, Settings] = {
     "kep-svgp/cifar100": _with(_KEP_CIFAR100, KEPSVGPSettings()),
     "kep-svgp/cifar100-softmax": _KEP_CIFAR100,
     "kep-svgp/imdb": _with(_KEP_IMDB, KEPSVGPSettings(merge="add")),
-    "kep-svgp/imdb-sgpa": _with(_KEP_IMDB, _TEXT_SGPA),
+    "kep-svgp/imdb-sgpa": _with(_KEP_IMDB, _IMDB_SGPA),
     "kep-svgp/imdb-softmax": _KEP_IMDB,
     "kep-svgp/cola": _with(_KEP_COLA, KEPSVGPSettings(rank=5, merge="add", eta=1.0)),
-    "kep-svgp/cola-sgpa": _with(_KEP_COLA, _TEXT_SGPA),
+    "kep-svgp/cola-sgpa": _with(_KEP_COLA, _COLA_SGPA),
     "kep-svgp/cola-softmax": _KEP_COLA,
     "cgp/cifar10": _annealed(_warm(_CGP_CIFAR10, _CGP, epochs=200)),
     "cgp/cifar10-sparse": _annealed(_warm(_CGP_CIFAR10, _SPARSE_CGP, epochs=200)),
@@ -142,7 +144,7 @@ PRESETS: dict[str, Settings] = {
     "cgp/cifar100-softmax": _CGP_CIFAR100,
     "cgp/cola": _annealed(_with(_CGP_COLA, CGPSettings(noise=0.5, alpha=1.0))),
     "cgp/cola-sparse": _annealed(_with(_CGP_COLA, SparseCGPSettings(inducing=8, noise=0.5, alpha=1.0))),
-    "cgp/cola-sgpa": _with(_CGP_COLA, _TEXT_SGPA),
+    "cgp/cola-sgpa": _with(_CGP_COLA, _COLA_SGPA),
     "cgp/cola-softmax": _CGP_COLA,
 }
 ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")

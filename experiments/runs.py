@@ -120,7 +120,9 @@ def _start(
         report = warm_start(model, best)
         write_json(out / "warm-start.json", asdict(report))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    first = next(iter(dataset.training(batch_size=settings.data.batch_size, generator=_generator(settings))))
+    size = settings.data.batch_size
+    chosen = dataset.train.select(torch.randperm(len(dataset.train), generator=_generator(settings))[:size])
+    first = next(iter(dataset.batches(chosen, batch_size=size)))
     with torch.random.fork_rng(devices=[]):
         model.network.initialise_inducing(first[0], *first[2:])
     return model, guides.for_model(model, settings.layer.family)

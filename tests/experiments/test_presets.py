@@ -106,7 +106,7 @@ COLA_NETWORK = TEXT | {"dim": 128, "depth": 2, "heads": 4, "mlp_dim": 256, "max_
 IMDB_TRAINING = CIFAR_TRAINING | {"epochs": 20, "min_lr": 1e-4, "weight_decay": 0.0}
 COLA_TRAINING = CIFAR_TRAINING | {"epochs": 50, "lr": 5e-4, "weight_decay": 0.0, "monitor": "mcc"}
 CGP_COLA_TRAINING = COLA_TRAINING | {"schedule": "linear", "warmup_epochs": 0}
-TEXT_SGPA = SGPA | {"inducing": 16, "kernel": "exponential"}
+COLA_SGPA = SGPA | {"inducing": 16, "kernel": "exponential", "variance": 0.1}
 START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
 ANNEALED = {"alpha_start": 0.0, "alpha_end": 1.0}
 
@@ -169,10 +169,10 @@ def test_presets_of_the_cgp_paper(name, layer, start, changes):
     [
         ("kep-svgp/imdb", IMDB_NETWORK, IMDB_TRAINING, KEP_SVGP | {"merge": "add"}),
         ("kep-svgp/imdb-softmax", IMDB_NETWORK, IMDB_TRAINING, SOFTMAX),
-        ("kep-svgp/imdb-sgpa", IMDB_NETWORK, IMDB_TRAINING, TEXT_SGPA),
+        ("kep-svgp/imdb-sgpa", IMDB_NETWORK, IMDB_TRAINING, COLA_SGPA | {"variance": 0.004}),
         ("kep-svgp/cola", COLA_NETWORK, COLA_TRAINING, KEP_SVGP | {"rank": 5, "merge": "add", "eta": 1.0}),
         ("kep-svgp/cola-softmax", COLA_NETWORK, COLA_TRAINING, SOFTMAX),
-        ("kep-svgp/cola-sgpa", COLA_NETWORK, COLA_TRAINING, TEXT_SGPA),
+        ("kep-svgp/cola-sgpa", COLA_NETWORK, COLA_TRAINING, COLA_SGPA),
         ("cgp/cola", COLA_NETWORK, CGP_COLA_TRAINING | ANNEALED, CGP | {"noise": 0.5}),
         (
             "cgp/cola-sparse",
@@ -180,7 +180,7 @@ def test_presets_of_the_cgp_paper(name, layer, start, changes):
             CGP_COLA_TRAINING | ANNEALED,
             SPARSE_CGP | {"noise": 0.5, "inducing": 8},
         ),
-        ("cgp/cola-sgpa", COLA_NETWORK, CGP_COLA_TRAINING, TEXT_SGPA),
+        ("cgp/cola-sgpa", COLA_NETWORK, CGP_COLA_TRAINING, COLA_SGPA),
         ("cgp/cola-softmax", COLA_NETWORK, CGP_COLA_TRAINING, SOFTMAX),
     ],
 )

@@ -139,3 +139,24 @@ def test_a_job_of_a_study_evaluates_the_domains_of_texts(corpus, tmp_path):
     study.work(job, ("temperature",))
     found = json.loads((tmp_path / "study" / "cgp" / "cola-softmax" / "seed-0" / "metrics.json").read_text())["methods"]
     assert set(found["temperature"]) == {"test", "domain"}
+
+
+def test_a_run_on_the_features_of_a_hugging_face_encoder(command, corpus, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    encoder = tmp_path / "bert"
+    encoder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dogs", "see", "runs", "away", "not", "a", "."]
+    (tmp_path / "words.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(tmp_path / "words.txt")).save_pretrained(encoder)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(encoder)
+    out = tmp_path / "run"
+    code, _, err = command(
+        "train", "kep-svgp/cola", "--out", out, *changes(**{"network.encoder": encoder, "train.epochs": 1})
+    )
+    assert code == 0, err
+    assert not (out / "tokenizer.json").exists()
+    code, _, err = command("evaluate", out)
+    assert code == 0, err
+    assert len(list((corpus / ".probattn-cache").iterdir())) == 4  # train, valid, test, out of domain
