@@ -155,8 +155,9 @@ def study(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the comparison.")] = Path("runs/study"),
     layers: Annotated[
-        str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
-    ] = "softmax,kep-svgp",
+        str | None,
+        typer.Option(help="Which digits presets: names with commas, or all (each once); default softmax,kep-svgp."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each preset.")] = 5,
     epochs: Annotated[
         int | None, typer.Option(min=3, help="Epochs of each run, warm starts included; default the presets' own.")
@@ -168,12 +169,14 @@ def study(
     data: Data = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one a core.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train presets over seeds, evaluate all with every method, corrupted and foreign images too, and compare."""
+    """Train presets over seeds, evaluate by every method (images also corrupted, beside foreign ones), and compare."""
     with stoppable("the same command goes on where it stopped"):
         from probattn.experiments import presets as known
         from probattn.experiments import study as whole
 
-        names = presets or known.digits(layers)
+        if presets and layers:
+            fail("give presets, or --layers for those on digits, not both")
+        names = presets or known.digits(layers or "softmax,kep-svgp")
         todo = whole.jobs(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
         say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
         whole.study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)

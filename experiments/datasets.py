@@ -46,6 +46,11 @@ class ImageDataset:
         options = {"mean": self.mean, "std": self.std, "generator": generator, "device": device}
         return ImageLoader(self.train, batch_size=batch_size, shuffle=True, augment=self.augment, **options)
 
+    def sample(self, number: int, *, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch of so many training images, not augmented."""
+        chosen = torch.randperm(len(self.train), generator=generator)[:number]
+        return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
+
     def batches(self, images: Images, *, batch_size: int, device: str = "cpu") -> ImageLoader:
         """Batches of any images as the network wants them: in their order, normalised, not augmented.
 

@@ -120,7 +120,7 @@ def predictions(
     found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
     parts = store.parts(sets)
     for number, part in enumerate(parts, 1):
-        origins = {each: {**origin, "data": sets[each].origin} for each in part}
+        origins = {each: {**origin, "images": sets[each].origin} for each in part}
         seen = functools.cache(lambda each: methods.Seen(run, sets[each].make(), **options))
 
         def predict(each: str, *, name: str, seen: Callable[[str], methods.Seen] = seen) -> Prediction:

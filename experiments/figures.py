@@ -31,12 +31,12 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
     """Every term of the objective in its own panel, and validation by epoch; None without a finite number.
 
     `steps` holds `step` and per-example terms in nats: `nll`, `kl/SITE`, `penalty/SITE`, `loss` and `lr`;
-    `epochs` holds `epoch`, `valid/accuracy` (a fraction) and `valid/nll`. What is not finite is a gap.
+    `epochs` holds `epoch`, `valid/accuracy` and `valid/mcc` (fractions) and `valid/nll`. What is not finite is a gap.
     """
     keys = list(dict.fromkeys(key for row in steps for key in row))
     terms = [key for start in ("nll", "kl/", "penalty/", "loss", "lr") for key in keys if _is(key, start)]
     panels = [(steps, "step", key) for key in terms]
-    panels += [(epochs, "epoch", key) for key in ("valid/accuracy", "valid/nll")]
+    panels += [(epochs, "epoch", key) for key in ("valid/accuracy", "valid/mcc", "valid/nll")]
     drawn = [(x, key, *series(rows, x, key)) for rows, x, key in panels]
     drawn = [panel for panel in drawn if np.isfinite(panel[3]).any()]
     if not drawn:
@@ -49,7 +49,7 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
         ax.set_xlabel(x, fontsize=SMALL, color=GREY, labelpad=1)
         ax.set_ylabel(unit, fontsize=SMALL, color=GREY)
         if ax.get_yscale() == "linear":
-            ax.yaxis.set_major_formatter(PERCENT if key == "valid/accuracy" else PLAIN)
+            ax.yaxis.set_major_formatter(PERCENT if key in ("valid/accuracy", "valid/mcc") else PLAIN)
     return figure
 
 

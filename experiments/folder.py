@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +39,11 @@ def command(name: str, settings: Settings) -> str:
     from probattn.experiments.presets import PRESETS
 
     defaults = PRESETS[name].flat() if name in PRESETS else {}
-    changes = [f"--set {key}={value}" for key, value in settings.flat().items() if (key, value) not in defaults.items()]
+    changes = [
+        f"--set {shlex.quote(f'{key}={value}')}"
+        for key, value in settings.flat().items()
+        if (key, value) not in defaults.items()
+    ]
     return " ".join(["probattn train", name, *changes])
 
 

@@ -200,7 +200,7 @@ def excerpts(
     """The beginnings of the texts at `indices`, each with its predicted distribution, as in :func:`gallery`."""
 
     def show(ax: Axes, index: int) -> None:
-        passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 26)
+        passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 24, break_on_hyphens=False)
         ax.text(0, 0.5, passage.replace("$", r"\$"), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
 
     return _answered(show, probs, labels, classes, indices) if texts else None

@@ -59,6 +59,10 @@ class KEPSVGPSettings:
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """The layer for a number of tokens, or None where it varies."""
+        if self.merge != "add" and tokens is None:
+            raise ValueError(
+                f"merge={self.merge} has weights over tokens: set layer.merge=add where their number varies"
+            )
         return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
 
 

@@ -85,6 +85,8 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_positive(self, "dim", "depth", "heads", "mlp_dim", "max_length", "min_count", "max_words")
+        if self.encoder is not None and Path(self.encoder).is_dir():
+            object.__setattr__(self, "encoder", str(Path(self.encoder).resolve()))  # a run is opened from anywhere
 
     def load(self, data: DataSettings, root: Path | None) -> TextDataset:
         """The texts of a run."""

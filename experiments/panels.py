@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the report: how to draw it, how to read it, and what to say where there is none."""
+    """A figure of the report: how to draw it and read it, what to say where there is none, whether texts lack it."""
 
     key: str
     title: str
@@ -27,6 +27,7 @@ class Panel:
     caption: str
     missing: str
     wide: bool = False
+    of_images: bool = False
 
 
 def _of_answers(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResult], Figure | None]:
@@ -87,6 +88,7 @@ PANELS = (
         "beside it, too: a network may become wrong under a corruption, but it should then doubt.",
         "Not drawn: this run was not evaluated on corrupted images (probattn evaluate RUN --shift).",
         wide=True,
+        of_images=True,
     ),
     Panel(
         "abstention",
@@ -120,6 +122,7 @@ PANELS = (
         "of the right answers, which is what a detector of foreign images can use.",
         "Not drawn: this run was not evaluated on foreign images (probattn evaluate RUN --ood default).",
         wide=True,
+        of_images=True,
     ),
     Panel(
         "training",
@@ -170,7 +173,8 @@ PANELS = (
         "components carry the attention. On a straight line all components count alike. What the matrix is depends on "
         "the layer: the probabilities of softmax attention, the kernel between queries and keys of kernel attention "
         "and KEP-SVGP, the kernel between tokens of SGPA, the map from values to the mean output of CGP. Compare "
-        "depths, and runs of one layer, rather than different layers.",
+        "depths, and runs of one layer, rather than different layers. Texts shorter than the longest count with "
+        "zeros behind their own components.",
         "Not drawn: this run has no spectrum of an attention matrix.",
     ),
     Panel(

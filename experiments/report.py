@@ -154,6 +154,8 @@ def _run(result: RunResult, place: int) -> str:
         parts.append(page.metrics_table(rows, mark=False, first="domain"))
     parts.append('<div class="panels">')
     for panel in PANELS:
+        if panel.of_images and result.texts:
+            continue
         figure = panel.draw(result)
         head = f"<h3>{escape(panel.title)}</h3>"
         alt = f"{panel.title} of {result.name}. {panel.caption}"

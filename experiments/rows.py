@@ -38,11 +38,17 @@ def rows(folders: Sequence[Path]) -> Rows:
     Two runs or more of the same settings that keep their predictions also give the row of their ensemble.
 
     Raises:
-        SettingsError: a folder without a run, a run that was not evaluated, or two of the same settings and seed.
+        SettingsError: a folder without a run, a run that was not evaluated, two of the same settings and seed, or
+            runs of different data.
     """
     if not folders:
         raise SettingsError("nothing to compare: give the folders of evaluated runs")
     runs = {folder: read_settings(folder) for folder in folders}
+    kinds = dict.fromkeys(settings.data.name for settings, _ in runs.values())
+    if len(kinds) > 1:
+        raise SettingsError(
+            f"these runs are of different data, {', '.join(kinds)}: compare those of each by themselves"
+        )
     labels = _labels(runs)
     single: dict[str, dict[int, dict[str, Any]]] = {}
     ensembles: dict[str, dict[int, dict[str, Any]]] = {}

@@ -59,7 +59,7 @@ def train(
     Args:
         settings: of the run.
         out: its folder, which gets ``settings.json``, the checkpoints and logs of ``fit``, and ``warm-start.json``:
-            which weights the warm start carried over.
+            which weights the warm start carried over; for texts also what their tokens are.
         name: the preset's name, for the report.
         root: where data sets lie.
         resume: go on with a run that was stopped, in whichever phase.
@@ -77,6 +77,7 @@ def train(
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
     check_free(out, settings, resume=resume)
     dataset = load_data(settings, root)
+    dataset = dataset.of(out) if (out / "last.pt").exists() else dataset
     model, guide = build(settings, dataset)
     fresh = not (out / "last.pt").exists()
     if fresh and settings.warm_start is not None:
@@ -120,9 +121,7 @@ def _start(
         report = warm_start(model, best)
         write_json(out / "warm-start.json", asdict(report))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    size = settings.data.batch_size
-    chosen = dataset.train.select(torch.randperm(len(dataset.train), generator=_generator(settings))[:size])
-    first = next(iter(dataset.batches(chosen, batch_size=size)))
+    first = dataset.sample(settings.data.batch_size, generator=_generator(settings))
     with torch.random.fork_rng(devices=[]):
         model.network.initialise_inducing(first[0], *first[2:])
     return model, guides.for_model(model, settings.layer.family)

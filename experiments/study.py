@@ -10,7 +10,7 @@ import torch
 
 from probattn.experiments import methods, presets, runs
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.settings import ViTSettings
+from probattn.experiments.settings import SettingsError, ViTSettings
 
 SEVERITIES = (1, 3, 5)
 METHODS = ("temperature", "mc-dropout", "laplace", "sv-dkl")
@@ -48,10 +48,13 @@ def jobs(
         root: where data sets lie.
 
     Raises:
-        SettingsError: an unknown preset, or changes that do not fit.
+        SettingsError: an unknown preset, or changes that do not fit or fix the seed.
     """
+    names = tuple(dict.fromkeys(names))
     for name in names:
         presets.preset(name).with_changes(changes)
+    if any(change.startswith("train.seed=") for change in changes):
+        raise SettingsError("a study runs the seeds 0, 1, …: give --seeds N in place of train.seed")
     return [
         Job(name, seed, epochs, out / name / f"seed-{seed}", tuple(changes), root=root)
         for seed in range(seeds)

@@ -1,5 +1,7 @@
 """The sets of images or texts that a run is evaluated on: its own, shifted ones, and foreign ones."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +48,7 @@ def own(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
     """The validation and the test part of a data set, and its other domains, ``domain/NAME``."""
     parts = {"valid": dataset.valid, "test": dataset.test}
     parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
-    return {name: TestSet("the run's", lambda p=part: p) for name, part in parts.items()}
+    return {name: TestSet(_whose(part), lambda p=part: p) for name, part in parts.items()}
 
 
 def shifts(
@@ -90,6 +92,14 @@ def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: 
     if len(found) < len(read):
         raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")
     return found
+
+
+def _whose(part: Images | Texts) -> str:
+    """The origin of a part of the run's own data, which for texts also tells when they have changed."""
+    if isinstance(part, Images):
+        return "the run's"
+    content = json.dumps([part.texts, part.labels.tolist()])
+    return f"the run's, {hashlib.sha256(content.encode()).hexdigest()}"
 
 
 def _check_images(dataset: ImageDataset | TextDataset, what: str) -> None:

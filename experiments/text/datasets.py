@@ -14,8 +14,7 @@ from probattn.experiments.images import split
 from probattn.experiments.text import cola, imdb, tokens
 from probattn.experiments.text.loader import TextLoader
 from probattn.experiments.text.texts import Texts
-from probattn.experiments.text.tokenizer import Tokenizer
-from probattn.experiments.text.tokens import Tokens, TokenSettings, Words
+from probattn.experiments.text.tokens import Tokens, TokenSettings
 
 NAMES = ("cola", "imdb")
 """The names :func:`load` knows."""
@@ -30,7 +29,7 @@ class TextDataset:
     Attributes:
         name: as given to :func:`load`.
         classes: names, in the order of the labels.
-        train, valid, test: disjoint parts.
+        train, valid, test: disjoint parts; sentences that a corpus holds twice may lie in two of them.
         tokens: fitted to ``train``.
         domains: test sets from elsewhere, by name.
     """
@@ -50,23 +49,31 @@ class TextDataset:
             encoded, self.train.labels, batch_size=batch_size, shuffle=True, generator=generator, device=device
         )
 
+    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """A batch of so many training texts."""
+        encoded, chosen = (
+            _encoded(self.tokens, self.train),
+            torch.randperm(len(self.train), generator=generator)[:number],
+        )
+        texts = [encoded[index] for index in chosen.tolist()]
+        return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
+
     def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu") -> TextLoader:
         """Batches of any texts in their order."""
         return TextLoader(_encoded(self.tokens, texts), texts.labels, batch_size=batch_size, device=device)
 
     def keep(self, folder: Path) -> None:
-        """Writes into a run's folder what was fitted to the training part and is needed to read others."""
-        self.tokens.save(folder)
+        """Writes into a run's folder what other texts are read by, if it lacks it."""
+        self.tokens.keep(folder)
 
     def of(self, folder: Path) -> "TextDataset":
         """The same data as the run in a folder reads it.
 
         Raises:
-            ValueError: its tokenizer is missing or damaged.
+            DatasetError: it has kept nothing, or what it was trained with is no longer there.
+            ValueError: a damaged tokenizer.
         """
-        if not isinstance(self.tokens, Words):
-            return self
-        return replace(self, tokens=Words(Tokenizer.load(folder / "tokenizer.json")))
+        return replace(self, tokens=self.tokens.of(folder))
 
 
 def load(
@@ -81,14 +88,15 @@ def load(
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
     development sentences are the test part, the out-of-domain ones the domain ``out-of-domain``. ``imdb``: all reviews,
-    split 35,000 / 5,000 / 10,000 at random, stratified.
+    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper: of its
+    duplicates, 65 validation and 103 test reviews (seed 0) are in the training part, too.
 
     Args:
         name: one of :data:`NAMES`.
         settings: how texts are cut into tokens.
         root: folder to look in; default: ``$PROBATTN_DATA``, else ``data``.
         seed: fixes the cuts, and nothing else.
-        limit: keep at most this many training texts, and of the others the same fraction.
+        limit: keep at most this many training texts, and of the others the same fraction, but two at least.
 
     Raises:
         ValueError: an unknown name, or ``limit`` below 1.
@@ -109,9 +117,10 @@ def load(
         train, valid, test = split(imdb.read(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
         fraction = min(1.0, limit / len(train))
+        whole = train, valid, test, *domains.values()
+        sizes = [min(limit, len(train)), *(max(2, round(fraction * len(part))) for part in whole[1:])]
         train, valid, test, *others = (
-            split(part, sizes=(max(2, round(fraction * len(part))),), generator=generator)[0]
-            for part in (train, valid, test, *domains.values())
+            split(part, sizes=(size,), generator=generator)[0] for part, size in zip(whole, sizes, strict=True)
         )
         domains = dict(zip(domains, others, strict=True))
     cut = tokens.fit(settings, train, cache=folder / ".probattn-cache")

@@ -31,10 +31,11 @@ class FrozenEncoder:
 
     Attributes:
         width: features a token.
+        identity: a digest of configuration and weights, wherever they lie.
 
     Raises:
-        ImportError: without the extra ``huggingface``.
-        DatasetError: there is no such encoder, its weights are incomplete, or it also has a decoder.
+        DatasetError: the extra ``huggingface`` is missing; there is no such encoder, its weights are incomplete, or it
+            also has a decoder.
         ValueError: ``max_length`` has no room for a word, or is more than the encoder takes.
     """
 
@@ -48,7 +49,7 @@ class FrozenEncoder:
         self.width: int = self._model.config.hidden_size
         self._max_length = max_length
         self._cache = cache
-        self._identity = _identity(self._model, without=initialised)
+        self.identity = _identity(self._model, without=initialised)
 
     def encode(
         self, texts: Sequence[str], *, batch_size: int = 64, say: Callable[[str], None] = lambda text: None
@@ -69,7 +70,7 @@ class FrozenEncoder:
             return []
         tokens = self._tokenizer(list(texts), truncation=True, max_length=self._max_length)["input_ids"]
         lengths = [len(each) for each in tokens]
-        digest = hashlib.sha256(json.dumps([self._identity, tokens]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self.identity, tokens]).encode()).hexdigest()
         path = self._cache / f"frozen-{digest[:32]}.pt"
         features = _read_cache(path, shape=(sum(lengths), self.width))
         if features is None:
@@ -97,7 +98,7 @@ def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
     try:
         from transformers import AutoModel, AutoTokenizer
     except ImportError as error:
-        raise ImportError("frozen encoders need transformers: pip install probattn[huggingface]") from error
+        raise DatasetError("frozen encoders need transformers: pip install probattn[huggingface]") from error
     options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
     for local_files_only in (True, False):
         try:

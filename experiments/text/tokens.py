@@ -1,5 +1,6 @@
 """What a network takes for the tokens of a text: words and their spelling, or the features of another network."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +8,14 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from probattn.experiments.beside import beside
+from probattn.experiments.images import DatasetError
 from probattn.experiments.text.frozen import FrozenEncoder
 from probattn.experiments.text.texts import Texts
 from probattn.experiments.text.tokenizer import Tokenizer
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
+
+TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
 
 
 class TokenSettings(NamedTuple):
@@ -32,8 +37,11 @@ class Tokens(Protocol):
     def embedding(self, dim: int) -> nn.Module:
         """Maps a padded batch of them ``(batch, tokens, ...)`` to ``(batch, tokens, dim)``."""
 
-    def save(self, folder: Path) -> None:
-        """Writes what was fitted to the training part into a run's folder."""
+    def keep(self, folder: Path) -> None:
+        """Writes into a run's folder what is needed to make the same tokens again, if it lacks it."""
+
+    def of(self, folder: Path) -> "Tokens":
+        """The tokens that the run in a folder was trained with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +59,21 @@ class Words:
         words, characters = self.tokenizer.num_words, self.tokenizer.num_characters
         return SpelledEmbedding(words, characters, dim) if self.tokenizer.spelling else WordEmbedding(words, dim)
 
-    def save(self, folder: Path) -> None:
-        """Writes ``tokenizer.json``."""
-        self.tokenizer.save(folder / "tokenizer.json")
+    def keep(self, folder: Path) -> None:
+        """Writes ``tokenizer.json``, if there is none."""
+        if not (folder / TOKENIZER).exists():
+            self.tokenizer.save(folder / TOKENIZER)
+
+    def of(self, folder: Path) -> "Words":
+        """Those of ``tokenizer.json``.
+
+        Raises:
+            DatasetError: there is none.
+            ValueError: a damaged one.
+        """
+        if not (folder / TOKENIZER).exists():
+            raise DatasetError(f"{folder} has lost {TOKENIZER}, without which its texts cannot be read; put it back")
+        return Words(Tokenizer.load(folder / TOKENIZER))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +90,27 @@ class Features:
         """A linear map."""
         return nn.Linear(self.encoder.width, dim)
 
-    def save(self, folder: Path) -> None:
-        """Nothing was fitted."""
+    def keep(self, folder: Path) -> None:
+        """Writes ``encoder.json`` with the encoder's digest, if there is none."""
+        if not (folder / ENCODER).exists():
+            with beside(folder / ENCODER) as draft:
+                draft.write_text(json.dumps({"identity": self.encoder.identity}) + "\n", encoding="utf-8")
+
+    def of(self, folder: Path) -> "Features":
+        """These, if the encoder is the one of ``encoder.json``.
+
+        Raises:
+            DatasetError: another one, or no such file.
+        """
+        try:
+            kept = json.loads((folder / ENCODER).read_text(encoding="utf-8"))["identity"]
+        except (OSError, ValueError, KeyError) as error:
+            raise DatasetError(f"{folder / ENCODER} is missing or damaged ({error}); put it back") from error
+        if kept != self.encoder.identity:
+            raise DatasetError(
+                f"the encoder's weights are no longer those that {folder} was trained with; put them back"
+            )
+        return self
 
 
 def fit(settings: TokenSettings, train: Texts, *, cache: Path) -> Tokens:

@@ -1029,6 +1029,13 @@ def test_compare_of_a_run_that_was_not_evaluated(command, kep, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_study_takes_presets_or_layers(command, tmp_path):
+    code, out, err = command("study", "digits/cgp", "--layers", "softmax", "--out", tmp_path / "study")
+    assert (code, out) == (1, "")
+    assert is_one_message(err, "give presets, or --layers", "not both")
+    assert not (tmp_path / "study").exists()
+
+
 def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch):
     done = []
 

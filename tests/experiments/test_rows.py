@@ -152,3 +152,10 @@ def test_committed_results_can_be_compared():
     assert set(found.scores["digits/kep-svgp"]) == {0, 1, 2}
     first = json.loads((folders[0] / "metrics.json").read_text())
     assert found.scores[first["run"]][0]["test"] == pytest.approx(first["metrics"])
+
+
+def test_runs_of_different_data_are_not_compared(tmp_path):
+    names = ("digits/softmax", "kep-svgp/cifar10-softmax")
+    folders = [run(tmp_path / str(n), name, methods={"posterior": scored(0.5)}) for n, name in enumerate(names)]
+    with pytest.raises(SettingsError, match="different data, digits, cifar10: compare those of each by themselves"):
+        rows.rows(folders)

@@ -57,3 +57,17 @@ def test_unknown_methods_are_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(SettingsError, match="unknown method"):
         study.study(todo, by=("laplac",), workers=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_named_twice_is_one_job(tmp_path):
+    assert len(study.jobs(["digits/softmax"] * 2, seeds=1, epochs=3, out=tmp_path)) == 1
+
+
+def test_the_seed_is_the_studys_own(tmp_path):
+    with pytest.raises(SettingsError, match=r"give --seeds N in place of train\.seed"):
+        study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path, changes=["train.seed=7"])
+
+
+def test_changes_are_checked_before_anything_is_trained(tmp_path):
+    with pytest.raises(SettingsError, match="unknown key"):
+        study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path, changes=["train.epoch=7"])

@@ -103,6 +103,19 @@ def test_training_batches_are_shuffled_from_the_generator_and_others_are_in_orde
     assert torch.equal(x[mask], torch.cat(encoded))
 
 
+def test_a_sample_is_of_training_texts_and_fixed_by_the_generator(corpus):
+    dataset = load("cola", PLAIN, root=corpus)
+    x, y, mask = dataset.sample(9, generator=torch.Generator().manual_seed(4))
+    again = dataset.sample(9, generator=torch.Generator().manual_seed(4))
+    assert torch.equal(x, again[0])
+    whole = [
+        (ids.tolist(), label)
+        for ids, label in zip(dataset.tokens.encode(dataset.train.texts), dataset.train.labels, strict=True)
+    ]
+    assert len(x) == 9
+    assert all((row[real].tolist(), label) in whole for row, real, label in zip(x, mask, y, strict=True))
+
+
 def test_a_run_reads_texts_by_the_words_that_it_has_kept(corpus, tmp_path):
     dataset = load("cola", PLAIN, root=corpus)
     dataset.keep(tmp_path)
@@ -112,12 +125,19 @@ def test_a_run_reads_texts_by_the_words_that_it_has_kept(corpus, tmp_path):
     assert other.of(tmp_path).train.texts == other.train.texts
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"words": 3}'])
-def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content):
+@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", ValueError), ('{"words": 3}', ValueError)])
+def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises((ValueError, OSError), match=r"tokenizer\.json"):
+    with pytest.raises(error, match=r"tokenizer\.json"):
         load("cola", PLAIN, root=corpus).of(tmp_path)
+
+
+def test_what_a_run_keeps_is_never_written_over(corpus, tmp_path):
+    load("cola", PLAIN, root=corpus).keep(tmp_path)
+    before = (tmp_path / "tokenizer.json").read_bytes()
+    load("cola", PLAIN, root=corpus, limit=20).keep(tmp_path)
+    assert (tmp_path / "tokenizer.json").read_bytes() == before
 
 
 @pytest.mark.parametrize("spelling", [0, 6])

@@ -224,5 +224,5 @@ def test_batches_of_none_are_refused_and_no_texts_have_no_features(folder):
 
 def test_without_transformers_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"pip install probattn\[huggingface\]"):
+    with pytest.raises(DatasetError, match=r"pip install probattn\[huggingface\]"):
         FrozenEncoder("any", max_length=8, cache=tmp_path)

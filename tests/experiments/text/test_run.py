@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from probattn.experiments import cli, store, study
@@ -110,7 +111,7 @@ def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, t
     out = tmp_path / "run"
     code, _, err = command("train", "kep-svgp/cola", "--out", out, *changes(**{"layer.merge": "concat"}))
     assert code == 1
-    assert "where the length varies" in " ".join(err.split()) or 'merge="add"' in err
+    assert "merge=concat has weights over tokens: set layer.merge=add" in " ".join(err.split())
     assert not out.exists()
 
 
@@ -128,7 +129,9 @@ def test_every_layer_trains_on_texts(command, tmp_path, preset, layer):
     out = tmp_path / "run"
     code, _, err = command("train", preset, "--out", out, *changes(**{"layer.rank": None, "train.epochs": 1}, **layer))
     assert code == 0, err
-    assert (out / "best.pt").exists()
+    code, _, err = command("evaluate", out, "--method", "mc-dropout")
+    assert code == 0, err
+    assert (out / "report.html").exists()
 
 
 def test_a_job_of_a_study_evaluates_the_domains_of_texts(corpus, tmp_path):
@@ -152,11 +155,48 @@ def test_a_run_on_the_features_of_a_hugging_face_encoder(command, corpus, tmp_pa
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(encoder)
     out = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
     code, _, err = command(
-        "train", "kep-svgp/cola", "--out", out, *changes(**{"network.encoder": encoder, "train.epochs": 1})
+        "train", "kep-svgp/cola", "--out", out, *changes(**{"network.encoder": "bert", "train.epochs": 1})
     )
     assert code == 0, err
     assert not (out / "tokenizer.json").exists()
-    code, _, err = command("evaluate", out)
-    assert code == 0, err
+    for cwd in (tmp_path, corpus):  # the run knows where its encoder lies
+        monkeypatch.chdir(cwd)
+        code, _, err = command("evaluate", out)
+        assert code == 0, err
     assert len(list((corpus / ".probattn-cache").iterdir())) == 4  # train, valid, test, out of domain
+
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(encoder)
+    code, _, err = command("evaluate", out)
+    assert code == 1
+    assert "no longer those" in " ".join(err.split())
+
+
+def test_resuming_with_other_data_leaves_the_words_of_the_run(command, trained, corpus):
+    before = (trained / "tokenizer.json").read_bytes()
+    path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"
+    path.write_text(path.read_text().replace("happily", "zealously"))
+    code, _, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
+    assert code == 0, err
+    assert (trained / "tokenizer.json").read_bytes() == before
+
+
+def test_predictions_of_changed_texts_are_made_anew(command, trained, corpus):
+    assert command("evaluate", trained)[0] == 0
+    before = store.stored(trained, "posterior")["test"].probs
+    path = corpus / "cola_public" / "raw" / "in_domain_dev.tsv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(reversed(lines)))
+    assert command("evaluate", trained)[0] == 0
+    after = store.stored(trained, "posterior")["test"].probs
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(before.flip(0), after, rtol=1e-4, atol=1e-4)
+
+
+def test_a_report_of_texts_advises_nothing_that_is_for_images(command, trained):
+    assert command("evaluate", trained)[0] == 0
+    page = (trained / "report.html").read_text()
+    assert "--shift" not in page
+    assert "--ood" not in page
+    assert "out-of-domain" in page
