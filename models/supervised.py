@@ -32,6 +32,8 @@ class Supervised(PyroModule):
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
         check_local(nn.ModuleDict({"network": network}))
+        if getattr(network, "_pyro_name", None) == "":
+            allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
         list(latent_sites(self))
 
@@ -74,3 +76,13 @@ class Classifier(Supervised):
 
     def __init__(self, network: nn.Module, *, num_data: int) -> None:
         super().__init__(network, Categorical(), num_data=num_data)
+
+
+def allow_renaming(network: nn.Module) -> None:
+    """Lets a network that has run on its own become a part of another: Pyro fixes the names of sites at the first run.
+
+    A guide that was built before it did become one knows its sites by their old names.
+    """
+    for module in network.modules():
+        if isinstance(module, PyroModule):
+            module._pyro_context.used = False

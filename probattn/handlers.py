@@ -5,7 +5,7 @@ per example, ``(S, 1)`` S draws for prediction. Layers only broadcast.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
@@ -175,9 +175,21 @@ class folded(Messenger):  # noqa: N801
         super().__init__()
         self.number = number
 
+    def __exit__(self, *error: Any) -> bool | None:
+        for handler in _inside(draws_from_input):
+            handler.drawn = True
+        return super().__exit__(*error)
+
 
 class draws_from_input(Messenger):  # noqa: N801
-    """Says that draws differ from the input on, as by dropout: who folds them into the batch does so at the input."""
+    """Says that draws differ from the input on, as by dropout: who folds them into the batch does so at the input.
+
+    Its ``drawn`` says whether draws have appeared since, as they do behind :class:`folded`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = False
 
 
 class alpha(Messenger):  # noqa: N801

@@ -88,7 +88,7 @@ class _Pass(draws_from_input):
 
     def __init__(self) -> None:
         super().__init__()
-        self.batch, self.drawn, self.layer = 0, False, None
+        self.batch, self.layer = 0, None
 
     def begin(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Before the model."""

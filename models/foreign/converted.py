@@ -8,19 +8,21 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.handlers import are_from_input, at_mean, local_posteriors, num_draws
+from probattn.handlers import are_from_input, at_mean, local_posteriors, num_draws, num_folded
+from probattn.models.blocks import evaluating
 from probattn.models.foreign import folding
 from probattn.models.foreign.adapters import Adapter
 from probattn.models.foreign.calls import call
 from probattn.models.foreign.recognise import find
+from probattn.models.foreign.refusals import watched
 
 
 class Converted(PyroModule):
     """Makes a network that holds layers of this library one that ``Supervised``, ``fit`` and ``predict`` take.
 
     Under ``draws(S)`` the output is ``(S, batch, ...)``. Such a network knows no draws: they are folded into its batch
-    from the block on that holds the first stochastic layer, and the blocks below run once; the embedding before them
-    also runs on the repeated input. Where dropout draws, too (Monte-Carlo dropout), everything is folded.
+    from the first stochastic layer on, and the blocks below run once; the embedding before them also runs on the
+    repeated input. In training mode, and in Monte-Carlo dropout, dropout draws as well, and everything is folded.
 
     Built by :func:`replace_attention`.
 
@@ -31,10 +33,9 @@ class Converted(PyroModule):
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()
         self.wrapped = wrapped
-        adapters = [path for path, module in wrapped.named_modules() if isinstance(module, Adapter)]
-        blocks = folding.blocks(wrapped, [*adapters, *(path for path, _ in find(wrapped))])
-        self._stops = tuple(block for block in blocks if _is_stochastic(wrapped.get_submodule(block.path)))
-        self._below = tuple(block for block in blocks if block not in self._stops)
+        adapters = {path: module for path, module in wrapped.named_modules() if isinstance(module, Adapter)}
+        self._blocks = folding.blocks(wrapped, [*adapters, *(path for path, _ in find(wrapped))])
+        self._stops = tuple(path for path, adapter in adapters.items() if adapter.layer.is_stochastic())
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """The network's output ``(*draws, batch, ...)``; of a Hugging Face model the logits, or the first tensor.
@@ -45,15 +46,16 @@ class Converted(PyroModule):
                 a Hugging Face model as ``attention_mask``, to any other network as second argument.
 
         Raises:
-            ValueError: a mask of more than padding, cross-attention and the like, naming the layer; an output that
-                does not start with the batch.
+            ValueError: a mask of more than padding, cross-attention and the like, naming the layer; in training mode,
+                batch norm behind a stochastic layer; gradient checkpointing; an output that does not start with the
+                batch.
         """
-        number, at_input = num_draws(), are_from_input()
-        if number is None or not (self._stops or at_input):
-            return call(self.wrapped, x, mask)
-        below, stops = ((), ()) if at_input else (self._below, self._stops)
-        run = partial(call, self.wrapped)
-        return folding.run(self.wrapped, run, x, mask, number=number, below=below, stops=stops)
+        number, at_input, run = num_draws(), are_from_input(), partial(call, self.wrapped)
+        with watched(self.wrapped):
+            if number is None or num_folded() is not None or not (self._stops or at_input):
+                return run(x, mask)
+            once = () if at_input or self.training else self._blocks
+            return folding.run(self.wrapped, run, x, mask, number=number, once=once, stops=self._stops)
 
     def layers(self) -> list[ProbabilisticAttention]:
         """The layers of this library, in the order of definition."""
@@ -63,26 +65,15 @@ class Converted(PyroModule):
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Sets the inducing inputs of every layer that has some to vectors of its own input on a batch.
 
-        Layers below are at the means of their posteriors, global sites at those of their priors. To be called once the
-        network is part of its model: Pyro fixes the names of sites when a module first runs.
+        Layers below are at the means of their posteriors, global sites at those of their priors.
 
         Args:
             x, mask: a batch of the training data, as for the network.
         """
-        modes = [(module, module.training) for module in self.modules()]
-        with ExitStack() as stack:
-            for module, mode in modes:
-                stack.callback(setattr, module, "training", mode)
+        with ExitStack() as stack, evaluating(self), at_mean(), local_posteriors():
             for layer in self.layers():
                 stack.callback(layer.register_forward_pre_hook(_initialise).remove)
-            self.eval()
-            with at_mean(), local_posteriors():
-                call(self.wrapped, x, mask)
-
-
-def _is_stochastic(block: nn.Module) -> bool:
-    """Whether a part of a network holds a stochastic layer."""
-    return any(isinstance(module, Adapter) and module.layer.is_stochastic() for module in block.modules())
+            call(self.wrapped, x, mask)
 
 
 def _initialise(layer: ProbabilisticAttention, args: tuple[Tensor, Tensor | None]) -> None:

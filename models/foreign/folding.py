@@ -1,11 +1,12 @@
-"""Draws in the batch of a network that knows no other dimension, from its first stochastic block on."""
+"""Draws in the batch of a network that knows no other dimension, from its first stochastic layer on."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from probattn.handlers import folded
@@ -13,15 +14,8 @@ from probattn.handlers import folded
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-class Block(NamedTuple):
-    """A part of a network that maps the residual stream to itself, and where its output has the batch."""
-
-    path: str
-    batch_dim: int
-
-
-def blocks(network: nn.Module, attention: Iterable[str]) -> tuple[Block, ...]:
-    """The part of a network that each attention layer belongs to, without repetition.
+def blocks(network: nn.Module, attention: Collection[str]) -> tuple[str, ...]:
+    """Path of the part of a network that each attention layer belongs to, without repetition.
 
     It is the child, on the way to the layer, of the nearest container in which several children hold attention;
     without such a container it is the layer itself.
@@ -30,7 +24,6 @@ def blocks(network: nn.Module, attention: Iterable[str]) -> tuple[Block, ...]:
         network: the network.
         attention: paths of all its attention layers.
     """
-    attention = list(attention)
     return tuple(dict.fromkeys(_block(network, path, attention) for path in attention))
 
 
@@ -41,14 +34,15 @@ def run(
     mask: Tensor | None,
     *,
     number: int,
-    below: Iterable[Block],
-    stops: Iterable[Block],
+    once: Collection[str],
+    stops: Collection[str],
 ) -> Tensor:
     """The outputs of S draws ``(S, batch, ...)``.
 
-    The network runs on the plain batch up to the first block that draws something, and then as a whole on the batch
-    repeated S times, ``(S · batch, ...)``, where blocks that have run already hand back what they gave, repeated. So
-    masks and whatever else a network hands to its blocks have the size that they expect.
+    The network runs on the plain batch up to the first layer that draws something, and then as a whole on the batch
+    repeated S times, ``(S · batch, ...)``, where blocks that have run already hand back what they gave, repeated in the
+    dimension in which their input has grown. So masks and whatever else a network hands to its blocks have the size
+    that they expect. What is no block, such as an embedding, runs twice.
 
     Args:
         network: the network.
@@ -56,17 +50,17 @@ def run(
         x: inputs ``(batch, ...)``.
         mask: ``(batch, tokens)``, or None.
         number: S.
-        below: blocks that draw nothing; without any, draws are folded at the input.
-        stops: blocks that do.
+        once: paths of blocks that run once up to the first draw; without any, draws are folded at the input.
+        stops: paths of layers that draw something.
 
     Raises:
         ValueError: an output that does not start with the batch.
     """
-    kept = {network.get_submodule(block.path): _Kept(block.batch_dim) for block in below}
+    kept = {network.get_submodule(path): _Kept() for path in once if number > 1}
     if kept:
-        stopped = {network.get_submodule(block.path): _stop for block in stops}
+        stopped = {network.get_submodule(path): _stop for path in stops}
         try:
-            with _forwards({module: outputs.keep for module, outputs in kept.items()} | stopped):
+            with folded(1), _forwards({module: outputs.keep for module, outputs in kept.items()} | stopped):
                 return call(x, mask)
         except _Reached:
             pass
@@ -82,7 +76,7 @@ def run(
 
 
 class _Reached(Exception):  # noqa: N818
-    """The first block that draws something."""
+    """The first layer that draws something."""
 
 
 def _stop(own: Callable, *args: Any, **kwargs: Any) -> None:
@@ -90,23 +84,31 @@ def _stop(own: Callable, *args: Any, **kwargs: Any) -> None:
 
 
 class _Kept:
-    """What a block has given, call by call.
+    """The shapes of what a block has got, and what it has given, call by call."""
 
-    Args:
-        dim: the dimension of the batch.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self.dim, self.outputs = dim, deque()
+    def __init__(self) -> None:
+        self.calls: deque[tuple[list[torch.Size], Any]] = deque()
 
     def keep(self, own: Callable, *args: Any, **kwargs: Any) -> Any:
         """Runs the block."""
-        self.outputs.append(own(*args, **kwargs))
-        return self.outputs[-1]
+        output = own(*args, **kwargs)
+        self.calls.append((_shapes(args, kwargs), output))
+        return output
 
     def hand_back(self, number: int, own: Callable, *args: Any, **kwargs: Any) -> Any:
-        """The outputs kept, repeated S times; calls beyond them run the block."""
-        return _repeated(self.outputs.popleft(), number, self.dim) if self.outputs else own(*args, **kwargs)
+        """The output kept, repeated S times; a call beyond those kept, or whose batch is not seen, runs the block."""
+        if self.calls:
+            shapes, output = self.calls.popleft()
+            for before, now in zip(shapes, _shapes(args, kwargs), strict=False):
+                for dim, (old, new) in enumerate(zip(before, now, strict=False)):
+                    if new == number * old:
+                        return _repeated(output, number, dim)
+        return own(*args, **kwargs)
+
+
+def _shapes(args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Size]:
+    """Those of all tensors that a module is called on."""
+    return [value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
 
 
 def _repeated(value: Any, number: int, dim: int) -> Any:
@@ -131,9 +133,8 @@ def _forwards(replaced: Mapping[nn.Module, Callable]) -> Iterator[None]:
         yield
 
 
-def _block(network: nn.Module, path: str, attention: list[str]) -> Block:
-    names, module = path.split("."), network.get_submodule(path)
-    batch_dim = 0 if getattr(module, "batch_first", True) else 1
+def _block(network: nn.Module, path: str, attention: Collection[str]) -> str:
+    names = path.split(".")
     for depth in range(len(names) - 1, -1, -1):
         prefix = "".join(f"{name}." for name in names[:depth])
         inside = {other.removeprefix(prefix).split(".")[0] for other in attention if other.startswith(prefix)}
@@ -141,5 +142,5 @@ def _block(network: nn.Module, path: str, attention: list[str]) -> Block:
         block = prefix + names[depth]
         called = not isinstance(network.get_submodule(block), (nn.ModuleList, nn.ModuleDict))
         if isinstance(container, CONTAINERS) and len(inside) > 1 and called:
-            return Block(block, batch_dim)
-    return Block(path, batch_dim)
+            return block
+    return path

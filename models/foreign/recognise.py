@@ -9,6 +9,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.models.foreign.adapters import Adapter, JointAdapter, MultiheadAdapter, SeparateAdapter
 
+DROPOUTS = ("attention_dropout", "dropout_prob", "attn_drop", "dropout")
+"""Where modules keep the dropout of attention probabilities, as a module or a rate."""
+
 
 class Affine(NamedTuple):
     """A linear map."""
@@ -74,11 +77,10 @@ def _read_multihead(module: nn.MultiheadAttention) -> Old:
 
 
 def _read_joint(module: nn.Module) -> Old:
-    _check(module, module.qkv, module.proj)
+    adapt = partial(JointAdapter, after=getattr(module, "proj_drop", nn.Identity()))
+    dropout = _rate(module, module.qkv, module.proj, adapt.keywords["after"])
     weights = module.qkv.weight.chunk(3)
     biases = (None,) * 3 if module.qkv.bias is None else module.qkv.bias.chunk(3)
-    adapt = partial(JointAdapter, after=getattr(module, "proj_drop", nn.Identity()))
-    dropout = _rate(getattr(module, "attn_drop", 0.0))
     return Old(module.num_heads, *map(Affine, weights, biases), _affine(module.proj), dropout, adapt)
 
 
@@ -86,8 +88,7 @@ def _read_split(module: nn.Module) -> Old:
     name = _inner(module)
     inner, dense = getattr(module, name), module.output.dense
     maps = (inner.query, inner.key, inner.value)
-    _check(inner, *maps)
-    dropout = _rate(getattr(inner, "dropout", 0.0))
+    dropout = _rate(inner, *maps)
     parts = map(_affine, (*maps, dense))
     return Old(inner.num_attention_heads, *parts, dropout, SeparateAdapter, inner=name, emptied="output.dense")
 
@@ -95,9 +96,7 @@ def _read_split(module: nn.Module) -> Old:
 def _read_separate(module: nn.Module) -> Old:
     heads = module.num_attention_heads if hasattr(module, "num_attention_heads") else module.num_heads
     maps = (module.q_proj, module.k_proj, module.v_proj, module.o_proj if _has(module, "o_proj") else module.out_proj)
-    _check(module, *maps)
-    dropout = _rate(getattr(module, "attention_dropout", getattr(module, "dropout", 0.0)))
-    return Old(heads, *map(_affine, maps), dropout, SeparateAdapter)
+    return Old(heads, *map(_affine, maps), _rate(module, *maps), SeparateAdapter)
 
 
 def _is_separate(module: nn.Module) -> bool:
@@ -135,17 +134,17 @@ def _affine(linear: nn.Linear) -> Affine:
     return Affine(linear.weight, linear.bias)
 
 
-def _rate(dropout: float | nn.Module) -> float:
-    return float(dropout.p if isinstance(dropout, nn.Module) else dropout)
-
-
-def _check(module: nn.Module, *maps: nn.Linear) -> None:
-    """Refuses attention that is more, or less, than its linear maps around a softmax over all tokens."""
+def _rate(module: nn.Module, *known: nn.Module) -> float:
+    """At which rate attention drops probabilities, if it is nothing but what is known of it around a softmax."""
+    dropout = next((getattr(module, name) for name in DROPOUTS if hasattr(module, name)), 0.0)
     for flag in ("is_decoder", "is_causal", "is_cross_attention"):
         if getattr(module, flag, False) is True:
             raise ValueError(f"{flag} is set: decoders and cross-attention have no counterpart")
     for name, child in module.named_children():
-        if not any(child is each for each in maps) and not isinstance(child, (nn.Identity, _DropoutNd)):
+        dropped = isinstance(child, _DropoutNd) and (child is dropout or child.p == 0)
+        if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
     for name, _ in module.named_parameters(recurse=False):
         raise ValueError(f"its parameter {name} has no counterpart")
+    rate = getattr(dropout, "p", dropout)
+    return float(rate) if isinstance(rate, (int, float)) else 0.0

@@ -1,12 +1,12 @@
 """Probabilistic attention in a network that exists already."""
 
 import copy
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
 from pyro.nn.module import to_pyro_module_
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from probattn.attention.base import LayerFactory
 from probattn.models.foreign.adapters import Adapter
@@ -14,6 +14,7 @@ from probattn.models.foreign.behaviour import check_behaviour
 from probattn.models.foreign.converted import Converted
 from probattn.models.foreign.recognise import Old, find
 from probattn.models.foreign.weights import build
+from probattn.models.supervised import allow_renaming
 
 
 def replace_attention(
@@ -45,19 +46,19 @@ def replace_attention(
 
     Raises:
         ValueError: no attention, or numbers out of range; attention with no counterpart here: masks of more than
-            padding, cross-attention, decoders, norms of queries and keys, added tokens; batch norm behind the first
-            stochastic layer, which would mix draws; a factory of something else.
+            padding, cross-attention, decoders, norms of queries and keys, added tokens; a network in half
+            precision, but with softmax attention; a factory of something else.
     """
     copied = copy.deepcopy(network.wrapped if isinstance(network, Converted) else network)
+    allow_renaming(copied)
     found = list(find(copied))
     for path, read in (found[number] for number in _chosen(layers, len(found))):
         try:
             old = read()
-            check_behaviour(copied.get_submodule(path), old)
+            outputs = check_behaviour(copied.get_submodule(path))
         except ValueError as error:
             raise ValueError(f"the attention at {path!r} cannot be replaced: {error}; leave it out of layers") from None
-        _put(copied, path, old, with_)
-    _check_batch_norm(copied)
+        _put(copied, path, old, old.adapt(build(with_, old), outputs=outputs))
     converted = Converted(copied)
     if freeze_rest:
         own = {parameter for layer in converted.layers() for parameter in layer.parameters()}
@@ -73,17 +74,18 @@ def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
             "no attention found: known are nn.MultiheadAttention, attention with qkv and proj as timm's, and with "
             "query, key and value as that of Hugging Face encoders"
         )
-    if layers in ("last", "all"):
+    if isinstance(layers, str) and layers in ("last", "all"):
         return [count - 1] if layers == "last" else list(range(count))
-    if isinstance(layers, (str, int)) or not layers:
+    if isinstance(layers, (str, int)) or len(layers) == 0:
         raise ValueError(f'layers must be "last", "all" or a sequence of numbers, got {layers!r}')
-    beyond = [number for number in layers if not -count <= number < count]
+    numbers = [operator.index(number) for number in layers]
+    beyond = [number for number in numbers if not -count <= number < count]
     if beyond:
         raise ValueError(f"layers {beyond} are out of range: this network has {count} attention layers")
-    return sorted({number % count for number in layers})
+    return sorted({number % count for number in numbers})
 
 
-def _put(network: nn.Module, path: str, old: Old, factory: LayerFactory) -> None:
+def _put(network: nn.Module, path: str, old: Old, adapter: Adapter) -> None:
     """Puts a new layer in the place of an old one, with PyroModules above it, which give its sites their names."""
     target = ".".join(part for part in (path, old.inner) if part)
     replaced = network.get_submodule(target)
@@ -93,7 +95,8 @@ def _put(network: nn.Module, path: str, old: Old, factory: LayerFactory) -> None
             f"is shared by {', '.join(places)}" if target else "is the network itself: use a layer of probattn as it is"
         )
         raise ValueError(f"the attention at {path!r} {why}")
-    adapter = old.adapt(build(factory, old)).train(replaced.training)
+    adapter.training = replaced.training
+    adapter.layer.train(replaced.training)
     if old.emptied:
         network.get_submodule(path).set_submodule(old.emptied, nn.Identity())
     *above, name = target.split(".")
@@ -111,15 +114,3 @@ def _to_pyro_module(module: nn.Module) -> None:
     to_pyro_module_(module, recurse=False)
     module._modules.clear()
     module._modules.update(children)
-
-
-def _check_batch_norm(network: nn.Module) -> None:
-    """Refuses batch norm behind the first stochastic layer: its statistics would be those of all draws together."""
-    stochastic = False
-    for path, module in network.named_modules():
-        stochastic = stochastic or (isinstance(module, Adapter) and module.layer.is_stochastic())
-        if stochastic and isinstance(module, _BatchNorm):
-            raise ValueError(
-                f"{type(module).__name__} at {path!r} stands behind a stochastic layer and would mix its draws: "
-                "replace it by layer norm or group norm"
-            )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.foreign.recognise import Affine, Old
 
 MAPS = ("query_key_value", "query_value", "query_key")
@@ -26,7 +27,7 @@ def build(factory: LayerFactory, old: Old) -> ProbabilisticAttention:
         old: the old layer.
 
     Raises:
-        ValueError: a factory of something else.
+        ValueError: a factory of something else; old weights in half precision, which softmax attention alone takes.
     """
     dim = old.query.weight.shape[1]
     layer = factory(dim, old.heads, **_options(factory, old))
@@ -34,6 +35,12 @@ def build(factory: LayerFactory, old: Old) -> ProbabilisticAttention:
         raise ValueError(
             f"with_ must make attention layers of probattn, (dim, heads) -> layer, got {type(layer).__name__}; "
             "e.g. with_=KEPSVGPAttention.partial(rank=8)"
+        )
+    dtype = old.query.weight.dtype
+    if torch.finfo(dtype).bits < 32 and not isinstance(layer, SoftmaxAttention):
+        raise ValueError(
+            f"{layer.label} needs float32 or better, and this network is in {dtype}: convert network.float(), and "
+            'train with precision="bf16-mixed"'
         )
     layer.to(old.query.weight)
     for name in MAPS:
@@ -50,7 +57,7 @@ def _options(factory: LayerFactory, old: Old) -> dict[str, Any]:
     taken = inspect.signature(factory).parameters.keys() - given.keys()
     biased = any(part.bias is not None for part in (old.query, old.key, old.value))
     options = {"bias": biased, "dropout": old.dropout}
-    return {name: value for name, value in options.items() if value and name in taken}
+    return {name: value for name, value in options.items() if name in taken}
 
 
 @torch.no_grad()

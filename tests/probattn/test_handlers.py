@@ -153,6 +153,16 @@ def test_who_asks_for_the_draws_is_told_the_innermost():
         assert (num_draws(), num_folded(), are_from_input()) == (3, None, False)
 
 
+def test_draws_have_appeared_behind_what_folds_them():
+    with draws_from_input() as outer, draws_from_input() as inner:
+        with folded(2):
+            assert (outer.drawn, inner.drawn) == (False, False)
+        assert (outer.drawn, inner.drawn) == (True, True)
+    with folded(2), draws_from_input() as inside:
+        pass
+    assert not inside.drawn
+
+
 @pytest.mark.parametrize("number", [0, -1, "batch", True, False])
 def test_bad_numbers_are_named(number):
     with pytest.raises(ValueError, match="positive number"):

@@ -17,7 +17,7 @@ from probattn.handlers import is_amortised, local_posteriors
 from probattn.inference import predict
 from probattn.inference import prediction as prediction_module
 from probattn.inference.methods.dropout import active_dropout, mc_dropout
-from probattn.models import Classifier, ViT, last
+from probattn.models import Classifier, TextTransformer, ViT, last, replace_attention
 
 F64 = torch.float64
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -426,3 +426,22 @@ def test_a_model_without_dropout_is_refused_unless_a_rate_is_given():
             mc_dropout(model, guide, rate=rate)
     x = torch.randn(2, 4, dtype=F64)
     torch.testing.assert_close(mc_dropout(model, guide, rate=0)(x).probs, F.softmax(model.network(x), -1).detach())
+
+
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KEP])
+@pytest.mark.parametrize("batch", [3, 4])
+def test_draws_that_appear_in_a_converted_part_are_known_behind_it(batch, attention):
+    """Also where the batch is as large as the number of draws; every draw and example has masks of its own."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.3, batch_first=True)
+    encoder = replace_attention(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), with_=attention)
+    sizes = {"dim": 4, "depth": 1, "heads": 2, "mlp_dim": 8}
+    network = TextTransformer(encoder, max_length=5, classes=3, dropout=0.3, **sizes)
+    model = Classifier(network, num_data=9).double()
+    guide, data = guides.for_model(model), [(torch.randn(1, 5, 4, dtype=F64).repeat(batch, 1, 1), None)]
+    log = outputs(network)
+    mc_dropout(model, guide, num_draws=3)(data)
+    assert log[0].shape == (3, batch, 3)
+    assert len(log[0].flatten(0, 1).unique(dim=0)) == 3 * batch
+    without = seeded(mc_dropout(model, guide, num_draws=3, rate=0), data)
+    torch.manual_seed(3)
+    assert torch.allclose(without.probs, predict(model, guide, data, num_draws=3).probs, atol=1e-12)

@@ -1,5 +1,8 @@
 """Draws in the batch of a network that knows none, against a loop over the draws."""
 
+from contextlib import ExitStack
+from types import SimpleNamespace
+
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -22,7 +25,7 @@ from probattn.inference import TraceMeanField_ELBO, predict
 from probattn.inference.methods.dropout import active_dropout, mc_dropout
 from probattn.inference.prediction import draw_latents
 from probattn.models import Classifier, Supervised, TokenCategorical, replace_attention
-from probattn.models.foreign.folding import Block, blocks
+from probattn.models.foreign.folding import blocks
 
 KEP = KEPSVGPAttention.partial(rank=2)
 STOCHASTIC = {
@@ -92,7 +95,7 @@ def test_each_stochastic_layer_equals_a_loop_over_the_draws(foreign, which, kind
 
 def _check_loop(model, log, trace, number, given):
     (folded,) = log
-    assert folded.shape[:2] == (number, 4)
+    assert folded.shape[:2] == (number, len(given.x))
     sites = latents(trace)
     assert sites
     for s in range(number):
@@ -103,6 +106,74 @@ def _check_loop(model, log, trace, number, given):
             poutine.condition(model, data=data)(given.x, None, given.mask)
         (plain,) = log
         assert_close(folded[s], plain, atol=1e-10, rtol=1e-8)
+
+
+class Block(nn.Module):
+    """A user's own, whose attention wants its batch second, or is called with three tensors that are equal."""
+
+    def __init__(self, *, second=True):
+        super().__init__()
+        self.norm, self.mlp, self.second = nn.LayerNorm(8), nn.Linear(8, 8), second
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=not second)
+
+    def attend(self, x):
+        if not self.second:
+            return x + self.attention(self.norm(x), self.norm(x), self.norm(x))[0]
+        turned = self.norm(x).transpose(0, 1)
+        return x + self.attention(turned, turned, turned)[0].transpose(0, 1)
+
+    def forward(self, x):
+        x = self.attend(x)
+        return x + self.mlp(x)
+
+
+class Own(nn.Module):
+    """A user's own network of blocks, which runs them or their halves."""
+
+    def __init__(self, *, halves=False, **options):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(**options) for _ in range(3))
+        self.head, self.halves = nn.Linear(8, 3), halves
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block.attend(x) if self.halves else block(x)
+            x = x + block.mlp(x) if self.halves else x
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("layers", ["last", [1], "all"])
+@pytest.mark.parametrize("options", [{}, {"second": False}, {"halves": True}, {"halves": True, "second": False}])
+def test_networks_of_ones_own_equal_a_loop_over_the_draws(options, layers):
+    given = SimpleNamespace(x=torch.randn(4, 5, 8).double(), mask=None)
+    model = Classifier(replace_attention(Own(**options).double(), with_=KEP, layers=layers), num_data=4)
+    log, seen = outputs_of(model), []
+    model.network.wrapped.blocks[0].mlp.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    trace = run(model, 3, given.x, None)
+    if not options.get("halves"):
+        assert seen == ([12] if layers == "all" else [4])
+    _check_loop(model, log, trace, 3, given)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("inner", [KEP, SoftmaxAttention])
+@pytest.mark.parametrize("outer", [KEP, SoftmaxAttention])
+def test_a_converted_network_inside_another_leaves_the_folding_to_it(foreign, inner, outer, batch):
+    given = SimpleNamespace(x=torch.randn(batch, 5, 8).double(), mask=None)
+    network = nn.Sequential(replace_attention(foreign("torch").network, with_=inner, layers=[1]), Own().double())
+    model = Classifier(replace_attention(network, with_=outer), num_data=4)
+    log, calls = outputs_of(model), []
+    model.network.wrapped[0].wrapped.register_forward_pre_hook(lambda *_: calls.append(True))
+    trace = run(model, 3, given.x, None)
+    if inner is outer is SoftmaxAttention:
+        assert log[0].shape == (batch, 3)
+    else:
+        assert len(calls) == 2, "up to the first stochastic layer, and on the draws"
+        _check_loop(model, log, trace, 3, given)
+    log.clear()
+    with active_dropout(model, rate=0.3), torch.no_grad(), draws(3):
+        model(given.x)
+    assert log[0].shape == (3, batch, 3)
 
 
 def test_predict_equals_a_loop_over_the_draws(foreign, name):
@@ -212,6 +283,37 @@ def test_particles_per_example_in_training(foreign, name):
         assert parameter.grad.abs().sum() > 0
 
 
+def test_one_particle_in_training_is_the_plain_pass(foreign, name):
+    """With dropout everywhere, whose masks are drawn once."""
+    given = foreign(name, dropout=0.4)
+    model = modelled(given, layers=[1, 2]).train()
+    log, outputs = outputs_of(model), []
+    for number in (None, 1):
+        torch.manual_seed(3)
+        with ExitStack() as stack:
+            if number:
+                stack.enter_context(draws(number))
+            model(given.x, None, given.mask)
+        outputs.append(log.pop())
+    assert_close(outputs[1], outputs[0].unsqueeze(0), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_stem_sees_a_batch_once_in_training(number):
+    class Stem(Own):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.BatchNorm1d(5)
+
+        def forward(self, x):
+            return super().forward(self.stem(x))
+
+    model = Classifier(replace_attention(Stem(), with_=KEP), num_data=4)
+    with draws(number):
+        TraceMeanField_ELBO()(model, guides.for_model(model))(torch.randn(4, 5, 8), torch.zeros(4, dtype=torch.long))
+    assert model.network.wrapped.stem.num_batches_tracked == 1
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_is_stochastic_where_draws_reach_its_output(layer):
     layer = layer(8, 2)
@@ -261,9 +363,9 @@ def test_blocks_are_the_children_of_the_container_that_holds_the_attention():
         }
     )
     paths = [path for path, module in network.named_modules() if isinstance(module, nn.MultiheadAttention)]
-    found = [block.path for block in blocks(network, paths)]
+    found = list(blocks(network, paths))
     assert found == ["stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1", "pairs.0.0", "pairs.1.0", "alone"]
-    assert blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == (Block("0", 0),)
+    assert blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == ("0",)
 
 
 @pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])

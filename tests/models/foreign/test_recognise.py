@@ -8,14 +8,15 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.models import replace_attention
+from probattn.models.foreign.adapters import MultiheadAdapter
 
 
 class Joint(nn.Module):
     """As timm's, with what a test adds."""
 
-    def __init__(self, width=8, *, factor=1.0, rows=3, **parts):
+    def __init__(self, width=8, *, factor=1.0, rows=3, outputs=None, **parts):
         super().__init__()
-        self.num_heads, self.factor = 2, factor
+        self.num_heads, self.factor, self.outputs = 2, factor, outputs
         self.qkv, self.proj = nn.Linear(8, rows * width), nn.Linear(width, 8)
         for name, part in parts.items():
             setattr(self, name, part)
@@ -24,7 +25,49 @@ class Joint(nn.Module):
         q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
         scale = self.factor * q.shape[-1] ** -0.5
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, scale=scale)
-        return self.proj(attended.transpose(1, 2).flatten(2))
+        return form(self.proj(attended.transpose(1, 2).flatten(2)), self.outputs)
+
+
+class Separate(nn.Module):
+    """A user's own, with maps of its own for query, key and value."""
+
+    def __init__(self, *, outputs=None, **parts):
+        super().__init__()
+        self.num_heads, self.outputs = 2, outputs
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(8, 8) for _ in range(4))
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (2, 4)).transpose(1, 2) for f in (self.q_proj, self.k_proj, self.v_proj))
+        return form(self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)), self.outputs)
+
+
+class Multihead(nn.MultiheadAttention):
+    """A user's own that gives as many outputs as a test says."""
+
+    def __init__(self, *, outputs=None):
+        super().__init__(8, 2, batch_first=True)
+        self.outputs = outputs
+
+    def forward(self, *x):
+        return form(super().forward(*x)[0], self.outputs)
+
+
+class Residual(nn.Module):
+    """A block that takes the first output, or the only one."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        output = self.attention(*(x,) * (3 if isinstance(self.attention, Multihead | MultiheadAdapter) else 1))
+        return x + (output if isinstance(output, torch.Tensor) else output[0])
+
+
+def form(attended, outputs):
+    return attended if outputs is None else (attended, *[attended.sum()] * (outputs - 1))[:outputs]
 
 
 class SelfAttention(nn.Module):
@@ -69,6 +112,57 @@ def test_attention_of_that_structure_is_taken(attention):
     assert_close(converted(x), network(x), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("outputs", [None, 1, 2, 3])
+@pytest.mark.parametrize("attention", [Joint, Separate, Multihead])
+def test_the_form_of_the_output_is_the_old_ones(attention, outputs):
+    network, x = nn.Sequential(Residual(attention(outputs=outputs)), nn.Linear(8, 2)), torch.randn(2, 5, 8)
+    converted = replace_attention(network, with_=SoftmaxAttention)
+    assert_close(converted(x), network(x), atol=1e-6, rtol=0)
+    assert isinstance(converted.wrapped[0].attention(*(x,) * (3 if attention is Multihead else 1)), tuple) == bool(
+        outputs
+    )
+
+
+def test_a_zero_output_map_hides_nothing():
+    network = nn.Sequential(nn.Linear(8, 8), Joint(factor=2.0))
+    for parameter in network[1].proj.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(ValueError, match="is not the softmax attention of its maps"):
+        replace_attention(network, with_=SoftmaxAttention)
+    network[1].factor = 1.0
+    converted = replace_attention(network, with_=SoftmaxAttention)
+    assert not converted.layers()[0].out.weight.any(), "the weights that a probe has drawn are its own"
+
+
+@pytest.mark.parametrize("which", ["VideoMAE", "Yolos", "Dinov2", "Electra", "Roberta", "Wav2Vec2"])
+def test_encoders_of_hugging_face_compute_what_they_did(which):
+    transformers = pytest.importorskip("transformers")
+    options = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    options |= {"attention_probs_dropout_prob": 0.3, "attention_dropout": 0.3, "vocab_size": 20, "patch_size": 4}
+    options |= {"image_size": [8, 8] if which == "Yolos" else 8, "num_frames": 2, "num_detection_tokens": 2}
+    options |= {"embedding_size": 8, "conv_dim": (8,) * 7, "num_conv_pos_embeddings": 4}
+    options |= {"num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0}
+    network = getattr(transformers, f"{which}Model")(getattr(transformers, f"{which}Config")(**options)).eval()
+    x = {
+        "VideoMAE": torch.randn(2, 2, 3, 8, 8),
+        "Electra": torch.randint(20, (2, 5)),
+        "Roberta": torch.randint(2, 20, (2, 5)),
+        "Wav2Vec2": torch.randn(2, 1000),
+    }.get(which, torch.randn(2, 3, 8, 8))
+    converted = replace_attention(network, with_=SoftmaxAttention, layers="all")
+    assert [layer.dropout for layer in converted.layers()] == [0.3, 0.3]
+    with torch.no_grad():
+        assert_close(converted(x), network(x)[0], atol=1e-5, rtol=0)
+
+
+def test_a_causal_option_at_the_call_is_refused():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    network = transformers.CLIPTextModel(transformers.CLIPTextConfig(vocab_size=20, **sizes))
+    with pytest.raises(ValueError, match="got is_causal"):
+        replace_attention(network, with_=SoftmaxAttention)(torch.randint(20, (2, 4)))
+
+
 def test_the_old_output_map_moves_into_the_layer_and_leaves_an_identity():
     network = nn.Sequential(ViT4Attention())
     converted = replace_attention(network, with_=SoftmaxAttention)
@@ -101,6 +195,10 @@ def test_encoders_without_a_head_give_their_last_hidden_state(which):
         (lambda: Joint(bias_table=nn.Parameter(torch.zeros(2))), "its parameter bias_table"),
         (lambda: Joint(rows=2), "its maps have shapes"),
         (lambda: Joint(is_causal=True), "is_causal is set"),
+        (lambda: Joint(attn_drop=nn.Dropout(0.1), dropout=nn.Dropout(0.1)), r"its dropout \(Dropout\)"),
+        (lambda: Separate(resid_dropout=nn.Dropout(0.1)), r"its resid_dropout \(Dropout\)"),
+        (lambda: Separate(dropout=nn.LayerNorm(8)), r"its dropout \(LayerNorm\)"),
+        (lambda: Separate(outputs=0), "it gives a tuple, and neither"),
     ],
 )
 def test_what_looks_alike_is_refused_by_name(attention, message):
@@ -110,6 +208,14 @@ def test_what_looks_alike_is_refused_by_name(attention, message):
 
 def test_identities_and_dropout_are_no_hindrance():
     parts = {"q_norm": nn.Identity(), "norm": nn.Identity(), "attn_drop": nn.Dropout(0.3), "proj_drop": nn.Dropout(0.2)}
+    parts["more"] = nn.Dropout(0.0)
     converted = replace_attention(nn.Sequential(Joint(**parts)), with_=SoftmaxAttention)
     assert converted.layers()[0].dropout == 0.3
     assert [module.p for module in converted.modules() if isinstance(module, nn.Dropout)] == [0.2]
+
+
+@pytest.mark.parametrize("place", ["attention_dropout", "dropout_prob", "attn_drop", "dropout"])
+@pytest.mark.parametrize("kind", [float, nn.Dropout])
+def test_dropout_of_probabilities_is_read_under_each_of_its_names(place, kind):
+    converted = replace_attention(nn.Sequential(Separate(**{place: kind(0.3)})), with_=SoftmaxAttention)
+    assert converted.layers()[0].dropout == 0.3

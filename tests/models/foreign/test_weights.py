@@ -77,6 +77,24 @@ def test_a_missing_bias_is_none_or_zero():
     assert not layer.query_key_value.bias.any()
 
 
+def test_a_factorys_own_default_gives_way_to_an_old_layer_without_bias_or_dropout():
+    def biased(dim, heads, *, bias=True, dropout=0.5):
+        return SoftmaxAttention(dim, heads, bias=bias, dropout=dropout)
+
+    layer = build(biased, old(bias=False)[1])
+    assert layer.query_key_value.bias is None
+    assert layer.dropout == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_for_softmax_alone(dtype):
+    ((_, read),) = find(nn.ModuleList([nn.MultiheadAttention(8, 2, dtype=dtype)]))
+    assert build(SoftmaxAttention, read()).out.weight.dtype == dtype
+    for factory in (KEPSVGPAttention.partial(rank=2), CGPAttention.partial(output="mean"), KernelAttention):
+        with pytest.raises(ValueError, match=f"Attention needs float32 or better, .*in {dtype}: convert network.float"):
+            build(factory, read())
+
+
 def test_bias_and_dropout_are_the_old_layers_unless_the_factory_says():
     _, read = old(dropout=0.25)
     assert build(SoftmaxAttention, read).dropout == 0.25
