@@ -84,7 +84,8 @@ class Replicates:
     Args:
         labels: the labels of the data ``(n, ...)``.
         mask: which of them count, in their shape: all but padded tokens.
-        replicated_labels: labels from the likelihood ``(R, n, ...)``; those that do not count are the data's.
+        replicated_labels: labels from the likelihood ``(R, n, ...)``; those that do not count are 0,
+            in the data's labels, too.
         log_likelihood: of the data's labels, in nats ``(R, n)``.
         prediction: the mean over the same draws.
     """

@@ -138,7 +138,7 @@ def test_several_labels_are_drawn_by_their_own_probabilities_in_the_dtype_of_the
     torch.testing.assert_close(made.log_likelihood[0], torch.where(y == 1, p, 1 - p).log().sum(-1))
 
 
-def test_padded_tokens_keep_the_label_of_the_data_and_count_nothing():
+def test_padded_tokens_have_the_label_0_and_count_nothing():
     model, guide = build(likelihood=TokenCategorical(), pool=False, gain=1e6)
     widen(guide)
     x, y = torch.randn(4, 5, 4, dtype=F64), torch.full((4, 5), 2)
@@ -147,7 +147,8 @@ def test_padded_tokens_keep_the_label_of_the_data_and_count_nothing():
     with record() as drawn:
         made = replicate(model, guide, batches, num_draws=150)  # in pieces of one example
     assert torch.equal(made.mask, mask)
-    assert (made.replicated_labels[:, ~mask] == 2).all()
+    assert (made.replicated_labels[:, ~mask] == 0).all()
+    assert torch.equal(made.labels, y.where(mask, 0))
     for s in range(40):
         likelihood = likelihood_at(model, drawn.latents, s, x, mask)
         best = likelihood.base_dist.base_dist.probs.argmax(-1)
