@@ -1,6 +1,8 @@
 """A whole comparison by one command: presets and seeds, every method, shift and foreign images, resumable."""
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -78,7 +80,7 @@ def study(
     """
     by = tuple(map(methods.check, by))
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), context, torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(min(workers, len(todo)), context, begin_worker) as pool:
         try:
             futures = {pool.submit(work, job, by): job for job in todo}
             for number, future in enumerate(as_completed(futures), 1):
@@ -88,6 +90,17 @@ def study(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def begin_worker() -> None:
+    """Sets up a process of the pool: one thread, and an end as soon as the study itself has been killed."""
+
+    def follow() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    torch.set_num_threads(1)
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def work(job: Job, by: Sequence[str]) -> float:

@@ -1,6 +1,10 @@
 """The study: which runs it makes, what one run leaves behind, and that it goes on where it stopped."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,3 +75,36 @@ def test_the_seed_is_the_studys_own(tmp_path):
 def test_changes_are_checked_before_anything_is_trained(tmp_path):
     with pytest.raises(SettingsError, match="unknown key"):
         study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path, changes=["train.epoch=7"])
+
+
+def test_workers_end_with_a_study_that_is_killed(tmp_path):
+    """Else they would train on unseen, into folders that the next study trains into as well."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing, os, time\n"
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "from probattn.experiments.study import begin_worker\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), begin_worker) as pool:\n"
+        "        print(pool.submit(os.getpid).result(), flush=True)\n"
+        "        pool.submit(time.sleep, 300).result()\n"
+    )
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        worker = int(parent.stdout.readline())
+        assert is_running(worker)
+        parent.kill()
+        parent.wait()
+    deadline = time.monotonic() + 30
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(worker)
+
+
+def is_running(pid):
+    """Whether a process is there and not merely waiting to be collected."""
+    try:
+        os.kill(pid, 0)
+        status = Path(f"/proc/{pid}/stat")
+        return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
