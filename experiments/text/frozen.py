@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,7 @@ class FrozenEncoder:
         self._cache = cache
         self.identity = _identity(self._model, without=initialised)
 
-    def encode(
-        self, texts: Sequence[str], *, batch_size: int = 64, say: Callable[[str], None] = lambda text: None
-    ) -> list[Tensor]:
+    def encode(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Tensor]:
         """The last hidden states of each text's tokens, float32 (n_i, width), the encoder's own tokens among them.
 
         They are kept in the cache under a digest of the encoder's weights and configuration and of the tokens, so that
@@ -62,7 +60,6 @@ class FrozenEncoder:
         Args:
             texts: none of them empty.
             batch_size: texts that are encoded together; changes the features by rounding only.
-            say: is told when features are computed.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -74,7 +71,6 @@ class FrozenEncoder:
         path = self._cache / f"frozen-{digest[:32]}.pt"
         features = _read_cache(path, shape=(sum(lengths), self.width))
         if features is None:
-            say(f"{len(texts):,} texts are encoded, to be kept in {path}")
             features = torch.cat(self._compute(tokens, batch_size=batch_size))
             _write_cache(path, features)
         return list(features.split(lengths))
