@@ -16,6 +16,7 @@ from probattn.experiments.text.datasets import TextDataset
 from probattn.experiments.text.loader import TextLoader
 from probattn.inference import History, fit, warm_start
 from probattn.inference.checkpoint import read as read_checkpoint
+from probattn.inference.distributed import make_fabric, on_first_rank
 from probattn.models import Classifier, last
 
 GPUS = ("gpu", "cuda")
@@ -75,7 +76,8 @@ def train(
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    check_free(out, settings, resume=resume)
+    make_fabric(accelerator, settings.train.devices)  # connects the processes of torchrun
+    on_first_rank(lambda: check_free(out, settings, resume=resume))
     dataset = load_data(settings, root)
     dataset = dataset.of(out) if (out / "last.pt").exists() else dataset
     model, guide = build(settings, dataset)
@@ -84,8 +86,12 @@ def train(
         start = _model(settings.first_phase(), dataset)
         warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
     batches = loaders(settings, dataset, device=find_device(accelerator))
-    claim(out, settings, name=name, device=find_device(accelerator))
-    dataset.keep(out)
+
+    def begin() -> None:
+        claim(out, settings, name=name, device=find_device(accelerator))
+        dataset.keep(out)
+
+    on_first_rank(begin)
     if fresh:
         model, guide = _start(settings, dataset, out, progress=progress, say=say)
     options = asdict(settings.train)
@@ -119,7 +125,7 @@ def _start(
     model = _model(settings, dataset)
     if best is not None:
         report = warm_start(model, best)
-        write_json(out / "warm-start.json", asdict(report))
+        on_first_rank(lambda: write_json(out / "warm-start.json", asdict(report)))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
     first = dataset.sample(settings.data.batch_size, generator=_generator(settings))
     with torch.random.fork_rng(devices=[]):

@@ -1,5 +1,7 @@
 """Where a NaN or Inf came from."""
 
+import re
+
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
@@ -36,5 +38,6 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
 
 
 def refuses_nan(error: Exception) -> bool:
-    """Whether an error is a distribution's refusal of parameters that are NaN."""
-    return "to satisfy the constraint" in str(error) and "Real()" in str(error).splitlines()[0]
+    """Whether an error is a distribution's refusal of parameters that are NaN or Inf."""
+    refusal, _, values = str(error).partition("\n")
+    return "to satisfy the constraint" in refusal and ("Real()" in refusal or bool(re.search(r"\b(nan|inf)\b", values)))

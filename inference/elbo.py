@@ -8,6 +8,7 @@ import pyro.infer
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.score_parts import ScoreParts
+from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
@@ -19,21 +20,33 @@ from probattn.handlers import local_posteriors
 
 
 class _Described:
-    """Runs the guide, log densities and KL outside autocast, and keeps the last traces."""
+    """Runs the guide, log densities and KL outside autocast, and keeps the last traces and the terms of the last loss.
+
+    Attributes:
+        traces: of model and guide in the last loss.
+        parts: its terms, as :meth:`terms` gives them, as tensors on the device, without gradient.
+    """
 
     traces: tuple[Trace, Trace] | None = None
+    parts: dict[str, Tensor] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"traces": None}
+        return self.__dict__ | {"traces": None, "parts": {}}
 
     def differentiable_loss(self, model: nn.Module, guide: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         device_type = next(_parameters(model, guide)).device.type
         within = same_autocast(model, device_type)
+        loss, self.parts = 0.0, {}
         with torch.autocast(device_type, enabled=False):
-            return super().differentiable_loss(within, guide, *args, **kwargs)
+            for traces in self._get_traces(within, guide, args, kwargs):
+                parts = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
+                loss = loss + self._loss(parts, *traces)
+                for name, value in parts.items():
+                    self.parts[name] = self.parts.get(name, 0.0) + value.detach()
+        return loss
 
     def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
-        self.traces = super()._get_trace(model, _OnePass(model, guide), args, kwargs)
+        self.traces = super()._get_trace(model, _OnePass(model, guide, settled=self._settled), args, kwargs)
         return self.traces
 
     def terms(self) -> dict[str, float]:
@@ -42,22 +55,30 @@ class _Described:
         ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
         A site that is drawn from its prior by design has no row: its KL is 0.
         """
-        model_trace, guide_trace = self.traces
+        return {name: value.item() for name, value in self.parts.items()}
+
+    def _terms(self, model_trace: Trace, guide_trace: Trace) -> dict[str, Tensor]:
         terms = {}
-        with torch.no_grad():
-            for name, site in _sample_sites(model_trace):
-                if site["is_observed"]:
-                    key = f"penalty/{name}" if site["infer"].get("is_auxiliary") else "nll"
-                    terms[key] = terms.get(key, 0.0) - site["log_prob_sum"].item()
-                elif not _has_prior_as_posterior(site):
-                    terms[f"kl/{name}"] = self._kl(site, guide_trace.nodes[name])
-            for name, site in _sample_sites(guide_trace):
-                if name not in model_trace.nodes:
-                    terms[f"kl/{name}"] = site["log_prob_sum"].item()
+        for name, site in _sample_sites(model_trace):
+            if site["is_observed"]:
+                key = f"penalty/{name}" if site["infer"].get("is_auxiliary") else "nll"
+                terms[key] = terms.get(key, 0.0) - site["log_prob_sum"]
+            elif "kl" in site:
+                terms[f"kl/{name}"] = site["kl"]
+            elif not _has_prior_as_posterior(site):
+                terms[f"kl/{name}"] = guide_trace.nodes[name]["log_prob_sum"] - site["log_prob_sum"]
+        for name, site in _sample_sites(guide_trace):
+            if name not in model_trace.nodes:
+                terms[f"kl/{name}"] = site["log_prob_sum"]
         return terms
 
-    def _kl(self, model_site: dict, guide_site: dict) -> float:
-        return (guide_site["log_prob_sum"] - model_site["log_prob_sum"]).item()
+    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        return sum(parts.values())
+
+    @staticmethod
+    def _settled(model_site: dict, guide_site: dict) -> bool:
+        """Whether the densities of a site need not be computed."""
+        return _has_prior_as_posterior(model_site)
 
 
 class _OnePass(Messenger):
@@ -67,9 +88,9 @@ class _OnePass(Messenger):
     come in the model's order: that of their dependence.
     """
 
-    def __init__(self, model: Callable, guide: Callable) -> None:
+    def __init__(self, model: Callable, guide: Callable, *, settled: Callable[[dict, dict], bool]) -> None:
         super().__init__()
-        self.model, self.guide = model, guide
+        self.model, self.guide, self.settled = model, guide, settled
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self.guide_trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
@@ -81,7 +102,7 @@ class _OnePass(Messenger):
         for name, site in self.model_trace.nodes.items():
             if name in self.guide_trace.nodes:
                 self.guide_trace.nodes.move_to_end(name)
-                if site["type"] == "sample" and _has_prior_as_posterior(site):
+                if site["type"] == "sample" and self.settled(site, self.guide_trace.nodes[name]):
                     _leave_out(site)
                     _leave_out(self.guide_trace.nodes[name])
 
@@ -92,16 +113,33 @@ class _OnePass(Messenger):
 class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
     """The ELBO with every log density taken at the draws, :class:`pyro.infer.Trace_ELBO`."""
 
+    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        loss = super()._loss(parts, model_trace, guide_trace)
+        if all(is_identically_zero(site["score_parts"].score_function) for _, site in _sample_sites(guide_trace)):
+            return loss
+        surrogate = self._differentiable_loss_particle(model_trace, guide_trace)[1] / self.num_particles
+        return surrogate + (loss - surrogate).detach()
+
 
 class TraceMeanField_ELBO(_Described, pyro.infer.TraceMeanField_ELBO):  # noqa: N801
     """The ELBO with the KL in closed form where there is one, :class:`pyro.infer.TraceMeanField_ELBO`."""
 
-    def _kl(self, model_site: dict, guide_site: dict) -> float:
+    @staticmethod
+    def _settled(model_site: dict, guide_site: dict) -> bool:
+        if _Described._settled(model_site, guide_site):
+            return True
         try:
             kl = kl_divergence(guide_site["fn"], model_site["fn"])
         except NotImplementedError:
-            return super()._kl(model_site, guide_site)
-        return (kl * guide_site["scale"]).sum().item()
+            return False
+        model_site["kl"] = scale_and_mask(kl, guide_site["scale"], guide_site["mask"]).sum()
+        return True
+
+    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        rigid = [name for name, site in _sample_sites(guide_trace) if not site["fn"].has_rsample]
+        if rigid:
+            raise NotImplementedError(f"no gradient reaches the guide through {', '.join(rigid)}: use Trace_ELBO")
+        return super()._loss(parts, model_trace, guide_trace)
 
 
 ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
@@ -125,7 +163,7 @@ def _parameters(*modules: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _leave_out(site: dict) -> None:
-    """Gives a site the log density 0 where that of model and guide cancel, which saves computing both."""
+    """Gives a site the log density 0, which saves computing it."""
     zeros = site["value"].new_zeros(site["fn"].batch_shape)
     site |= {"unscaled_log_prob": zeros, "log_prob": zeros, "log_prob_sum": zeros.sum()}
     site["score_parts"] = ScoreParts(zeros, 0, zeros)

@@ -31,6 +31,7 @@ def predict(
     *,
     num_draws: int = 10,
     keep_draws: bool = False,
+    latents: poutine.Trace | None = None,
 ) -> Prediction:
     """The posterior predictive of a batch or of a loader's batches, in evaluation mode.
 
@@ -44,12 +45,13 @@ def predict(
         data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
         num_draws: S.
         keep_draws: whether to return the probabilities of each draw.
+        latents: what :func:`draw_latents` gives under ``draws(num_draws)``; by default it draws at the first batch.
 
     Raises:
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
         NumericalError: what a layer's numerics refuse, with the batch's number and the layer.
     """
-    repeated, parts, latents = draws(num_draws), [], None
+    repeated, parts = draws(num_draws), []
     whole = {"model": model} if guide is None else {"model": model, "guide": guide}
     if guide is not None:
         guides.check(model, guide)

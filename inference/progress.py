@@ -20,7 +20,7 @@ class TrainProgress:
     """
 
     def __init__(self, epochs: int, steps: int, *, start: int = 0, shown: bool = True) -> None:
-        self.epochs, self.shown = epochs, shown
+        self.epochs, self.steps, self.shown = epochs, steps, shown
         self.console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bar = Progress(*columns, console=self.console, disable=not (shown and self.console.is_terminal))
@@ -29,6 +29,10 @@ class TrainProgress:
     def step_done(self) -> None:
         """Counts one training step."""
         self.bar.advance(self.task)
+
+    def back_to(self, epoch: int) -> None:
+        """Begins the epoch behind so many anew."""
+        self.bar.update(self.task, completed=epoch * self.steps)
 
     def epoch_done(self, epoch: int, values: dict[str, float]) -> None:
         """Shows the epoch's values.

@@ -1,23 +1,34 @@
-"""Learning-rate schedules, and weights that change from step to step."""
+"""Learning rates, and weights that change from step to step: functions of the step."""
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
-
-
-def warmup_cosine(optimizer: Optimizer, *, steps: int, warmup: int, min_lr: float) -> LRScheduler:
-    """Linear warm-up over ``warmup`` steps, then a cosine down to ``min_lr`` at step ``steps``."""
-    cosine = CosineAnnealingLR(optimizer, T_max=max(steps - warmup, 1), eta_min=min_lr)
-    return _warmed_up(optimizer, cosine, warmup=warmup)
+import math
 
 
-def warmup_linear(optimizer: Optimizer, *, steps: int, warmup: int, min_lr: float) -> LRScheduler:
-    """Linear warm-up over ``warmup`` steps, then a line down to ``min_lr`` at step ``steps`` (CGP paper, sec. 5.1)."""
-    share = min_lr / optimizer.param_groups[0]["lr"]
-    line = LinearLR(optimizer, start_factor=1.0, end_factor=share, total_iters=max(steps - warmup, 1))
-    return _warmed_up(optimizer, line, warmup=warmup)
+def cosine(share: float) -> float:
+    """From 1 at a share of 0 of the way to 0 at 1, as half a cosine."""
+    return (1 + math.cos(math.pi * share)) / 2
 
 
-SCHEDULES = {"cosine": warmup_cosine, "linear": warmup_linear}
+def linear(share: float) -> float:
+    """From 1 at a share of 0 of the way to 0 at 1, as a line (CGP paper, sec. 5.1)."""
+    return 1 - share
+
+
+SCHEDULES = {"cosine": cosine, "linear": linear}
+
+
+def learning_rate(schedule: str, *, step: int, steps: int, warmup: int, lr: float, min_lr: float) -> float:
+    """The learning rate of a step: a linear warm-up that reaches ``lr`` at step ``warmup``, then the schedule.
+
+    Args:
+        schedule: one of ``SCHEDULES``.
+        step: from 0.
+        steps: of the run, at whose end ``min_lr`` is reached.
+        warmup: of these, steps of warm-up.
+        lr, min_lr: behind the warm-up and at the end.
+    """
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    return min_lr + (lr - min_lr) * SCHEDULES[schedule]((step - warmup) / max(steps - warmup, 1))
 
 
 def annealed(weight: float, *, step: int, steps: int) -> float:
@@ -28,11 +39,3 @@ def annealed(weight: float, *, step: int, steps: int) -> float:
 def between(start: float, end: float, *, step: int, steps: int) -> float:
     """A weight that goes linearly from ``start`` at step 0 to ``end`` at the last step, ``steps`` − 1."""
     return start + (end - start) * step / max(steps - 1, 1)
-
-
-def _warmed_up(optimizer: Optimizer, decay: LRScheduler, *, warmup: int) -> LRScheduler:
-    """The decay behind a linear rise to the optimiser's learning rate, which it reaches at step ``warmup``."""
-    if warmup == 0:
-        return decay
-    rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
-    return SequentialLR(optimizer, [rise, decay], milestones=[warmup])

@@ -1,26 +1,30 @@
 """One training run: modules, optimiser and counters, which together are what a checkpoint holds."""
 
 import copy
-import math
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
-from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
 from probattn.functional.linalg import NumericalError
-from probattn.handlers import alpha, draws, kl_weight
-from probattn.inference import checkpoint, rng
-from probattn.inference.diagnosis import NonFiniteError, find_non_finite, refuses_nan
+from probattn.inference import checkpoint, rank_rng
+from probattn.inference.captured import DeferredStep
+from probattn.inference.compiled import compile_blocks
+from probattn.inference.diagnosis import NonFiniteError, find_non_finite
+from probattn.inference.distributed import make_fabric, on_first_rank
 from probattn.inference.elbo import ELBOS
+from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
+from probattn.inference.objective import Objective, Weights
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
-from probattn.inference.schedule import SCHEDULES, annealed, between
+from probattn.inference.sharded import shard
+from probattn.inference.step import Step
 from probattn.inference.validation import is_better, validate
 
 
@@ -42,45 +46,55 @@ class Trainer:
         self.epoch = self.step = self.best_epoch = 0
         self.best_value: float | None = None
         self.best_weights: dict[str, dict] = {}
-        self.elbo = ELBOS[settings.elbo]()
+        self.fabric = make_fabric(settings.accelerator, settings.devices)
+        self.batches = shard(train)
+        elbo = ELBOS[settings.elbo]()
+        if settings.compile:
+            compile_blocks(model)
+        self.module = self.fabric.setup_module(elbo(model, guide))
+        self.optimizer = self._adam()
+        objective = Objective(self.module, elbo, options=settings, num_data=model.num_data)
+        self.eager = Step(
+            objective,
+            self.optimizer,
+            backward=self.fabric.backward,
+            clip_norm=settings.clip_norm,
+            parts={"model": model, "guide": guide},
+        )
+        self.captured = self._captured()
+
+    def _adam(self) -> torch.optim.Adam:
         groups = [
-            {"params": list(model.parameters()), "weight_decay": settings.weight_decay},
-            {"params": list(guide.parameters()), "weight_decay": 0.0},
+            {"params": list(self.model.parameters()), "weight_decay": self.settings.weight_decay},
+            {"params": list(self.guide.parameters()), "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.Adam([group for group in groups if group["params"]], lr=settings.lr, fused=True)
-        self.steps = settings.epochs * len(train)
-        warmup = round(settings.warmup_epochs * len(train))
-        schedule = SCHEDULES[settings.schedule]
-        self.scheduler = schedule(optimizer, steps=self.steps, warmup=warmup, min_lr=settings.min_lr)
-        self.fabric = Fabric(accelerator=settings.accelerator, devices=settings.devices)
-        if self.fabric.world_size != 1:
-            raise ValueError(f"fit trains on one device, devices={settings.devices!r} come to {self.fabric.world_size}")
-        self.module, self.optimizer = self.fabric.setup(self.elbo(model, guide), optimizer)
+        groups = [group for group in groups if group["params"]]
+        capturable = self.settings.capture and self.fabric.device.type == "cuda"
+        return torch.optim.Adam(groups, lr=self.settings.lr, fused=True, capturable=capturable)
+
+    def _captured(self) -> DeferredStep | None:
+        if not self.settings.capture:
+            return None
+        return DeferredStep(self.eager, like=next(self.model.parameters()))
 
     def resume(self) -> None:
         """Goes back to the end of the last finished epoch, as ``last.pt`` holds it."""
         path = self.folder / "last.pt"
         content = checkpoint.read(path)
-        state = content["extra"]
-        differences = self.settings.differences(state["options"])
+        differences = self.settings.differences(content["extra"]["options"])
         if differences:
             raise checkpoint.CheckpointError(
                 f"{path} was trained with other options; resume with the same, or choose another folder:\n  "
                 + "\n  ".join(differences)
             )
         checkpoint.restore(content, self.model, self.guide, path=path)
-        self.epoch, self.step = state["epoch"], state["step"]
-        self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        rng.restore(state["random"], self.train)
+        self._go_back(content["extra"])
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
         """Trains to the last epoch, or until patience ends."""
         while self.epoch < self.settings.epochs and not self._out_of_patience():
             started = time.perf_counter()
             values = {"train_loss": self._train_epoch(log, progress)}
-            self._refuse_non_finite((), len(self.train) - 1, "the gradient was not finite")
             self.epoch += 1
             if self.valid is not None:
                 metrics = self._validate()
@@ -100,86 +114,52 @@ class Trainer:
             self.guide.load_state_dict(self.best_weights["guide"])
 
     def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
+        """One pass over the data; a captured one in which something failed is made anew, step by step."""
+        if self.captured is not None:
+            parts = {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
+            before = copy.deepcopy(parts | {"state": self._state()})
+            ledger = self._pass(self.captured, log, progress)
+            if not (self.captured.has_failed() or find_non_finite((), self.eager.parts, ())):
+                ledger.write()
+                return ledger.mean()
+            self.model.load_state_dict(before["model"])
+            self.guide.load_state_dict(before["guide"])
+            self._go_back(before["state"])
+            self.captured = self._captured()  # the optimiser's state lies elsewhere now
+            progress.back_to(self.epoch)
+        ledger = self._pass(self.eager, log, progress)
+        with self._located(len(self.train) - 1):
+            self.eager.refuse_non_finite((), "the gradient was not finite")
+        return ledger.mean()
+
+    def _pass(self, step: Step | DeferredStep, log: RunLog, progress: TrainProgress) -> Ledger:
+        """Every batch once; what an eager step tells is logged at once."""
         self.module.train()
-        total = examples = 0
-        for number, batch in enumerate(self.train):
+        ledger = Ledger(log, epoch=self.epoch + 1, every=self.settings.log_every)
+        for number, (batch, share) in enumerate(self.batches):
             batch = self.fabric.to_device(tuple(batch))
-            loss = self._loss(batch, number)
-            # Before the optimiser's step, which changes the parameters that the closed-form KL reads.
-            logged = self.step == 0 or (self.step + 1) % self.settings.log_every == 0
-            terms = self.elbo.terms() if logged else {}
-            self.optimizer.zero_grad()
-            self.fabric.backward(loss)
-            if self.settings.clip_norm is not None:
-                self._clip(number)
-            self.optimizer.step()
-            lr = self.scheduler.get_last_lr()[0]
-            self.scheduler.step()
+            weights = Weights.at(self.step, options=self.settings, per_epoch=len(self.train), share=share)
+            with self._located(number):
+                outcome = step(batch, weights)
             self.step += 1
-            total, examples = total + loss.item() * len(batch[0]), examples + len(batch[0])
-            if logged:
-                terms = {name: value / self.model.num_data for name, value in terms.items()}
-                log.write("step", self.step, epoch=self.epoch + 1, loss=loss.item(), lr=lr, **terms)
+            ledger.add(outcome, step=self.step, lr=weights.lr, examples=len(batch[0]))
+            if step is self.eager:
+                ledger.write()
             progress.step_done()
-        return total / examples
+        return ledger
 
-    def _loss(self, batch: tuple, number: int) -> Tensor:
-        """−ELBO/N of a batch, or an error that names what is not finite."""
-        anneal = round(self.settings.kl_anneal_epochs * len(self.train))
-        weights = self.settings.kl_weight, self.settings.local_kl_weight
-        weight, local = (annealed(each, step=self.step, steps=anneal) for each in weights)
-        start, end = self.settings.alpha_start, self.settings.alpha_end
-        regulariser = between(start, end, step=self.step, steps=self.steps)
-        self.elbo.traces = ()
+    @contextmanager
+    def _located(self, number: int) -> Iterator[None]:
+        """Errors inside tell the epoch and the batch."""
         try:
-            with ExitStack() as handlers:
-                if (weight, local) != (1, 1):
-                    handlers.enter_context(kl_weight(weight, local=local))
-                if regulariser != 1:
-                    handlers.enter_context(alpha(regulariser))
-                if self.settings.posterior_draws == "example":
-                    handlers.enter_context(draws("example"))
-                if self.settings.particles > 1:
-                    handlers.enter_context(draws(self.settings.particles))
-                # Not Fabric's own precision: it would round the labels as well.
-                half = self.settings.precision == "bf16-mixed"
-                handlers.enter_context(torch.autocast(self.fabric.device.type, torch.bfloat16, enabled=half))
-                loss = self.module(*batch) / self.model.num_data
-        except (ValueError, RuntimeError, NumericalError) as error:
-            symptom = str(error).splitlines()[0]
-            self._refuse_non_finite(batch, number, symptom)
-            if isinstance(error, NumericalError):
-                raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: {error}") from error
-            if refuses_nan(error):
-                raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN; lower lr ({symptom})") from error
-            raise
-        if not math.isfinite(loss.item()):
-            self._refuse_non_finite(batch, number, "the loss is not finite")
-            raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: the loss is {loss.item()}; lower lr")
-        return loss
-
-    def _clip(self, number: int) -> None:
-        try:
-            self.fabric.clip_gradients(self.module, self.optimizer, max_norm=self.settings.clip_norm)
-        except RuntimeError as error:
-            parts = (("model", self.model), ("guide", self.guide))
-            broken = [
-                f"the gradient of {name} of the {part}"
-                for part, module in parts
-                for name, parameter in module.named_parameters()
-                if parameter.grad is not None and not parameter.grad.isfinite().all()
-            ]
-            source = broken[0] if broken else "the gradient's norm"
-            raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN or Inf in {source}") from error
-
-    def _refuse_non_finite(self, batch: tuple, number: int, symptom: str) -> None:
-        source = find_non_finite(batch, {"model": self.model, "guide": self.guide}, self.elbo.traces)
-        if source is not None:
-            raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: NaN or Inf in {source} ({symptom})")
+            yield
+        except NonFiniteError as error:
+            raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: {error}") from error
 
     def _validate(self) -> dict[str, float]:
         try:
-            return validate(self.model, self.guide, self.valid, num_draws=self.settings.num_draws)
+            with torch.compiler.set_stance("force_eager"):
+                return validate(self.model, self.guide, self.valid, num_draws=self.settings.num_draws)
         except NumericalError as error:
             raise NonFiniteError(f"epoch {self.epoch}, validation: {error}") from error
 
@@ -193,26 +173,35 @@ class Trainer:
             return
         self.best_epoch, self.best_value = self.epoch, value
         if self.folder is not None:
-            checkpoint.save(self.folder / "best.pt", self.model, self.guide, epoch=self.epoch, value=value)
+            self._save("best.pt", epoch=self.epoch, value=value)
         else:
             self.best_weights = copy.deepcopy({"model": self.model.state_dict(), "guide": self.guide.state_dict()})
 
     def _save_last(self) -> None:
-        if self.folder is None:
-            return
-        checkpoint.save(
-            self.folder / "last.pt",
-            self.model,
-            self.guide,
-            epoch=self.epoch,
-            step=self.step,
-            best_epoch=self.best_epoch,
-            best_value=self.best_value,
-            optimizer=self.optimizer.state_dict(),
-            scheduler=self.scheduler.state_dict(),
-            options=asdict(self.settings),
-            random=rng.capture(self.train),
-        )
+        if self.folder is not None:
+            self._save("last.pt", **self._state())
+
+    def _save(self, name: str, **extra: Any) -> None:
+        """Writes a checkpoint, which all processes wait for."""
+        on_first_rank(lambda: checkpoint.save(self.folder / name, self.model, self.guide, **extra))
+
+    def _state(self) -> dict[str, Any]:
+        """All but the weights: what a run needs to go on exactly."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "best_epoch": self.best_epoch,
+            "best_value": self.best_value,
+            "optimizer": self.optimizer.state_dict(),
+            "options": asdict(self.settings),
+            "random": rank_rng.capture(self.train),
+        }
+
+    def _go_back(self, state: dict[str, Any]) -> None:
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        rank_rng.restore(state["random"], self.train)
 
     def _out_of_patience(self) -> bool:
         patience = self.settings.patience

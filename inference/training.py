@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from probattn import guides
+from probattn.inference import rank_rng
 from probattn.inference.checkpoint import CheckpointError
+from probattn.inference.distributed import world
 from probattn.inference.logs import RunLog, read_log
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
@@ -83,13 +85,15 @@ def fit(
         device = next(model.parameters()).device
         guides.materialise(guide, tuple(part.to(device) for part in next(iter(train))))
     trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
+    rank_rng.diverge()
     if last is not None:
         folder.mkdir(parents=True, exist_ok=True)
         if last.exists():
             trainer.resume()
+    first = world().rank == 0
     with (
-        RunLog(folder, step=trainer.step) as log,
-        TrainProgress(settings.epochs, len(train), start=trainer.epoch, shown=progress) as bar,
+        RunLog(folder if first else None, step=trainer.step) as log,
+        TrainProgress(settings.epochs, len(train), start=trainer.epoch, shown=progress and first) as bar,
     ):
         trainer.run(log, bar)
     trainer.load_best()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from probattn.inference import metrics
-from probattn.inference.prediction import predict
+from probattn.inference.sharded import predict_sharded
 
 
 def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: int) -> dict[str, float]:
@@ -19,7 +19,7 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: i
     Raises:
         ValueError: data without labels.
     """
-    prediction = predict(model, guide, data, num_draws=num_draws)
+    prediction = predict_sharded(model, guide, data, num_draws=num_draws)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
     values = {"log_prob": prediction.log_prob(prediction.labels).mean().item()}

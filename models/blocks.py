@@ -1,5 +1,6 @@
 """Transformer blocks with any attention layer in any of them: what all networks of this library are made of."""
 
+import copyreg
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -89,6 +90,10 @@ class Blocks(PyroModule[nn.Sequential]):
         for block in self:
             x = block(x, *given)
         return x
+
+    def __reduce__(self) -> tuple:
+        """For copies and pickles: Pyro's own makes a plain ``Sequential`` of a subclass."""
+        return copyreg.__newobj__, (type(self),), self.__dict__.copy()
 
     def connect(self) -> None:
         """Tells each attention layer what it follows on; to be called again where a layer was put in later."""

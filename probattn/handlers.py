@@ -126,6 +126,25 @@ class kl_weight(Messenger):  # noqa: N801
             msg["scale"] = msg["scale"] * self.local
 
 
+class share(Messenger):  # noqa: N801
+    """Scales every site, around model *and* guide, where the batch is one process's part of a larger one.
+
+    Processes average their gradients: with W of them, of which this one has n of the batch's M examples, a weight of
+    W n / M makes that average the gradient of the whole batch. Its ELBO is the mean of those of its parts, weighted by
+    their sizes, so that the KL counts once, whether in closed form or at the draws of each example.
+
+    Args:
+        weight: factor on every log density.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: Message) -> None:
+        msg["scale"] = msg["scale"] * self.weight
+
+
 class local_posteriors(Messenger):  # noqa: N801
     """Draws the local latent sites that carry their posterior from it, in the model's own pass.
 
@@ -268,7 +287,9 @@ def _check_drawn(name: str) -> None:
 def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
     """The distribution with that many draws in a batch dimension."""
     batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
-    return fn if batch_shape == fn.batch_shape else ExpandedDistribution(fn, batch_shape)
+    # Lengths first: a batch of unknown size is not to be compared with the number of draws (torch.export).
+    same = len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape
+    return fn if same else ExpandedDistribution(fn, batch_shape)
 
 
 @register_kl(ExpandedDistribution, ExpandedDistribution)

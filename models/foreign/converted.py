@@ -54,7 +54,8 @@ class Converted(PyroModule):
         with watched(self.wrapped):
             if number is None or num_folded() is not None or not (self._stops or at_input):
                 return run(x, mask)
-            once = () if at_input or self.training else self._blocks
+            # An exported program folds at the input, too: tracing does not survive the stop at the first draw.
+            once = () if at_input or self.training or torch.compiler.is_exporting() else self._blocks
             return folding.run(self.wrapped, run, x, mask, number=number, once=once, stops=self._stops)
 
     def layers(self) -> list[ProbabilisticAttention]:

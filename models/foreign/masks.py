@@ -1,7 +1,8 @@
 """Other libraries' attention masks as the masks of this one: True where there is a token."""
 
-import torch
 from torch import Tensor
+
+from probattn.functional import linalg
 
 
 def shown(mask: Tensor) -> Tensor:
@@ -19,11 +20,13 @@ def shown(mask: Tensor) -> Tensor:
     if not mask.is_floating_point():
         return mask != 0
     visible = mask == 0
-    if not (visible | (mask <= -1e4)).all():
-        raise ValueError(
+    linalg.refuse(
+        ~(visible | (mask <= -1e4)),
+        lambda _: ValueError(
             "this attention mask adds numbers other than 0 and −∞ to the scores: layers of this library have no scores "
             "to add a bias to; leave such layers as they are"
-        )
+        ),
+    )
     return visible
 
 
@@ -53,9 +56,11 @@ def of_keys(mask: Tensor | None, x: Tensor) -> Tensor | None:
     visible = shown(mask)
     if mask.dim() == 4:
         pairs, visible = visible, visible[:, 0, 0]
-        if not torch.equal(pairs, visible[:, None, None].expand_as(pairs)):
-            raise ValueError(
+        linalg.refuse(
+            pairs != visible[:, None, None],
+            lambda _: ValueError(
                 "this attention mask differs between queries or heads (causal, windowed, …): layers of this library "
                 "attend over all real tokens; leave such layers as they are"
-            )
+            ),
+        )
     return visible.expand(rows, tokens)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro
@@ -82,7 +82,8 @@ class ProbabilisticAttention(PyroModule):
     def precise(self) -> Iterator[None]:
         """No autocast inside, and errors of :mod:`probattn.functional.linalg` name this layer."""
         device = next(self.parameters(), torch.empty(0)).device
-        with linalg.located(self.label), torch.autocast(device.type, enabled=False):
+        switched_on = torch.is_autocast_enabled(device.type)  # else an exported program would hold the switch
+        with linalg.located(self.label), torch.autocast(device.type, enabled=False) if switched_on else nullcontext():
             yield
 
     @property
@@ -133,9 +134,10 @@ class ProbabilisticAttention(PyroModule):
                 f"{self.label} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
                 f"got {mask.dtype} {tuple(mask.shape)}"
             )
-        if not mask.any(-1).all():
-            empty = (~mask.any(-1)).nonzero().flatten().tolist()
-            raise ValueError(f"{self.label} got examples without any token, rows {empty} of the mask; drop them")
+        linalg.refuse(
+            ~mask.any(-1),
+            lambda rows: ValueError(f"{self.label} got examples without any token, rows {rows} of the mask; drop them"),
+        )
         return x.where(mask.unsqueeze(-1), 0.0)
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:

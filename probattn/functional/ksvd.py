@@ -40,10 +40,11 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         mask: ``(B, N)``, True where there is a token.
 
     Returns:
-        ``(..., B, min(N, count), D)``.
+        ``(..., B, min(N, count), D)``; with a mask in an exported program ``(..., B, count, D)``.
     """
     tokens = x.shape[-2]
-    rows = min(tokens, count)
+    varies = mask is not None and torch.compiler.is_exporting()  # rows behind are zero: one program for all lengths
+    rows = count if varies else min(tokens, count)
     step = torch.arange(rows, device=x.device)
     if mask is None:
         return x if rows == tokens else x[..., step * (tokens - 1) // max(rows - 1, 1), :]

@@ -1,10 +1,12 @@
 """The one home of numerics: Cholesky factors with bounded, relative, reported jitter, and triangular solves.
 
-Nothing is ever inverted. What cannot be factorised, or is not finite, is an error that names the layer and the matrix.
+Nothing is ever inverted. What cannot be factorised, or is not finite, is an error that names the layer and the matrix;
+where nothing may wait for the device, it is a flag on the device (:func:`deferred`).
 """
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -18,6 +20,7 @@ JITTERS = {
 """The shares of a matrix's scale that are tried on its diagonal, one after the other."""
 
 _WHERE: ContextVar[str] = ContextVar("where", default="")
+_FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None)
 
 
 class NumericalError(ArithmeticError):
@@ -38,6 +41,37 @@ def located(where: str) -> Iterator[None]:
         _WHERE.reset(token)
 
 
+@contextmanager
+def deferred() -> Iterator[list[Tensor]]:
+    """Inside, nothing waits for the device, as a CUDA graph or an exported program needs it.
+
+    Every matrix gets the smallest jitter, whether it needs it or not; what would be an error, or a larger jitter, is
+    gathered in the list.
+
+    Yields:
+        boolean scalars on the device, True where something failed.
+    """
+    token = _FAILURES.set([])
+    try:
+        yield _FAILURES.get()
+    finally:
+        _FAILURES.reset(token)
+
+
+def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
+    """Raises an error where anything has failed; under :func:`deferred` it is only gathered.
+
+    Args:
+        failed: boolean, ``(rows, ...)``.
+        error: makes the error from the rows of all entries that failed.
+    """
+    failures = _FAILURES.get()
+    if failures is not None:
+        failures.append(failed.any())
+    elif failed.any():
+        raise error(failed.nonzero()[:, 0].tolist())
+
+
 def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     """L with L Lᵀ = matrix; where that fails, those matrices of the batch alone get a growing share of their diagonal.
 
@@ -53,12 +87,17 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     Raises:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    # An Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve; nor is a NaN to CUDA's.
-    failed = (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
+    failures = _FAILURES.get()
+    if torch.compiler.is_exporting():
+        return _exportable_cholesky(matrix, _positive(matrix, scale))
+    if failures is not None:
+        factor, failed = _try_cholesky(_moved(matrix, JITTERS[matrix.dtype][0] * _positive(matrix, scale)))
+        failures.append(failed.any())
+        return factor
+    factor, failed = _try_cholesky(matrix)
     if not failed.any():
         return factor
-    return _jittered_cholesky(matrix, name, mean_diagonal(matrix) if scale is None else scale, failed)
+    return _jittered_cholesky(matrix, name, _positive(matrix, scale), failed)
 
 
 def check_finite(x: Tensor, name: str) -> Tensor:
@@ -67,8 +106,8 @@ def check_finite(x: Tensor, name: str) -> Tensor:
     Raises:
         NumericalError: a NaN or Inf in x.
     """
-    if not x.isfinite().all():
-        raise NumericalError(f"{_subject(name)}: NaN or Inf in {int((~x.isfinite()).sum())} of {x.numel()} entries")
+    where, size = _subject(name), x.numel()
+    refuse(~x.isfinite(), lambda rows: NumericalError(f"{where}: NaN or Inf in {len(rows)} of {size} entries"))
     return x
 
 
@@ -89,7 +128,7 @@ def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     lead = b.shape[:missing]
     columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
     solved = torch.linalg.solve_triangular(tril, columns, upper=False)
-    return solved.unflatten(-1, (lead.numel(), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
+    return solved.unflatten(-1, (math.prod(lead), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
 
 
 def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:
@@ -127,13 +166,10 @@ def log_det(tril: Tensor) -> Tensor:
 
 def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor) -> Tensor:
     check_finite(matrix, name)
-    scale = scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)
     jitter = torch.zeros_like(failed, dtype=matrix.dtype)
     for share in JITTERS[matrix.dtype]:
         jitter = jitter.masked_fill(failed, share)
-        added = (jitter * scale).unsqueeze(-1).expand(matrix.shape[:-1])
-        factor, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(added))
-        failed = info != 0
+        factor, failed = _try_cholesky(_moved(matrix, jitter * scale))
         if not failed.any():
             message = f"{_subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
             warnings.warn(message, JitterWarning, stacklevel=3)
@@ -142,6 +178,32 @@ def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor)
         f"{_subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
         "learning rate, or raise the layer's noise"
     )
+
+
+def _exportable_cholesky(matrix: Tensor, scale: Tensor) -> Tensor:
+    """The factor without a look at it: with the middle jitter where it fails, and NaN where that fails, too."""
+    _, failed = _try_cholesky(matrix)
+    shares = JITTERS[matrix.dtype]
+    factor, failed = _try_cholesky(_moved(matrix, shares[len(shares) // 2] * scale * failed))
+    return factor.masked_fill(failed[..., None, None], torch.nan)
+
+
+def _try_cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """A factor, and which matrices of the batch have none."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    # An Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve; nor is a NaN to CUDA's.
+    return factor, (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
+
+
+def _moved(matrix: Tensor, jitter: Tensor) -> Tensor:
+    """The matrix with a jitter ``(...)`` on its diagonal."""
+    return matrix + torch.diag_embed(jitter.unsqueeze(-1).expand(matrix.shape[:-1]))
+
+
+def _positive(matrix: Tensor, scale: Tensor | None) -> Tensor:
+    """What a jitter is a share of, without gradient."""
+    scale = mean_diagonal(matrix) if scale is None else scale
+    return scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)
 
 
 def _subject(name: str) -> str:

@@ -1,0 +1,1 @@
+"""Cost, measured as ratios within one run: time, peak memory, achieved FLOP/s."""

@@ -1,0 +1,102 @@
+"""The loss of a ViT with KEP-SVGP attention as one writes it without Pyro: the yardstick of what SVI costs.
+
+Modules are taken out of the model once; no line that runs in a step is a Pyro module's or an effect handler's.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probattn import KEPSVGPAttention, SoftmaxAttention
+from probattn.functional import kep_svgp, ksvd
+from probattn.guides import Full, Guide
+from probattn.models import Classifier
+from probattn.models.blocks import Block
+from probattn.models.vit import patches
+
+
+def loss(model: Classifier, guide: Guide) -> Callable[[Tensor, Tensor], Tensor]:
+    """−ELBO/N of a batch ``(x, y)``: value and gradients of SVI with a draw per example, from the same seed.
+
+    Args:
+        model: of a ViT whose attention layers are softmax or KEP-SVGP attention, these with the default prior.
+        guide: of the model, of the family ``full``.
+    """
+    network, num_data = model.network, model.num_data
+    embed, positions, dropout, size = network.embed, network.positions, network.dropout, network.patch_size
+    norm, head = network.norm, network.head
+    layers = [
+        _KEPSVGP(block.attention, guide.get_submodule(f"network.blocks.{number}.attention.u"))
+        if isinstance(block.attention, KEPSVGPAttention)
+        else _Softmax(block.attention)
+        for number, block in enumerate(network.blocks)
+    ]
+    blocks = [_block(block) for block in network.blocks]
+
+    def value(x: Tensor, y: Tensor) -> Tensor:
+        drawn = [layer.draw(len(x)) for layer in layers]  # before the network's dropout, as a guide runs
+        x = dropout(embed(patches(x, size)) + positions)
+        penalty = 0.0
+        for layer, run, (u, _) in zip(layers, blocks, drawn, strict=True):
+            x, added = run(x, layer, u)
+            penalty = penalty + added
+        return F.cross_entropy(head(norm(x.mean(-2))), y) + penalty + sum(kl for _, kl in drawn) / num_data
+
+    return value
+
+
+class _Softmax:
+    def __init__(self, layer: SoftmaxAttention) -> None:
+        self.query_key_value, self.out, self.heads = layer.query_key_value, layer.out, layer.heads
+
+    def draw(self, batch: int) -> tuple[None, float]:
+        return None, 0.0
+
+    def __call__(self, x: Tensor, u: None) -> tuple[Tensor, float]:
+        query, key, value = _split(self.query_key_value(x), 3, self.heads)
+        return self.out(_join(F.scaled_dot_product_attention(query, key, value))), 0.0
+
+
+class _KEPSVGP:
+    def __init__(self, layer: KEPSVGPAttention, posterior: Full) -> None:
+        self.query_key, self.projection, self.merge = layer.query_key, layer.projection, layer.merge
+        self.out, self.heads = layer.out, layer.heads
+        self.log_scale, self.eta = layer.log_scale, layer.eta
+        self.loc, self.raw_tril = posterior.loc, posterior.raw_tril
+
+    def draw(self, batch: int) -> tuple[Tensor, Tensor]:
+        """u = m + L ε for each example, ``(batch, H, s, s)``, and KL(q(u) ‖ p(u))."""
+        loc, raw = self.loc, self.raw_tril
+        tril = raw.tril(-1) + F.softplus(raw.diagonal(dim1=-2, dim2=-1)).diag_embed()
+        noise = torch.randn(batch, *loc.shape, dtype=loc.dtype, device=loc.device)
+        u = loc + (tril @ noise.unsqueeze(-1)).squeeze(-1)
+        return u, kep_svgp.kl_divergence(loc, tril, self.log_scale.exp()).sum()
+
+    def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = _split(self.query_key(x), 2, self.heads)
+        w_e, w_r = self.projection(x, None)
+        e, r = ksvd.scores(query, w_e), ksvd.scores(key, w_r)
+        scale = self.log_scale.exp()
+        penalty = self.eta * ksvd.penalty(e, r, w_e, w_r, scale, x.shape[-2]).mean()
+        return self.out(_join(kep_svgp.function_values(self.merge(e, r), scale, u))), penalty
+
+
+def _block(block: Block) -> Callable:
+    norm_attention, dropout, norm_mlp, mlp = block.norm_attention, block.dropout, block.norm_mlp, block.mlp
+
+    def run(x: Tensor, attention: _Softmax | _KEPSVGP, u: Tensor | None) -> tuple[Tensor, Tensor | float]:
+        attended, penalty = attention(norm_attention(x), u)
+        x = x + dropout(attended)
+        return x + mlp(norm_mlp(x)), penalty
+
+    return run
+
+
+def _split(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    return tuple(part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in x.chunk(parts, dim=-1))
+
+
+def _join(x: Tensor) -> Tensor:
+    return x.transpose(-3, -2).flatten(-2)

@@ -1,0 +1,56 @@
+"""Floating-point operations of a step, and how many a second a device does in a plain matrix product."""
+
+import math
+from typing import Any
+
+import torch
+from torch.utils import flop_counter
+
+from probattn.experiments.bench.timing import Step, seconds
+
+_SIZES = {"cpu": 2048, "cuda": 8192}
+_DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
+
+
+def count(step: Step) -> int:
+    """Operations of matrix products, attention kernels, factorisations and solves; elementwise ones do not count."""
+    with flop_counter.FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
+        step()
+    return counter.get_total_flops()
+
+
+def matmul_rates(device: str, *, size: int | None = None, rounds: int = 5) -> dict[str, float]:
+    """FLOP/s of the best of some square matrix products, by dtype: ``float32``, on CUDA also ``bfloat16``.
+
+    Args:
+        device: ``"cpu"`` or ``"cuda"``.
+        size: rows and columns; by default enough to keep the device busy.
+        rounds: timed products.
+    """
+    size = size or _SIZES[device]
+    rates = {}
+    for dtype in _DTYPES[device]:
+        a, b = torch.randn(2, size, size, device=device).to(dtype)
+        a @ b
+        best = min(seconds(lambda a=a, b=b: a @ b, device) for _ in range(rounds))
+        rates[str(dtype).removeprefix("torch.")] = 2 * size**3 / best
+    return rates
+
+
+def _cholesky(matrix: torch.Size, *_: Any, **__: Any) -> int:
+    return math.prod(matrix[:-2]) * matrix[-1] ** 3 // 3
+
+
+def _solve_triangular(matrix: torch.Size, b: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
+    return math.prod(out_shape) * matrix[-1]
+
+
+def _cholesky_solve(b: torch.Size, tril: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
+    return 2 * math.prod(out_shape) * tril[-1]
+
+
+_FORMULAS = {
+    torch.ops.aten.linalg_cholesky_ex: _cholesky,
+    torch.ops.aten.linalg_solve_triangular: _solve_triangular,
+    torch.ops.aten.cholesky_solve: _cholesky_solve,
+}

@@ -1,0 +1,106 @@
+"""Forward and backward of one layer, ELBO terms included, beside softmax attention of the same width."""
+
+from typing import Any
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
+from probattn.attention.base import LayerFactory
+from probattn.experiments.bench.meter import Meter
+from probattn.experiments.bench.steps import layer_step
+from probattn.experiments.bench.timing import Step
+
+FEW = 3
+"""The most rounds where a step takes seconds."""
+
+
+def kep_svgp(
+    meter: Meter,
+    *,
+    rounds: int,
+    dim: int = 384,
+    heads: int = 12,
+    rank: int = 10,
+    batch: int = 128,
+    tokens: int = 64,
+    long: int = 4096,
+    longer: int = 16384,
+) -> dict[str, Any]:
+    """KEP-SVGP, many short sequences and one long one.
+
+    Args:
+        meter: what it is measured with.
+        rounds: timed rounds, fewer for the longest sequence.
+        dim, heads, rank: of every layer.
+        batch, tokens: of the short sequences.
+        long, longer: numbers of tokens at batch 1.
+    """
+    concat = KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=tokens)
+    add = KEPSVGPAttention.partial(rank=rank, merge="add")
+
+    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
+        return layer_step(factory, dim, heads, batch=batch, tokens=tokens, device=meter.device)
+
+    factories = {"softmax": SoftmaxAttention, "KEP-SVGP concat": concat, "KEP-SVGP add": add}
+    short = {name: case(factory, batch, tokens) for name, factory in factories.items()}
+    sections = [meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds)]
+    for number, limit in ((long, rounds), (longer, min(rounds, FEW))):
+        one = {name: case(factories[name], 1, number) for name in ("softmax", "KEP-SVGP add")}
+        sections.append(meter.section(f"batch 1, N {number}", one, rounds=limit))
+    growth = {f"N {number}": case(add, 1, number) for number in (long, longer)}
+    sections.append(meter.section("KEP-SVGP add, batch 1", growth, rounds=rounds))
+    return {"title": f"forward + backward, dim {dim}, {heads} heads, rank {rank}, float32", "sections": sections}
+
+
+def gaussian_processes(
+    meter: Meter,
+    *,
+    rounds: int,
+    dim: int = 128,
+    heads: int = 4,
+    inducing: int = 16,
+    batch: int = 25,
+    tokens: int = 64,
+    long: int = 2048,
+    longer: int = 8192,
+) -> dict[str, Any]:
+    """Kernel attention, SGPA and both CGPs.
+
+    Args:
+        meter: what it is measured with.
+        rounds: timed rounds.
+        dim, heads, inducing: of every layer.
+        batch, tokens: of the sequences.
+        long, longer: numbers of tokens, at batch 1, between which the growth of the sparse CGP is measured.
+    """
+    sparse = SparseCGPAttention.partial(inducing=inducing)
+    factories = {
+        "softmax": SoftmaxAttention,
+        "kernel": KernelAttention,
+        "SGPA, marginal draws": SGPAttention.partial(inducing=inducing),
+        "SGPA, joint draws": SGPAttention.partial(inducing=inducing, draws="joint"),
+        "sparse CGP, draw, exact R": sparse,
+        "sparse CGP, draw, R by draws": SparseCGPAttention.partial(
+            inducing=inducing, guide="prior", regulariser="draws"
+        ),
+        "CGP, draw, exact R": CGPAttention,
+        "CGP, draw, R by draws": CGPAttention.partial(guide="prior", regulariser="draws"),
+        "CGP, mean, no R": CGPAttention.partial(output="mean", alpha=0.0),
+    }
+
+    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
+        return layer_step(factory, dim, heads, batch=batch, tokens=tokens, device=meter.device)
+
+    short = {name: case(factory, batch, tokens) for name, factory in factories.items()}
+    growth = {f"N {number}": case(sparse, 1, number) for number in (long, longer)}
+    sections = [
+        meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds),
+        meter.section("sparse CGP, draw, exact R, batch 1", growth, rounds=rounds),
+    ]
+    title = f"forward + backward, dim {dim}, {heads} heads, {inducing} inducing inputs, float32"
+    return {"title": title, "sections": sections}

@@ -1,0 +1,44 @@
+"""The most memory that a step has at once, beyond what was allocated before it."""
+
+import gc
+import os
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from probattn.experiments.bench.timing import Step, synchronise
+
+
+def peak(step: Step, device: str) -> int:
+    """Bytes that PyTorch's allocator of the device reports, workspaces inside operators included."""
+    gc.collect()
+    return _cuda_peak(step) if device == "cuda" else _cpu_peak(step)
+
+
+def total(device: str) -> int:
+    """Bytes of memory that the device has."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cuda_peak(step: Step) -> int:
+    synchronise("cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    synchronise("cuda")
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _cpu_peak(step: Step) -> int:
+    # Read when the profiler first starts; it would tell stderr of every start and stop.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()  # negative where memory is freed; memory from before the step has no event
+        most = max(most, held)
+    return most
