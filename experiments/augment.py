@@ -26,7 +26,7 @@ def random_crop(images: Tensor, *, padding: int, generator: torch.Generator) -> 
     if padding < 0:
         raise ValueError(f"padding must not be negative, got {padding}")
     batch, _, height, width = images.shape
-    top, left = torch.randint(2 * padding + 1, (2, batch), generator=generator).to(images.device)
+    top, left = torch.randint(2 * padding + 1, (2, batch), generator=generator).to(images.device, non_blocking=True)
     # A view of every crop, (batch, channels, 2·padding + 1, 2·padding + 1, height, width), to choose from.
     crops = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return crops[torch.arange(batch, device=images.device), :, top, left]
@@ -42,7 +42,7 @@ def random_flip(images: Tensor, *, generator: torch.Generator) -> Tensor:
     Returns:
         Images of the same shape, dtype and device.
     """
-    flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator).to(images.device, torch.bool)
+    flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator).to(images.device, torch.bool, non_blocking=True)
     return torch.where(flipped, images.flip(-1), images)
 
 

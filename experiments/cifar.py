@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
@@ -13,8 +12,12 @@ import numpy as np
 import torch
 from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
+from torchvision.datasets.utils import check_integrity
 
+from probattn.experiments.archives import fetch
 from probattn.experiments.images import DatasetError, Images
+from probattn.experiments.pickled import read_arrays
+from probattn.inference.beside import beside
 
 
 class Cifar(NamedTuple):
@@ -32,6 +35,8 @@ CIFAR = {
     "cifar100": Cifar("CIFAR-100", CIFAR100, 100, 50_000, 10_000),
 }
 _SUFFIXES = (".jpg", ".jpeg", ".png")
+_FORMATS = ("JPEG", "PNG")
+"""What such a file may hold: of others, Pillow would hand PostScript to an interpreter."""
 
 
 def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
@@ -44,13 +49,14 @@ def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
     batches = root / spec.source.base_folder
     if batches.is_dir():
         with contextlib.suppress(RuntimeError):  # incomplete or damaged: go on looking
-            return _from_torchvision(spec, root, download=False)
+            return _from_batches(spec, batches)
     folders = (root / f"{name}-jpeg", root / name, root)
     for folder in folders:
         if (folder / "train").is_dir() or (folder / "test").is_dir():
             return _from_folders(spec, folder, cache=root / ".probattn-cache" / f"{name}.pt")
     try:
-        return _from_torchvision(spec, root, download=True)
+        fetch(spec.source.url, root, filename=spec.source.filename, md5=spec.source.tgz_md5)
+        return _from_batches(spec, batches)
     except (OSError, RuntimeError, HTTPException) as error:
         raise DatasetError(
             f"{spec.title} is not in {root.absolute()}. "
@@ -63,9 +69,20 @@ def read(name: str, root: Path) -> tuple[tuple[str, ...], Images, Images]:
         ) from error
 
 
-def _from_torchvision(spec: Cifar, root: Path, *, download: bool) -> tuple[tuple[str, ...], Images, Images]:
-    train, test = (spec.source(root, train=part, download=download) for part in (True, False))
-    return tuple(train.classes), *(_to_images(part.data, part.targets) for part in (train, test))
+def _from_batches(spec: Cifar, folder: Path) -> tuple[tuple[str, ...], Images, Images]:
+    """From the files that torchvision knows the sums of. It would unpickle them, whatever they held."""
+    source, names = spec.source, spec.source.meta
+    for file, digest in (*source.train_list, *source.test_list, (names["filename"], names["md5"])):
+        if not check_integrity(folder / file, digest):
+            raise DatasetError(f"{folder.absolute()} lacks {file}, or it is damaged")
+    classes = read_arrays(folder / names["filename"])[names["key"]]
+    return tuple(classes), *(_batches(folder, part) for part in (source.train_list, source.test_list))
+
+
+def _batches(folder: Path, files: Sequence[Sequence[str]]) -> Images:
+    parts = [read_arrays(folder / file) for file, _ in files]
+    pixels = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return _to_images(pixels, [label for part in parts for label in part.get("labels", part.get("fine_labels"))])
 
 
 def _to_images(pixels: np.ndarray, labels: Sequence[int]) -> Images:
@@ -150,15 +167,11 @@ def _read_cache(path: Path, *, stamp: Mapping[str, str | int]) -> tuple[Images, 
 
 def _write_cache(path: Path, train: Images, test: Images, *, stamp: Mapping[str, str | int]) -> None:
     """Write the cache in one step, so that no reader sees half of it; without leave to write, do nothing."""
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     content = {"stamp": stamp, "train": (train.images, train.labels), "test": (test.images, test.labels)}
     with contextlib.suppress(OSError, RuntimeError):  # torch.save reports a failing disk as RuntimeError
         path.parent.mkdir(exist_ok=True)
-        try:
+        with beside(path) as unfinished:
             torch.save(content, unfinished)
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
 
 def _decode(folder: Path, classes: Mapping[str, Sequence[str]]) -> Images:
@@ -176,11 +189,11 @@ def _decode_class(folder: Path, files: Sequence[str]) -> np.ndarray:
 def _decode_image(path: Path) -> np.ndarray:
     """Pixels, uint8 (32, 32, 3)."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             if image.mode != "RGB" or image.size != (32, 32):
                 found = f"{image.mode} {image.width}×{image.height}"
                 raise DatasetError(f"{path.absolute()} is {found}, expected RGB 32×32")
             image.load()
             return np.asarray(image)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow reports a broken PNG as SyntaxError
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
         raise DatasetError(f"cannot decode {path.absolute()}: {error}; put a sound copy there") from error

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Column, Table
 
-from probattn.experiments import cli_bench
+from probattn.experiments import cli_bench, cli_export
 from probattn.experiments.terminal import fail, say, show_table, stoppable
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_bench.app, name="bench")
+app.command("export")(cli_export.export)
 
 Data = Annotated[Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")]
 
@@ -27,6 +28,9 @@ def train(
     data: Data = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/PRESET.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Train seeds 0 to N-1 into OUT/seed-0, …, together where that is faster.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
 ) -> None:
     """Train a preset; stop it at any moment and go on with --resume."""
@@ -35,6 +39,15 @@ def train(
 
         settings = presets.preset(preset).with_changes(set_ or ())
         folder = out or Path("runs") / preset
+        if seeds is not None:
+            from probattn.experiments import seeds as sweep
+
+            sweep.check_seedless(set_ or ())
+            common = {"name": preset, "root": data, "resume": resume, "say": say}
+            histories = sweep.train_seeds(settings, folder, seeds=seeds, **common)
+            say(sweep.summary(histories, settings))
+            say(f"next: for run in {folder}/seed-*; do probattn evaluate $run; done; probattn compare {folder}/seed-*")
+            return
         done = runs.epochs_done(folder) if resume else 0
         history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=say)
     if len(history.epochs) == done:
@@ -222,8 +235,13 @@ def _words(values: list[str] | None) -> list[str]:
 
 def main() -> None:
     """Runs the command; errors that a user can mend are one message, not a traceback."""
+    program = app
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from probattn.inference.distributed import reporting
+
+        program = reporting(app)
     try:
-        app(prog_name="probattn")
+        program(prog_name="probattn")
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise

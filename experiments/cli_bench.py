@@ -30,7 +30,7 @@ def train(
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of the 7-layer ViT; the small one has more.")] = 7,
     device: Device = "cpu",
     images: Annotated[
-        int | None, typer.Option(min=1, help="Of an epoch; default 45000 on a GPU, 512 on a CPU; 0 for none.")
+        int | None, typer.Option(min=0, help="Of an epoch; default 45000 on a GPU, 512 on a CPU; 0 for no epoch.")
     ] = None,
     preset: Annotated[str, typer.Option(help="Of the epochs, beside its softmax twin.")] = "kep-svgp/cifar10",
     set_: Annotated[
@@ -42,9 +42,11 @@ def train(
     """Training steps by SVI and by a loop without Pyro, and whole epochs, relative to the softmax network."""
     from probattn.experiments.bench import epoch, train
 
-    steps = [partial(train.cifar10, rounds=rounds), partial(train.small, rounds=5 * rounds)]
-    whole = partial(epoch.epoch, rounds=2, images=images, name=preset, changes=set_ or ())
-    _measure([*steps, whole], device, seed, json)
+    both = epoch.twins(preset, set_ or (), device=device)
+    tables = [partial(train.cifar10, rounds=rounds), partial(train.small, rounds=5 * rounds)]
+    if images != 0:
+        tables.append(partial(epoch.epoch, rounds=2, both=both, images=images))
+    _measure(tables, device, seed, json)
 
 
 @app.command("predict")
@@ -67,6 +69,8 @@ def scaling(
     """Time and peak memory of the layers over the number of tokens, relative to softmax attention at each."""
     from probattn.experiments.bench import scaling
 
+    if not all(word.strip().isdecimal() and int(word) for word in sizes.split(",")):
+        raise ValueError(f"--sizes takes positive numbers with commas between, got {sizes!r}")
     numbers = sorted({int(word) for word in sizes.split(",")})
     _measure([partial(scaling.over_tokens, rounds=rounds, limit=limit, sizes=numbers)], device, seed, json)
 
@@ -81,15 +85,14 @@ def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int
 
     check_writable(json)
     meter = Meter(device)
-    results = []
+    setting, results = meter.setting(seed), []
     for make in tables:
         torch.manual_seed(seed)
         with console.status("measuring"):
             results.append(make(meter))
         show_table(table(results[-1]))
-    setting = meter.setting(seed)
+        if json is not None:
+            write_json(json, {"tables": results, **setting})
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in meter.rates.items())
     say(f"ratios: to the first case of a section; share: of a matrix product's rate ({rates}); seed {seed}")
     say(", ".join(f"{key} {value}" for key, value in setting["environment"].items()))
-    if json is not None:
-        write_json(json, {"tables": results, **setting})

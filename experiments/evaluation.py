@@ -12,7 +12,7 @@ import torch
 
 from probattn.experiments import methods, store, suite
 from probattn.experiments.acting import acting
-from probattn.experiments.folder import command, environment, trained_on, write_json
+from probattn.experiments.folder import command, environment, read_settings, trained_on, write_json
 from probattn.experiments.images import Images
 from probattn.experiments.report import RunResult
 from probattn.experiments.scores import scores
@@ -26,6 +26,7 @@ from probattn.inference import (
     posterior_variants,
     token_similarity,
 )
+from probattn.inference.lock import locked
 from probattn.inference.logs import read_log
 from probattn.inference.posterior import local_latents
 
@@ -70,34 +71,37 @@ def evaluate(
 
     Raises:
         SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
+        BlockingIOError: another process trains or evaluates the run.
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
-    run = open_run(folder, root=root)
-    num_draws = num_draws or run.settings.train.num_draws
-    sets = suite.own(run.dataset)
-    if shift:
-        sets |= suite.shifts(run.dataset, root=root, corruptions=corruptions, severities=severities)
-    sets |= suite.foreign(run.dataset, ood, root=root)
-    predicted = predictions(run, sets, names, num_draws=num_draws, seed=seed, say=say)
-    scored = {name: scores(sets_of) for name, sets_of in predicted.items()}
-    result = _result(run, predicted[methods.POSTERIOR], scored[methods.POSTERIOR], num_draws=num_draws, seed=seed)
-    content = {
-        "run": run.name,
-        "metrics": result.metrics,
-        "variants": result.variants,
-        "posterior": result.posterior,
-        "similarity": result.similarity,
-        "methods": scored,
-        "acting": acting(predicted[methods.POSTERIOR]["valid"], predicted[methods.POSTERIOR]["test"]),
-        "best_epoch": run.best_epoch,
-        "num_draws": num_draws,
-        "seed": seed,
-        "trained_on": trained_on(folder),
-        "evaluated_on": environment(run.device),
-    }
-    write_json(folder / "metrics.json", content)
-    return Evaluation(result, scored)
+    read_settings(folder)  # a folder that holds no run shall get no lock
+    with locked(folder):
+        run = open_run(folder, root=root)
+        num_draws = num_draws or run.settings.train.num_draws
+        sets = suite.own(run.dataset)
+        if shift:
+            sets |= suite.shifts(run.dataset, root=root, corruptions=corruptions, severities=severities)
+        sets |= suite.foreign(run.dataset, ood, root=root)
+        predicted = predictions(run, sets, names, num_draws=num_draws, seed=seed, say=say)
+        scored = {name: scores(sets_of) for name, sets_of in predicted.items()}
+        result = _result(run, predicted[methods.POSTERIOR], scored[methods.POSTERIOR], num_draws=num_draws, seed=seed)
+        content = {
+            "run": run.name,
+            "metrics": result.metrics,
+            "variants": result.variants,
+            "posterior": result.posterior,
+            "similarity": result.similarity,
+            "methods": scored,
+            "acting": acting(predicted[methods.POSTERIOR]["valid"], predicted[methods.POSTERIOR]["test"]),
+            "best_epoch": run.best_epoch,
+            "num_draws": num_draws,
+            "seed": seed,
+            "trained_on": trained_on(folder),
+            "evaluated_on": environment(run.device),
+        }
+        write_json(folder / "metrics.json", content)
+        return Evaluation(result, scored)
 
 
 def predictions(

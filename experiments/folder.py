@@ -1,9 +1,10 @@
 """What a run's folder says of the run: its settings, the command that made it, where it was trained."""
 
+import contextlib
 import json
-import os
 import platform
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 from probattn.experiments.settings import Settings, SettingsError, from_dict
+from probattn.inference.beside import beside
+from probattn.inference.lock import LOCK, locked
 
 
 def read_settings(folder: Path) -> tuple[Settings, str]:
@@ -65,9 +68,8 @@ def trained_on(folder: Path) -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON beside and renames, NaN as null."""
     clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
+    with beside(path, tag="part") as unfinished:
+        unfinished.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
 
 
 def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
@@ -88,27 +90,27 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
                 f"{out} holds a run of other settings: {'; '.join(changed)}; "
                 "resume it with its own, or choose another folder with --out"
             )
-    elif out.exists() and (not out.is_dir() or any(not _is_draft(path) for path in out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(not _is_left_over(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 
 
-def claim(out: Path, settings: Settings, *, name: str, device: str) -> None:
-    """Makes the folder and writes ``settings.json``, where there is none yet.
+@contextlib.contextmanager
+def claim(out: Path, settings: Settings, *, name: str, device: str, resume: bool) -> Iterator[None]:
+    """Holds a run's folder, in which it writes ``settings.json`` where there is none yet.
 
     Raises:
+        BlockingIOError: another process holds it.
+        FileExistsError, SettingsError: another process has been there since :func:`check_free`.
         OSError: it cannot be written.
     """
-    if (out / "settings.json").exists():
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        content = {"name": name, "settings": asdict(settings)}
-        content["environment"] = environment(device)
-        write_json(out / "settings.json", content)
-    except OSError as error:
-        raise OSError(f"cannot write to {out} ({error.strerror}); choose another folder with --out") from error
+    with locked(out):
+        check_free(out, settings, resume=resume)
+        if not (out / "settings.json").exists():
+            content = {"name": name, "settings": asdict(settings), "environment": environment(device)}
+            write_json(out / "settings.json", content)
+        yield
 
 
-def _is_draft(path: Path) -> bool:
-    """Whether the file is what a run killed while it wrote its settings left behind."""
-    return path.name.startswith(".settings.json.")
+def _is_left_over(path: Path) -> bool:
+    """Whether the file is what a run killed before it had written its settings left behind."""
+    return path.name == LOCK or path.name.startswith(".settings.json.")

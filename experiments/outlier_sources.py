@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 from torchvision.datasets import SVHN
-from torchvision.datasets.utils import download_and_extract_archive
 
+from probattn.experiments.archives import fetch
 from probattn.experiments.images import DatasetError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What such a file may hold: of others, Pillow would hand PostScript to an interpreter."""
 _ELSEWHERE = "give another folder with --data or the environment variable PROBATTN_DATA"
 
 
@@ -94,7 +96,7 @@ def _fetch(archive: Archive, root: Path) -> None:
         ) from error
     source = getattr(img, archive.source)
     try:
-        download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
+        fetch(source.url, root, filename=source.filename, md5=source.tgz_md5)
     except (OSError, RuntimeError, HTTPException) as error:
         raise DatasetError(
             f"{absent}, then for {source.filename} in {root.absolute()}. The download failed: {error}. "

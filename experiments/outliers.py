@@ -108,7 +108,7 @@ def _fit(picture: Path | np.ndarray, size: int, channels: int) -> np.ndarray:
     if isinstance(picture, np.ndarray):
         return _resized(Image.fromarray(picture), size, channels)
     try:
-        with Image.open(picture) as image:
+        with Image.open(picture, formats=outlier_sources.FORMATS) as image:
             return _resized(image, size, channels)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # a broken PNG: SyntaxError
         raise DatasetError(

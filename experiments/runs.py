@@ -1,6 +1,7 @@
 """One run: build it from its settings, train it."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,18 @@ class Loaders(NamedTuple):
     train: Loader
     valid: Loader
     test: Loader
+
+
+class Run(NamedTuple):
+    """A run that has its folder; ``is_fresh`` says that nothing of it is trained but perhaps its warm start."""
+
+    settings: Settings
+    out: Path
+    dataset: Dataset
+    model: Classifier
+    guide: guides.Guide
+    batches: Loaders
+    is_fresh: bool
 
 
 def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
@@ -69,33 +82,74 @@ def train(
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
+        BlockingIOError: another process works in it.
         SettingsError: it holds a run of other settings.
         CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
         OSError: it cannot be written.
     """
+    check(settings, out, resume=resume)
+    dataset = load_data(settings, root)
+    with ExitStack() as held:
+        run = claimed(settings, out, dataset, name=name, resume=resume, held=held)
+        if run.is_fresh:
+            warm = settings.warm_start is not None
+            best = _warm_up(settings, run.dataset, out, progress=progress, say=say) if warm else None
+            run = started(run, best=best, say=say)
+        options = asdict(settings.train)
+        parts = (run.model, run.guide, run.batches.train, run.batches.valid)
+        return fit(*parts, out=out, resume=resume, progress=progress, **options)
+
+
+def check(settings: Settings, out: Path, *, resume: bool) -> None:
+    """Connects the processes of torchrun, and refuses a device that is not there and a folder that is not free.
+
+    Raises:
+        FileExistsError, SettingsError: as for :func:`train`.
+    """
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    make_fabric(accelerator, settings.train.devices)  # connects the processes of torchrun
+    make_fabric(accelerator, settings.train.devices)
     on_first_rank(lambda: check_free(out, settings, resume=resume))
-    dataset = load_data(settings, root)
-    dataset = dataset.of(out) if (out / "last.pt").exists() else dataset
-    model, guide = build(settings, dataset)
+
+
+def claimed(settings: Settings, out: Path, dataset: Dataset, *, name: str, resume: bool, held: ExitStack) -> Run:
+    """A run into a folder that has passed :func:`check`, and then holds its settings and what belongs to its data.
+
+    ``held`` gets the lock of the folder.
+
+    Raises:
+        BlockingIOError, CheckpointError, OSError: as for :func:`train`.
+    """
     fresh = not (out / "last.pt").exists()
+    dataset = dataset if fresh else dataset.of(out)
+    model, guide = build(settings, dataset)
     if fresh and settings.warm_start is not None:
         start = _model(settings.first_phase(), dataset)
         warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
-    batches = loaders(settings, dataset, device=find_device(accelerator))
+    device = find_device(settings.train.accelerator)
+    batches = loaders(settings, dataset, device=device)
 
     def begin() -> None:
-        claim(out, settings, name=name, device=find_device(accelerator))
+        held.enter_context(claim(out, settings, name=name, device=device, resume=resume))
         dataset.keep(out)
 
     on_first_rank(begin)
-    if fresh:
-        model, guide = _start(settings, dataset, out, progress=progress, say=say)
-    options = asdict(settings.train)
-    return fit(model, guide, batches.train, batches.valid, out=out, resume=resume, progress=progress, **options)
+    return Run(settings, out, dataset, model, guide, batches, fresh)
+
+
+def started(run: Run, *, best: Path | None, say: Callable[[str], None]) -> Run:
+    """A fresh run with the weights of its warm start's best epoch, if any, and inducing inputs from the data."""
+    settings, dataset = run.settings, run.dataset
+    model = _model(settings, dataset)
+    if best is not None:
+        report = warm_start(model, best)
+        on_first_rank(lambda: write_json(run.out / "warm-start.json", asdict(report)))
+        say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
+    first = dataset.sample(settings.data.batch_size, generator=_generator(settings))
+    with torch.random.fork_rng(devices=[]):
+        model.network.initialise_inducing(first[0], *first[2:])
+    return run._replace(model=model, guide=guides.for_model(model, settings.layer.family))
 
 
 def epochs_done(folder: Path) -> int:
@@ -115,22 +169,6 @@ def _model(settings: Settings, dataset: Dataset) -> Classifier:
     number = network.depth if layer.last is None else layer.last
     attention = last(number, layer.factory(network.tokens(dataset)), of=network.depth)
     return Classifier(network.build(dataset, attention), num_data=len(dataset.train))
-
-
-def _start(
-    settings: Settings, dataset: Dataset, out: Path, *, progress: bool, say: Callable[[str], None]
-) -> tuple[Classifier, guides.Guide]:
-    """Model and guide as a run starts: weights of the warm start, if any, and inducing inputs from the data."""
-    best = None if settings.warm_start is None else _warm_up(settings, dataset, out, progress=progress, say=say)
-    model = _model(settings, dataset)
-    if best is not None:
-        report = warm_start(model, best)
-        on_first_rank(lambda: write_json(out / "warm-start.json", asdict(report)))
-        say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    first = dataset.sample(settings.data.batch_size, generator=_generator(settings))
-    with torch.random.fork_rng(devices=[]):
-        model.network.initialise_inducing(first[0], *first[2:])
-    return model, guides.for_model(model, settings.layer.family)
 
 
 def _warm_up(settings: Settings, dataset: Dataset, out: Path, *, progress: bool, say: Callable[[str], None]) -> Path:

@@ -12,7 +12,8 @@ import torch
 
 from probattn.experiments import methods, presets, runs
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.settings import SettingsError, ViTSettings
+from probattn.experiments.seeds import check_seedless
+from probattn.experiments.settings import ViTSettings
 
 SEVERITIES = (1, 3, 5)
 METHODS = ("temperature", "mc-dropout", "laplace", "sv-dkl")
@@ -55,8 +56,7 @@ def jobs(
     names = tuple(dict.fromkeys(names))
     for name in names:
         presets.preset(name).with_changes(changes)
-    if any(change.startswith("train.seed=") for change in changes):
-        raise SettingsError("a study runs the seeds 0, 1, …: give --seeds N in place of train.seed")
+    check_seedless(changes)
     return [
         Job(name, seed, epochs, out / name / f"seed-{seed}", tuple(changes), root=root)
         for seed in range(seeds)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-console = Console()
+console = Console(quiet=os.environ.get("RANK", "0") != "0")  # of torchrun's processes the first speaks
 
 
 def say(text: str, *, style: str = "") -> None:

@@ -15,17 +15,20 @@ from probattn.inference.decisions.abstention import risk_threshold
 from probattn.inference.diagnosis import NonFiniteError
 from probattn.inference.diagnostics import attention_spectra, token_similarity
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.exported import export
 from probattn.inference.methods.dropout import mc_dropout
 from probattn.inference.methods.ensembles import ensemble
 from probattn.inference.methods.laplace import laplace
 from probattn.inference.methods.predictor import Predictor, posterior_predictive
 from probattn.inference.methods.sv_dkl import sv_dkl
 from probattn.inference.methods.temperature import temperature_scaled
+from probattn.inference.networks import mean_network, predictor_network
 from probattn.inference.options import TrainOptions
 from probattn.inference.posterior import posterior_summary, posterior_variants
 from probattn.inference.prediction import Prediction, predict
 from probattn.inference.training import History, fit
 from probattn.inference.warm_start import WarmStart, warm_start
+from probattn.inference.weights import load_safetensors, save_safetensors
 
 __all__ = [
     "CheckpointError",
@@ -41,11 +44,14 @@ __all__ = [
     "compare_posteriors",
     "conformal",
     "ensemble",
+    "export",
     "fit",
     "fit_guide",
     "laplace",
     "load",
+    "load_safetensors",
     "mc_dropout",
+    "mean_network",
     "metrics",
     "nuts",
     "ood",
@@ -55,10 +61,12 @@ __all__ = [
     "posterior_summary",
     "posterior_variants",
     "predict",
+    "predictor_network",
     "prior_predictive_check",
     "psis_khat",
     "risk_threshold",
     "save",
+    "save_safetensors",
     "simulation_based_calibration",
     "sv_dkl",
     "temperature_scaled",

@@ -1,6 +1,5 @@
 """Checkpoints: written beside and renamed, read without unpickling, checked whole before a weight is touched."""
 
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,10 @@ import torch
 from torch import nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.inference.beside import beside
 
 FORMAT = "probattn-1"
+PARTS = {"model", "guide", "layers", "extra"}
 
 
 class CheckpointError(RuntimeError):
@@ -26,18 +27,25 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         path: the file; its folder must exist.
         model, guide: the modules whose state is saved.
         extra: tensors, numbers, strings, and dicts and lists of them.
+
+    Raises:
+        OSError: it cannot be written; the path is named.
+        TypeError: ``extra`` holds something else.
     """
-    content = {
+    try:
+        write(path, content(model, guide) | {"extra": extra})
+    except CheckpointError as error:
+        raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
+
+
+def content(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
+    """What a file of weights holds: ``format``, ``model``, ``guide`` and ``layers``."""
+    return {
         "format": FORMAT,
         "model": model.state_dict(),
         "guide": {} if guide is None else guide.state_dict(),
         "layers": _layers(model),
-        "extra": extra,
     }
-    try:
-        write(path, content)
-    except CheckpointError as error:
-        raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:
@@ -45,18 +53,12 @@ def write(path: str | Path, content: dict[str, Any]) -> None:
 
     Raises:
         CheckpointError: content of other types, which :func:`read` would not take.
+        OSError: it cannot be written; the path is named.
     """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
+    with beside(path, tag="part") as unfinished:
+        with unfinished.open("wb") as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        read(beside, kind=content["format"])
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        read(unfinished, kind=content["format"])
 
 
 def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
@@ -107,14 +109,16 @@ def read(path: str | Path, *, kind: str = FORMAT) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}")
     try:
-        with zipfile.ZipFile(path) as archive:  # torch.load checks no checksums
-            if archive.testzip() is not None:
+        with zipfile.ZipFile(path) as archive:  # torch.save compresses nothing, and torch.load checks no checksums
+            if any(member.compress_type for member in archive.infolist()) or archive.testzip() is not None:
                 raise zipfile.BadZipFile
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise CheckpointError(f"{path} is not a probattn checkpoint of format {kind}")
+    if kind == FORMAT and not content.keys() >= PARTS:
+        raise CheckpointError(f"{path} lacks {', '.join(sorted(PARTS - content.keys()))}; use another")
     return content
 
 

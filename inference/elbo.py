@@ -17,6 +17,7 @@ from torch.distributions import kl_divergence
 
 from probattn import guides
 from probattn.handlers import local_posteriors
+from probattn.quiet import quiet
 
 
 class _Described:
@@ -37,7 +38,7 @@ class _Described:
         device_type = next(_parameters(model, guide)).device.type
         within = same_autocast(model, device_type)
         loss, self.parts = 0.0, {}
-        with torch.autocast(device_type, enabled=False):
+        with torch.autocast(device_type, enabled=False), quiet():
             for traces in self._get_traces(within, guide, args, kwargs):
                 parts = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
                 loss = loss + self._loss(parts, *traces)

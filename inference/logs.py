@@ -1,12 +1,15 @@
 """The log of a run: JSON Lines for programs, TensorBoard for people where it is installed."""
 
+import contextlib
+import functools
 import json
 import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from probattn.inference.beside import beside, naming
 
 
 class RunLog:
@@ -20,13 +23,21 @@ class RunLog:
     """
 
     def __init__(self, folder: Path | None, *, step: int = 0) -> None:
-        self.records = [] if folder is None else _cut_back(folder / "log.jsonl", step)
-        self._file = None if folder is None else (folder / "log.jsonl").open("a", encoding="utf-8")
+        self._records: list[dict[str, Any]] = []
+        self._path = None if folder is None else folder / "log.jsonl"
+        self._file = None if folder is None else _cut_back(self._path, step).open("a", encoding="utf-8")
         self._board = None
+        self._naming = functools.partial(naming, folder)
         if folder is not None and find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+            with self._naming():
+                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far, read from the file where there is one: in memory they would grow with the run."""
+        return self._records if self._path is None else read_log(self._path)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Adds one record, flushed at once.
@@ -35,15 +46,20 @@ class RunLog:
             kind: ``"step"`` or ``"epoch"``.
             step: training steps so far.
             values: numbers.
+
+        Raises:
+            OSError: it cannot be written; the folder is named.
         """
         record = {"kind": kind, "step": step, **values}
-        self.records.append(record)
-        if self._file is not None:
-            self._file.write(_line(record))
-            self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name if "/" in name else f"{kind}/{name}", value, step)
+        if self._file is None:
+            self._records.append(record)
+        with self._naming():
+            if self._file is not None:
+                self._file.write(_line(record))
+                self._file.flush()
+            if self._board is not None:
+                for name, value in values.items():
+                    self._board.add_scalar(name if "/" in name else f"{kind}/{name}", value, step)
 
     def __enter__(self) -> Self:
         return self
@@ -51,9 +67,10 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for sink in (self._file, self._board):
-            if sink is not None:
-                sink.close()
+        with self._naming(), contextlib.ExitStack() as sinks:
+            for sink in (self._file, self._board):
+                if sink is not None:
+                    sinks.callback(sink.close)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -78,11 +95,9 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(finite) + "\n"
 
 
-def _cut_back(path: Path, step: int) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    records = [record for record in read_log(path) if record["step"] <= step]
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text("".join(map(_line, records)), encoding="utf-8")
-    beside.replace(path)
-    return records
+def _cut_back(path: Path, step: int) -> Path:
+    if path.exists():
+        records = [record for record in read_log(path) if record["step"] <= step]
+        with beside(path, tag="part") as unfinished:
+            unfinished.write_text("".join(map(_line, records)), encoding="utf-8")
+    return path

@@ -58,16 +58,18 @@ class Objective:
         self, module: nn.Module, elbo: Trace_ELBO | TraceMeanField_ELBO, *, options: TrainOptions, num_data: int
     ) -> None:
         self.module, self.elbo, self.options, self.num_data = module, elbo, options, num_data
+        self.scale: float | Tensor = 1 / num_data
 
     def __call__(self, batch: tuple, weights: Weights) -> Tensor:
         """The loss of ``(x, y)`` or ``(x, y, mask)``, in nats an example."""
         self.elbo.traces = ()
         with self._handlers(weights, batch[0].device.type):
-            return self.module(*batch) * (weights.share / self.num_data)
+            self.scale = weights.share / self.num_data
+            return self.module(*batch) * self.scale
 
     def terms(self) -> dict[str, Tensor]:
         """The terms of the last loss, which sum to it, without gradient."""
-        return {name: value / self.num_data for name, value in self.elbo.parts.items()}
+        return {name: value * self.scale for name, value in self.elbo.parts.items()}
 
     @contextmanager
     def _handlers(self, weights: Weights, device_type: str) -> Iterator[None]:

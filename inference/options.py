@@ -37,6 +37,8 @@ class TrainOptions:
         compile: compile the blocks (:func:`torch.compile`) that hold attention layers, in place.
         accelerator, devices: as for Lightning Fabric, where they come to one device: ``1``, or ``"1,"`` for the second.
         seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.
+        deterministic: deterministic algorithms only, so that two runs on the same machine are equal bit for bit (see
+            :func:`~probattn.inference.deterministic.deterministic`); on a CPU they are without it.
         log_every: steps between two log lines.
 
     Raises:
@@ -67,6 +69,7 @@ class TrainOptions:
     accelerator: str = "auto"
     devices: int | str = 1
     seed: int | None = 0
+    deterministic: bool = False
     log_every: int = 10
 
     def __post_init__(self) -> None:

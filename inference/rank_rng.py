@@ -12,7 +12,7 @@ def diverge() -> None:
     """Gives each rank but the first, whose go on, random numbers of its own, from a state that all ranks share."""
     rank = world().rank
     if rank > 0:
-        torch.manual_seed(int(torch.randint(2**62, (rank,))[-1]))
+        torch.manual_seed(int(torch.randint(2**62, ())) + rank)
 
 
 def capture(loader: Any) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,20 @@ from probattn.inference.distributed import on_every_rank, on_first_rank, world
 from probattn.inference.prediction import Prediction, draw_latents, predict
 from probattn.inference.rank_rng import diverge
 from probattn.inference.summary import join
+
+
+class Part(NamedTuple):
+    """One rank's part of a batch.
+
+    Args:
+        batch: its rows of each tensor.
+        share: what its loss counts.
+        whole: number of examples of the whole batch.
+    """
+
+    batch: tuple[Tensor, ...]
+    share: float
+    whole: int
 
 
 class Shard:
@@ -37,13 +52,13 @@ class Shard:
         """Number of batches."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[tuple[tuple[Tensor, ...], float]]:
-        """Yields ``(batch, share)``."""
+    def __iter__(self) -> Iterator[Part]:
+        """Yields this rank's part of each batch."""
         for batch in self.loader:
             whole = len(batch[0])
             own = len(range(self.rank, whole, self.world))
             rows = slice(self.rank, None, self.world) if own else slice(0, 1)
-            yield tuple(part[rows].contiguous() for part in batch), self.world * own / whole
+            yield Part(tuple(each[rows].contiguous() for each in batch), self.world * own / whole, whole)
 
 
 def shard(loader: Iterable) -> Shard:

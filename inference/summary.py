@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.functional import linalg
 from probattn.inference.predicted import Prediction, entropy
 
 
@@ -41,8 +42,8 @@ def summarise(
             mean=means.mean(0).to(home), variance=variance.to(home), labels=labels, components=(likelihood,)
         )
     probs, energy = categorical.probs, getattr(categorical, "energy", None)
-    if not probs.isfinite().all():
-        raise ValueError("the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that")
+    why = "the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that"
+    linalg.refuse(~probs.isfinite(), lambda _: ValueError(why))
     mask = None
     if likelihood.event_shape:
         mask = torch.as_tensor(counted, device=probs.device).expand(probs.shape[:-1])[0]

@@ -16,7 +16,7 @@ from probattn.inference import checkpoint, rank_rng
 from probattn.inference.captured import DeferredStep
 from probattn.inference.compiled import compile_blocks
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite
-from probattn.inference.distributed import make_fabric, on_first_rank
+from probattn.inference.distributed import make_fabric, on_every_rank, on_first_rank
 from probattn.inference.elbo import ELBOS
 from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
@@ -24,7 +24,7 @@ from probattn.inference.objective import Objective, Weights
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
 from probattn.inference.sharded import shard
-from probattn.inference.step import Step
+from probattn.inference.step import Outcome, Step
 from probattn.inference.validation import is_better, validate
 
 
@@ -81,6 +81,8 @@ class Trainer:
         """Goes back to the end of the last finished epoch, as ``last.pt`` holds it."""
         path = self.folder / "last.pt"
         content = checkpoint.read(path)
+        if "options" not in content["extra"]:
+            raise checkpoint.CheckpointError(f"{path} holds weights alone, as best.pt does: no run goes on from them")
         differences = self.settings.differences(content["extra"]["options"])
         if differences:
             raise checkpoint.CheckpointError(
@@ -92,18 +94,14 @@ class Trainer:
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
         """Trains to the last epoch, or until patience ends."""
-        while self.epoch < self.settings.epochs and not self._out_of_patience():
+        while self.is_going():
             started = time.perf_counter()
-            values = {"train_loss": self._train_epoch(log, progress)}
-            self.epoch += 1
-            if self.valid is not None:
-                metrics = self._validate()
-                values |= {f"valid/{name}": value for name, value in metrics.items()}
-            self._keep_if_best(values)
-            seconds = time.perf_counter() - started
-            log.write("epoch", self.step, epoch=self.epoch, seconds=seconds, **values)
-            progress.epoch_done(self.epoch, values)
-            self._save_last()
+            self.end_epoch(self.train_epoch(log, progress), log, progress, started=started)
+
+    def is_going(self) -> bool:
+        """Whether there are epochs left, and patience."""
+        patience = self.settings.patience
+        return self.epoch < self.settings.epochs and (patience is None or self.epoch - self.best_epoch < patience)
 
     def load_best(self) -> None:
         """Puts the best epoch's weights into model and guide."""
@@ -113,39 +111,87 @@ class Trainer:
             self.model.load_state_dict(self.best_weights["model"])
             self.guide.load_state_dict(self.best_weights["guide"])
 
-    def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
-        """One pass over the data; a captured one in which something failed is made anew, step by step."""
+    def train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
+        """One pass over the data, and its mean loss; a captured one in which something failed is made anew."""
         if self.captured is not None:
-            parts = {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
-            before = copy.deepcopy(parts | {"state": self._state()})
+            before = self.snapshot()
             ledger = self._pass(self.captured, log, progress)
-            if not (self.captured.has_failed() or find_non_finite((), self.eager.parts, ())):
+            if not any(on_every_rank(self._has_failed)):
                 ledger.write()
                 return ledger.mean()
-            self.model.load_state_dict(before["model"])
-            self.guide.load_state_dict(before["guide"])
-            self._go_back(before["state"])
-            self.captured = self._captured()  # the optimiser's state lies elsewhere now
+            self.roll_back(before)
             progress.back_to(self.epoch)
         ledger = self._pass(self.eager, log, progress)
         with self._located(len(self.train) - 1):
             self.eager.refuse_non_finite((), "the gradient was not finite")
         return ledger.mean()
 
+    def end_epoch(self, loss: float, log: RunLog, progress: TrainProgress, *, started: float) -> None:
+        """Validates, logs and saves what a pass over the data has made.
+
+        Args:
+            loss: its mean.
+            log, progress: are told.
+            started: when it began, by ``time.perf_counter``.
+        """
+        values = {"train_loss": loss}
+        self.epoch += 1
+        if self.valid is not None:
+            metrics = self._validate()
+            values |= {f"valid/{name}": value for name, value in metrics.items()}
+        self._keep_if_best(values)
+        log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
+        progress.epoch_done(self.epoch, values)
+        self._save_last()
+
+    def begin_pass(self, log: RunLog) -> Ledger:
+        """Makes ready for a pass over the data, whose outcomes the ledger takes."""
+        self.module.train()
+        return Ledger(log, epoch=self.epoch + 1, every=self.settings.log_every)
+
+    def todo(self) -> Iterator[tuple[tuple, Weights, int]]:
+        """Every batch of an epoch once, on the device, with the weights of its step and its number of examples.
+
+        :meth:`count` is to be called for one before the next is asked for.
+        """
+        for batch, share, whole in self.batches:
+            weights = Weights.at(self.step, options=self.settings, per_epoch=len(self.train), share=share)
+            yield self.fabric.to_device(batch), weights, whole
+
+    def count(self, outcome: Outcome, ledger: Ledger, progress: TrainProgress, *, lr: float, examples: int) -> None:
+        """Counts a step that has been made."""
+        self.step += 1
+        ledger.add(outcome, step=self.step, lr=lr, examples=examples)
+        progress.step_done()
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of everything that training changes."""
+        parts = {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
+        return copy.deepcopy(parts | {"state": self._state()})
+
+    def roll_back(self, before: dict[str, Any]) -> None:
+        """Goes back to a snapshot."""
+        self.model.load_state_dict(before["model"])
+        self.guide.load_state_dict(before["guide"])
+        self._go_back(before["state"])
+        self.captured = self._captured()  # the optimiser's state lies elsewhere now
+
+    def is_broken(self) -> bool:
+        """Whether a parameter is NaN or Inf."""
+        return find_non_finite((), self.eager.parts, ()) is not None
+
+    def _has_failed(self) -> bool:
+        return self.captured.has_failed() or self.is_broken()
+
     def _pass(self, step: Step | DeferredStep, log: RunLog, progress: TrainProgress) -> Ledger:
         """Every batch once; what an eager step tells is logged at once."""
-        self.module.train()
-        ledger = Ledger(log, epoch=self.epoch + 1, every=self.settings.log_every)
-        for number, (batch, share) in enumerate(self.batches):
-            batch = self.fabric.to_device(tuple(batch))
-            weights = Weights.at(self.step, options=self.settings, per_epoch=len(self.train), share=share)
+        ledger = self.begin_pass(log)
+        for number, (batch, weights, examples) in enumerate(self.todo()):
             with self._located(number):
                 outcome = step(batch, weights)
-            self.step += 1
-            ledger.add(outcome, step=self.step, lr=weights.lr, examples=len(batch[0]))
+            self.count(outcome, ledger, progress, lr=weights.lr, examples=examples)
             if step is self.eager:
                 ledger.write()
-            progress.step_done()
         return ledger
 
     @contextmanager
@@ -202,7 +248,3 @@ class Trainer:
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
         self.optimizer.load_state_dict(state["optimizer"])
         rank_rng.restore(state["random"], self.train)
-
-    def _out_of_patience(self) -> bool:
-        patience = self.settings.patience
-        return patience is not None and self.epoch - self.best_epoch >= patience

@@ -1,6 +1,7 @@
 """Stochastic variational inference of a model and its guide, which can be killed and resumed at any moment."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from torch import nn
 from probattn import guides
 from probattn.inference import rank_rng
 from probattn.inference.checkpoint import CheckpointError
-from probattn.inference.distributed import world
+from probattn.inference.deterministic import deterministic
+from probattn.inference.distributed import on_first_rank, world
+from probattn.inference.lock import locked
 from probattn.inference.logs import RunLog, read_log
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
@@ -65,12 +68,34 @@ def fit(
 
     Raises:
         FileExistsError: ``out`` holds a run and ``resume`` is False.
+        BlockingIOError: another process works in ``out``.
+        OSError: ``out`` cannot be written.
         CheckpointError: a damaged checkpoint, or one of another architecture or other options.
         NonFiniteError: a NaN or Inf in data, weights or loss, named; nothing on disk is touched.
         ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta``
             where Λ is learned.
     """
     settings = TrainOptions(**options)
+    with ExitStack() as held:
+        run = begin(model, guide, train, valid, settings=settings, out=out, resume=resume, held=held)
+        return finish(run, progress=progress)
+
+
+def begin(
+    model: nn.Module,
+    guide: nn.Module,
+    train: Iterable,
+    valid: Iterable | None,
+    *,
+    settings: TrainOptions,
+    out: str | Path | None,
+    resume: bool,
+    held: ExitStack,
+) -> Trainer:
+    """A run as :func:`fit` starts it or goes on with it, whose arguments these are, before its next step.
+
+    ``held`` gets what is to be given back at its end: the lock of its folder, and the deterministic mode.
+    """
     folder = None if out is None else Path(out)
     last = None if folder is None else folder / "last.pt"
     if folder is not None:
@@ -86,16 +111,40 @@ def fit(
         guides.materialise(guide, tuple(part.to(device) for part in next(iter(train))))
     trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
     rank_rng.diverge()
+
+    def hold() -> None:
+        held.enter_context(locked(folder))
+        _refuse_to_overwrite(folder, resume=resume)  # another process may have been there since
+
+    if settings.deterministic:
+        held.enter_context(deterministic())
     if last is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        on_first_rank(hold)
         if last.exists():
             trainer.resume()
-    first = world().rank == 0
-    with (
-        RunLog(folder if first else None, step=trainer.step) as log,
-        TrainProgress(settings.epochs, len(train), start=trainer.epoch, shown=progress and first) as bar,
-    ):
+    return trainer
+
+
+def finish(trainer: Trainer, *, progress: bool) -> History:
+    """Trains a run to its end, with a log and a progress of its own."""
+    with open_log(trainer) as log, show(trainer, shown=progress) as bar:
         trainer.run(log, bar)
+    return history(trainer, log)
+
+
+def open_log(trainer: Trainer) -> RunLog:
+    """The log of a run, which the first rank alone writes."""
+    return RunLog(trainer.folder if world().rank == 0 else None, step=trainer.step)
+
+
+def show(trainer: Trainer, *, shown: bool) -> TrainProgress:
+    """The progress of a run, which the first rank alone shows."""
+    shown = shown and world().rank == 0
+    return TrainProgress(trainer.settings.epochs, len(trainer.train), start=trainer.epoch, shown=shown)
+
+
+def history(trainer: Trainer, log: RunLog) -> History:
+    """What a run has come to, whose modules get the best epoch's weights."""
     trainer.load_best()
     steps, epochs = ([r for r in log.records if r["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)

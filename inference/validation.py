@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from torch import nn
 
 from probattn.inference import metrics
+from probattn.inference.distributed import on_first_rank
+from probattn.inference.predicted import Prediction
 from probattn.inference.sharded import predict_sharded
 
 
@@ -22,11 +24,7 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: i
     prediction = predict_sharded(model, guide, data, num_draws=num_draws)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
-    values = {"log_prob": prediction.log_prob(prediction.labels).mean().item()}
-    if prediction.probs is not None:
-        answers = prediction if prediction.mask is None else prediction.tokens()
-        values |= metrics.evaluate(answers.probs, answers.labels)
-    return values
+    return on_first_rank(lambda: _metrics(prediction))  # what is decided by them is decided alike everywhere
 
 
 def is_better(monitor: str, value: float, best: float | None) -> bool:
@@ -37,3 +35,11 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
         return math.isnan(best) and not math.isnan(value)
     higher = monitor == "log_prob" or metrics.DISPLAY[monitor].higher_is_better
     return value > best if higher else value < best
+
+
+def _metrics(prediction: Prediction) -> dict[str, float]:
+    values = {"log_prob": prediction.log_prob(prediction.labels).mean().item()}
+    if prediction.probs is not None:
+        answers = prediction if prediction.mask is None else prediction.tokens()
+        values |= metrics.evaluate(answers.probs, answers.labels)
+    return values

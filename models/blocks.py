@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.handlers import at_mean, local_posteriors
+from probattn.quiet import Quiet
 
 
-class Block(PyroModule):
+class Block(Quiet, PyroModule):
     """Pre-norm encoder block: x + attention(norm(x)), then x + mlp(norm(x)).
 
     Args:
@@ -51,7 +52,7 @@ class Block(PyroModule):
         return x + self.mlp(self.norm_mlp(x))
 
 
-class Blocks(PyroModule[nn.Sequential]):
+class Blocks(Quiet, PyroModule[nn.Sequential]):
     """Blocks one behind the other.
 
     Args:

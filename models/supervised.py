@@ -8,9 +8,10 @@ from probattn.checks import check_local
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models.likelihoods import Categorical
+from probattn.quiet import Quiet
 
 
-class Supervised(PyroModule):
+class Supervised(Quiet, PyroModule):
     """The model ``y ~ likelihood(network(x))`` of ``num_data`` examples, of which a batch is seen at a time.
 
     The likelihood and the layers' local sites are scaled by ``num_data / batch``; global sites count once, so that

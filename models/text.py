@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Blocks, evaluating
+from probattn.quiet import Quiet
 
 
-class TextTransformer(PyroModule):
+class TextTransformer(Quiet, PyroModule):
     """One answer for a text: embedded tokens with positions, pre-norm blocks, mean over the real tokens, linear head.
 
     Padding is masked out of attention and pooling: it never changes what is said of a real token.

@@ -16,12 +16,13 @@ from torch.distributions import register_kl, transform_to
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.checks import check_local
+from probattn.quiet import Quiet
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
 
-class Full(PyroModule):
+class Full(Quiet, PyroModule):
     """Gaussian with mean m and S = L Lᵀ over the last dimension of the site, one each per output (paper, eq. 17).
 
     Args:
@@ -46,7 +47,7 @@ class Full(PyroModule):
         return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril).to_event(self.loc.dim() - 1)
 
 
-class Diagonal(PyroModule):
+class Diagonal(Quiet, PyroModule):
     """Gaussian with independent components.
 
     Args:
@@ -65,7 +66,7 @@ class Diagonal(PyroModule):
         return dist.Normal(self.loc, F.softplus(self.raw_scale)).to_event(self.loc.dim())
 
 
-class LowRank(PyroModule):
+class LowRank(Quiet, PyroModule):
     """Gaussian with covariance D + V Vᵀ over the last dimension of the site.
 
     Args:
@@ -92,7 +93,7 @@ class LowRank(PyroModule):
         return dist.LowRankMultivariateNormal(self.loc, self.factor, diagonal).to_event(self.loc.dim() - 1)
 
 
-class Delta(PyroModule):
+class Delta(Quiet, PyroModule):
     """A point mass on v = Λ⁻¹ u, so that the objective is the posterior density of v.
 
     A point mass on u itself would gain without bound from a learned Λ that runs to 0, since the function values
@@ -125,7 +126,7 @@ def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
 FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}
 
 
-class Guide(PyroModule):
+class Guide(Quiet, PyroModule):
     """Mean-field guide over sites: each has a module of its family, at the site's path inside the guide.
 
     Built by :func:`for_model`. It holds the model without registering it, to read the priors' present scale.

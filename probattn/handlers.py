@@ -126,25 +126,6 @@ class kl_weight(Messenger):  # noqa: N801
             msg["scale"] = msg["scale"] * self.local
 
 
-class share(Messenger):  # noqa: N801
-    """Scales every site, around model *and* guide, where the batch is one process's part of a larger one.
-
-    Processes average their gradients: with W of them, of which this one has n of the batch's M examples, a weight of
-    W n / M makes that average the gradient of the whole batch. Its ELBO is the mean of those of its parts, weighted by
-    their sizes, so that the KL counts once, whether in closed form or at the draws of each example.
-
-    Args:
-        weight: factor on every log density.
-    """
-
-    def __init__(self, weight: float) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def _pyro_sample(self, msg: Message) -> None:
-        msg["scale"] = msg["scale"] * self.weight
-
-
 class local_posteriors(Messenger):  # noqa: N801
     """Draws the local latent sites that carry their posterior from it, in the model's own pass.
 

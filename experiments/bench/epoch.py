@@ -10,7 +10,7 @@ from probattn.experiments import presets, runs
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.datasets import ImageDataset
 from probattn.experiments.images import Images
-from probattn.experiments.settings import Settings
+from probattn.experiments.settings import Settings, SettingsError, ViTSettings
 from probattn.inference import fit
 
 DEFAULT_IMAGES = {"cpu": 512, "cuda": 45_000}
@@ -18,40 +18,43 @@ _EPOCHS = 3
 """Epochs of a run, of which the first warms up."""
 
 
-def epoch(
-    meter: Meter,
-    *,
-    rounds: int,
-    images: int | None = None,
-    name: str = "kep-svgp/cifar10",
-    changes: Sequence[str] = (),
-) -> dict[str, Any]:
+def twins(name: str, changes: Sequence[str], *, device: str) -> dict[str, Settings]:
+    """The settings of a preset's softmax twin and its own, by name, for a few epochs on the device.
+
+    Args:
+        name: a preset of images.
+        changes: ``key=value`` settings of both.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        SettingsError: an unknown preset, one of texts, or one that is a twin itself; a change that does not fit.
+    """
+    both = {each: presets.preset(each) for each in (presets.twin(name), name) if each is not None}
+    if len(both) < 2 or not isinstance(both[name].network, ViTSettings):
+        raise SettingsError(f"{name} is no preset of images with a softmax twin beside it; take kep-svgp/cifar10")
+    given = [f"train.accelerator={device}", "warm_start=none", *changes]
+    return {each: settings.with_changes(given).lasting(_EPOCHS) for each, settings in both.items()}
+
+
+def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int | None = None) -> dict[str, Any]:
     """Time of an epoch, loading and augmentation included, without validation.
 
     Args:
         meter: what it is measured with.
-        rounds: runs of each network, which take turns.
+        rounds: runs of each, which take turns.
+        both: settings by name, of :func:`twins`.
         images: 32×32 colour images of an epoch; by default as many as CIFAR-10 has on a GPU, few on a CPU.
-        name: the preset.
-        changes: ``key=value`` settings of both.
-
-    Raises:
-        SettingsError: an unknown preset, or one without a twin; a change that does not fit.
     """
-    images = images or DEFAULT_IMAGES[meter.device]
-    twin = presets.twin(name)
-    if twin is None:
-        raise presets.SettingsError(f"{name} has no softmax twin to be compared with")
-    changes = [f"train.accelerator={meter.device}", "warm_start=none", *changes]
-    both = {each: presets.preset(each).with_changes(changes).lasting(_EPOCHS) for each in (twin, name)}
+    images = DEFAULT_IMAGES[meter.device] if images is None else images
     dataset = made_up(images)
-    seconds: dict[str, list[float]] = {each: [] for each in both}
+    seconds: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(rounds):
-        for each, settings in both.items():
-            seconds[each] += epochs(settings, dataset, meter.device)[1:]
-    rows = meter.rows({each: Measured(times) for each, times in seconds.items()})
+        for name, settings in both.items():
+            seconds[name] += epochs(settings, dataset, meter.device)[1:]
+    rows = meter.rows({name: Measured(times) for name, times in seconds.items()})
     section = {"title": f"{images} images", "rounds": rounds * (_EPOCHS - 1), "rows": rows}
-    return {"title": " ".join(["an epoch of training by fit", *changes[2:]]), "sections": [section]}
+    settings = {name: each.flat() for name, each in both.items()}
+    return {"title": "an epoch of training by fit", "sections": [section], "settings": settings}
 
 
 def epochs(settings: Settings, dataset: ImageDataset, device: str) -> list[float]:

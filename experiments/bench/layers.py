@@ -100,7 +100,7 @@ def gaussian_processes(
     growth = {f"N {number}": case(sparse, 1, number) for number in (long, longer)}
     sections = [
         meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds),
-        meter.section("sparse CGP, draw, exact R, batch 1", growth, rounds=rounds),
+        meter.section("sparse CGP, batch 1", growth, rounds=rounds),
     ]
     title = f"forward + backward, dim {dim}, {heads} heads, {inducing} inducing inputs, float32"
     return {"title": title, "sections": sections}

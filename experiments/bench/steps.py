@@ -31,9 +31,9 @@ class _LayerModel(PyroModule):
 
 def layer_step(factory: LayerFactory, dim: int, heads: int, *, batch: int, tokens: int, device: str = "cpu") -> Step:
     """Forward and backward of one layer under the ELBO, inputs' gradient included."""
-    model = _LayerModel(factory(dim, heads)).to(device)
-    x = torch.randn(batch, tokens, dim, device=device, requires_grad=True)
-    loss, parameters = negative_elbo(model, x)
+    with torch.device(device):
+        x = torch.randn(batch, tokens, dim, requires_grad=True)
+        loss, parameters = negative_elbo(_LayerModel(factory(dim, heads)), x)
 
     def step() -> None:
         loss().backward()

@@ -18,6 +18,8 @@ LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 51
 
 _FOLDERS = ("cola_public/raw", "raw")
 _ARCHIVES = ("cola_public.zip", "cola_public_1.1.zip")
+_LARGEST = 2**24
+"""Bytes of a file that is unpacked into memory; the corpus's largest has 429,000."""
 
 
 def read(root: Path) -> tuple[Texts, Texts, Texts]:
@@ -69,15 +71,21 @@ def _unzip(archive: Path) -> dict[str, bytes]:
     """What the archive has of the three files in a folder ``raw``, whatever lies above it."""
     try:
         with zipfile.ZipFile(archive) as content:
-            names = [name for name in content.namelist() if not name.startswith("__MACOSX/")]
+            members = [member for member in content.infolist() if not member.filename.startswith("__MACOSX/")]
             return {
-                part: content.read(name)
+                part: content.read(_checked(member))
                 for part in LINES
-                for name in names
-                if name == f"raw/{part}.tsv" or name.endswith(f"/raw/{part}.tsv")
+                for member in members
+                if member.filename == f"raw/{part}.tsv" or member.filename.endswith(f"/raw/{part}.tsv")
             }
     except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DatasetError(f"cannot read {archive.absolute()}: {error}. {_ADVICE}") from error
+
+
+def _checked(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    if member.file_size > _LARGEST:
+        raise ValueError(f"{member.filename} would unpack to {member.file_size:,} bytes")
+    return member
 
 
 def _parse(content: bytes, *, file: str, expected: int) -> Texts:

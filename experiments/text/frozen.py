@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probattn.experiments.beside import beside
 from probattn.experiments.images import DatasetError
+from probattn.inference.beside import beside
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,10 +96,12 @@ def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
     except ImportError as error:
         raise DatasetError("frozen encoders need transformers: pip install probattn[huggingface]") from error
     options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    source = {"trust_remote_code": False}  # else transformers would ask whether to run it
     for local_files_only in (True, False):
         try:
-            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=local_files_only)
-            model, loading = AutoModel.from_pretrained(name, local_files_only=local_files_only, **options)
+            source["local_files_only"] = local_files_only
+            tokenizer = AutoTokenizer.from_pretrained(name, **source)
+            model, loading = AutoModel.from_pretrained(name, **source, **options)
             break
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             failure = error

@@ -9,12 +9,13 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import torch
 
-from probattn.experiments.beside import beside
 from probattn.experiments.images import DatasetError
 from probattn.experiments.text.texts import Texts, decode
+from probattn.inference.beside import beside
 
 CLASSES = ("negative", "positive")
 """Names of the labels 0 and 1."""
@@ -24,6 +25,9 @@ FOLDERS = ("train/neg", "train/pos", "test/neg", "test/pos")
 
 EACH = 12_500
 """Reviews a folder."""
+
+LARGEST, WHOLE = 2**20, 2**30
+"""Bytes of a review and of all that an archive unpacks to: beyond them it is no IMDB."""
 
 _ARCHIVES = {"aclImdb.tar.xz": lzma.open, "aclImdb_v1.tar.gz": gzip.open}
 _MEMBER = re.compile(r"(?:\./)?aclImdb/(train/neg|train/pos|test/neg|test/pos)/([^/.][^/]*\.txt)")
@@ -77,15 +81,32 @@ def _from_archive(source: Path) -> Iterator[tuple[str, str, bytes]]:
     """Folder, file name and content of each review."""
     try:
         with _ARCHIVES[source.name](source) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
+            bounded = _Bounded(stream, most=WHOLE)
+            with tarfile.open(fileobj=bounded, mode="r|") as archive:
                 for member in archive:
                     match = _MEMBER.fullmatch(member.name)
                     if match and member.isfile():
+                        if member.size > LARGEST:
+                            raise tarfile.TarError(f"{member.name} would unpack to {member.size:,} bytes")
                         yield *match.groups(), archive.extractfile(member).read()
-            while stream.read(2**20):  # the checksum comes last, and tarfile takes damage for the end
+            while bounded.read(2**20):  # the checksum comes last, and tarfile takes damage for the end
                 pass
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
         raise DatasetError(f"cannot read {source.absolute()}: {error}. {_ADVICE}") from error
+
+
+class _Bounded:
+    """A stream that has an end, though little unpacks to much."""
+
+    def __init__(self, stream: IO[bytes], *, most: int) -> None:
+        self._stream, self._left = stream, most
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise tarfile.TarError("it unpacks to more than IMDB is")
+        return content
 
 
 def _clean(source: Path, reviews: Iterator[tuple[str, str, bytes]]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probattn.experiments.beside import beside
+from probattn.inference.beside import beside
 
 FORMAT = "probattn-tokenizer-1"
 BEGIN, END = "<w>", "</w>"

@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from probattn.experiments.beside import beside
 from probattn.experiments.images import DatasetError
 from probattn.experiments.text.frozen import FrozenEncoder
 from probattn.experiments.text.texts import Texts
 from probattn.experiments.text.tokenizer import Tokenizer
+from probattn.inference.beside import beside
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"

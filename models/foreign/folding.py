@@ -67,12 +67,13 @@ def run(
     handed = {module: partial(outputs.hand_back, number) for module, outputs in kept.items()}
     with folded(number), _forwards(handed):
         output = call(_repeated(x, number, 0), _repeated(mask, number, 0))
-    if len(output) != number * len(x):
+    batch = x.shape[0]  # len() would fix it in an exported program
+    if output.shape[0] != number * batch:
         raise ValueError(
-            f"the network gave {tuple(output.shape)} for a batch of {number} draws times {len(x)} examples: its output "
+            f"the network gave {tuple(output.shape)} for a batch of {number} draws times {batch} examples: its output "
             "must start with the batch"
         )
-    return output.unflatten(0, (number, len(x)))
+    return output.unflatten(0, (number, batch))
 
 
 class _Reached(Exception):  # noqa: N818

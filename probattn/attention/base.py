@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
@@ -14,11 +14,12 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn.functional import linalg
+from probattn.quiet import Quiet
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 
 
-class ProbabilisticAttention(PyroModule):
+class ProbabilisticAttention(Quiet, PyroModule):
     """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
 
     A subclass draws its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
@@ -81,9 +82,7 @@ class ProbabilisticAttention(PyroModule):
     @contextmanager
     def precise(self) -> Iterator[None]:
         """No autocast inside, and errors of :mod:`probattn.functional.linalg` name this layer."""
-        device = next(self.parameters(), torch.empty(0)).device
-        switched_on = torch.is_autocast_enabled(device.type)  # else an exported program would hold the switch
-        with linalg.located(self.label), torch.autocast(device.type, enabled=False) if switched_on else nullcontext():
+        with linalg.located(self.label), linalg.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
             yield
 
     @property

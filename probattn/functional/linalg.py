@@ -7,7 +7,7 @@ where nothing may wait for the device, it is a flag on the device (:func:`deferr
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
@@ -56,6 +56,14 @@ def deferred() -> Iterator[list[Tensor]]:
         yield _FAILURES.get()
     finally:
         _FAILURES.reset(token)
+
+
+@contextmanager
+def without_autocast(device_type: str) -> Iterator[None]:
+    """No autocast inside; where there is none anyway, nothing is done, which an exported program would repeat."""
+    off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
+    with off:
+        yield
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:

@@ -22,7 +22,7 @@ from rich.table import Column, Table
 from sklearn.metrics import matthews_corrcoef, roc_auc_score
 
 from probattn import draws
-from probattn.experiments import bench, cli, evaluation, presets, report, runs, study, terminal
+from probattn.experiments import cli, evaluation, presets, report, runs, study, terminal
 from probattn.experiments import folder as folder_
 from probattn.experiments.datasets import DatasetError, load
 from probattn.experiments.plots import shift as shift_plots
@@ -215,6 +215,7 @@ def test_train_with_a_warm_start_says_what_was_carried_over(command, tmp_path):
     code, text, err = command("train", CGP, "--out", out, *assignments(WARM))
     assert code == 0
     assert {path.name for path in out.iterdir()} == {
+        ".lock",
         "settings.json",
         "last.pt",
         "best.pt",
@@ -636,41 +637,6 @@ def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys, width):
     assert [n for n in range(8) if f" {n}.123456 " not in text] == []
 
 
-@pytest.mark.parametrize(("name", "function"), [("layers", "layers"), ("predict", "prediction")])
-def test_bench_prints_a_table_and_writes_json(command, monkeypatch, tmp_path, name, function):
-    sizes = {"dim": 8, "heads": 2, "rank": 2, "batch": 2}
-    sizes |= {"tokens": 4, "long": 6, "longer": 8} if name == "layers" else {"depth": 1}
-    monkeypatch.setattr(bench, function, functools.partial(getattr(bench, function), **sizes))
-    sizes = {"dim": 8, "heads": 2, "inducing": 2, "batch": 2, "tokens": 4, "long": 6, "longer": 8}
-    small = functools.partial(bench.gaussian_process_layers, **sizes)
-    monkeypatch.setattr(bench, "gaussian_process_layers", small)
-    path = tmp_path / "new" / "figures.json"
-    code, text, err = command("bench", name, "--repeats", 2, "--json", path)
-    assert (code, err) == (0, "")
-    tables = json.loads(path.read_text(encoding="utf-8"))["tables"]
-    assert len(tables) == {"layers": 2, "predict": 1}[name]
-    for rows in (table["rows"] for table in tables):
-        times = {row["case"]: row["ms"] for row in rows}
-        for row in rows:
-            assert row["ratio"] == pytest.approx(row["ms"] / times[row["baseline"]])
-            assert f" {row['case']} " in text
-            assert f" {row['ratio']:.3f} " in text
-    assert f"torch {torch.__version__}" in text
-
-
-@pytest.mark.parametrize("name", ["layers", "predict"])
-def test_bench_refuses_a_file_it_cannot_write_before_it_measures(command, monkeypatch, tmp_path, name):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    for function in ("layers", "prediction"):
-        monkeypatch.setattr(bench, function, lambda **options: pytest.fail("measured"))
-    code, _, err = command("bench", name, "--json", tmp_path / "file" / "figures.json")
-    assert code == 1
-    assert is_one_message(err, tmp_path / "file")
-    code, _, err = command("bench", name, "--json", tmp_path)
-    assert code == 1
-    assert is_one_message(err, tmp_path, "--json")
-
-
 @pytest.mark.parametrize(
     "arguments", [[], ["train"], ["evaluate"], ["demo"], ["presets"], ["bench"], ["bench", "layers"]]
 )
@@ -782,7 +748,7 @@ def test_a_file_in_place_of_the_folder(command, tmp_path):
     assert is_one_message(err, tmp_path / "file", "--out")
     code, _, err = command("train", KEP, "--out", tmp_path / "file" / "run", *assignments(TINY))
     assert code == 1
-    assert is_one_message(err, tmp_path / "file" / "run", "cannot write", "--out")
+    assert is_one_message(err, tmp_path / "file" / "run", "cannot write", "choose another")
     assert contents(tmp_path) == {"file": b"mine"}
 
 

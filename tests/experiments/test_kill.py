@@ -98,7 +98,7 @@ def test_a_killed_and_resumed_run_ends_as_one_that_was_not(tmp_path, start):
 
     seen = kill_after(start(killed), killed, 5)
     assert 5 <= seen < BATCHES
-    assert sorted(path.name for path in killed.iterdir()) == ["log.jsonl", "settings.json", "tensorboard"]
+    assert sorted(path.name for path in killed.iterdir()) == [".lock", "log.jsonl", "settings.json", "tensorboard"]
 
     seen = kill_after(start(killed, "--resume"), killed, 2 * BATCHES + 20)
     assert 2 * BATCHES < seen < 3 * BATCHES
@@ -126,5 +126,5 @@ def test_a_killed_and_resumed_run_ends_as_one_that_was_not(tmp_path, start):
 
     files = sorted(path.name for path in whole.iterdir())
     assert files == sorted(path.name for path in killed.iterdir())
-    assert files == ["best.pt", "last.pt", "log.jsonl", "settings.json", "tensorboard"]
+    assert files == [".lock", "best.pt", "last.pt", "log.jsonl", "settings.json", "tensorboard"]
     assert (whole / "settings.json").read_bytes() == (killed / "settings.json").read_bytes()

@@ -89,9 +89,9 @@ def test_a_failure_midway_leaves_the_old_file_and_nothing_beside_it(tmp_path, mo
 
 def test_the_new_file_is_on_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
     order = []
-    fsync, replace = os.fsync, checkpoint.Path.replace
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: (order.append("fsync"), fsync(number)))
-    monkeypatch.setattr(checkpoint.Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("fsync"), fsync(number)))
+    monkeypatch.setattr(Path, "replace", lambda a, b: (order.append("replace"), replace(a, b))[1])
     save(tmp_path / "a.pt", *build())
     assert order == ["fsync", "replace"]
 

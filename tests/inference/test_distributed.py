@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +16,13 @@ from hypothesis import given
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
-from torch import nn
+from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
-from probattn.handlers import is_amortised, is_global_latent, kl_weight, share
-from probattn.inference import CheckpointError, predict
+from probattn.handlers import is_amortised, is_global_latent, kl_weight
+from probattn.inference import CheckpointError, fit, predict
+from probattn.inference.checkpoint import read
 from probattn.inference.distributed import (
     averaged,
     make_fabric,
@@ -123,19 +125,19 @@ def train(*, attention, elbo="mean_field", per_example=True, particles=1, shared
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
     batches, gradients, terms = shard(shuffled()), {}, []
     epochs = -(-STEPS // len(batches))
-    for step, ((x, y, examples), weight) in enumerate(each for _ in range(epochs) for each in batches):
+    for step, ((x, y, examples), share, _) in enumerate(each for _ in range(epochs) for each in batches):
         with ExitStack() as handlers:
             handlers.enter_context(fixed(step, examples, per_example=per_example))
-            handlers.enter_context(share(weight if shared else 1.0))
             handlers.enter_context(kl_weight(kl if world().size > 1 else 1.0))
             if per_example:
                 handlers.enter_context(draws("example"))
             if particles > 1:
                 handlers.enter_context(draws(particles))
-            loss = module(x, y) / SIZE
+            scale = share if shared else 1.0
+            loss = module(x, y) * scale / SIZE
         optimizer.zero_grad()
         fabric.backward(loss)
-        terms.append(averaged(objective.terms()))
+        terms.append(averaged({name: value * scale for name, value in objective.terms().items()}))
         if step == 0:
             gradients = {n: None if p.grad is None else p.grad.clone() for n, p in parameters.items()}
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
@@ -182,24 +184,64 @@ def local_predictions(predictor):
     return told(predictor(model, guide, [data(4)] * 2, num_draws=3, keep_draws=True))
 
 
-def after_prediction():
-    """The state of a shuffled loader's generator behind a prediction."""
-    loader = shuffled()
-    predict_sharded(*build(), ((x, y) for x, y, _ in loader) if world().size == 1 else Pairs(loader), num_draws=2)
-    return loader.generator.get_state()
+class Augmented:
+    """Five batches, each changed at random when it is asked for."""
 
-
-class Pairs:
-    """A loader of triples without their third parts."""
-
-    def __init__(self, loader) -> None:
-        self.loader = loader
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return 5
 
     def __iter__(self):
-        return ((x, y) for x, y, _ in self.loader)
+        x, y = data(2)
+        for _ in range(len(self)):
+            yield x + torch.randn(x.shape, generator=self.generator), y
+
+
+def after_prediction():
+    """What is predicted of a loader with a generator, and the generator's state behind that."""
+    loader = Augmented()
+    torch.manual_seed(7)
+    return told(predict_sharded(*build(), loader, num_draws=2))["probs"], loader.generator.get_state()
+
+
+class Stopped(Exception):
+    pass
+
+
+class Interrupted(DataLoader):
+    """A loader that stops the run it is in at the second batch of its second epoch."""
+
+    epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        for number, batch in enumerate(super().__iter__()):
+            if (self.epochs, number) == (2, 1):
+                raise Stopped
+            yield batch
+
+
+def fitted(folder):
+    """A run without randomness but the loader's, stopped and resumed on ranks: its logs and its last weights."""
+    x, y = data()
+    logs = None
+    while logs is None:
+        model, _ = build()
+        guide = guides.for_model(model, "delta")
+        kind = Interrupted if world().size > 1 and not (folder / "last.pt").exists() else DataLoader
+        source = torch.Generator().manual_seed(1)
+        loader = kind(TensorDataset(x, y), batch_size=BATCH, shuffle=True, generator=source)
+        valid = DataLoader(TensorDataset(*data(9, seed=1)), batch_size=4)
+        options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_draws": 2}
+        try:
+            logs = fit(model, guide, loader, valid, out=folder, resume=True, progress=False, **options)
+        except Stopped:
+            continue
+    content = read(folder / "last.pt")
+    weights = {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
+    return logs.steps + logs.epochs, weights
 
 
 def raised(function):
@@ -266,6 +308,7 @@ def main(folder):
             "generator": after_prediction(),
             "errors": errors(),
             "random": random_states(),
+            "fitted": fitted(Path(folder) / "run"),
             "on first": on_first_rank(lambda: world().rank),
             "averaged": averaged({"rank": float(world().rank)}),
         },
@@ -274,13 +317,16 @@ def main(folder):
 
 
 def fail():
-    """Ten steps of DDP, in which rank 1 fails the first time torchrun starts it, and is killed the second time."""
+    """Ten steps of DDP, in which rank 1 fails the first time torchrun starts it, and dies slowly the second time."""
     fabric = make_fabric("auto", 1)
     module = fabric.setup_module(nn.Linear(3, 2))
     for step in range(10):
         if step == 3 and world().rank == 1:
             if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
                 raise ValueError("this is the cause")
+            del fabric, module
+            distributed.destroy_process_group()
+            time.sleep(5)  # rank 0 has lost it, and torchrun sees it live
             os.kill(os.getpid(), signal.SIGKILL)
         fabric.backward(module(torch.ones(4, 3)).sum())
 
@@ -293,7 +339,7 @@ def torchrun(*arguments, restarts=0):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=480,
         env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     )
 
@@ -335,6 +381,17 @@ def test_two_processes_train_as_one(ranks, name):
         assert all(value == pytest.approx(whole, rel=1e-10, abs=1e-10) for value, whole in pairs)
 
 
+def test_fit_on_two_processes_is_fit_on_one_also_when_it_is_stopped_and_resumed(ranks, tmp_path):
+    records, weights = fitted(tmp_path)
+    assert len(records) == 3 * 5 + 3
+    seen, last = ranks[0]["fitted"]
+    assert distance(last, weights) < 1e-10
+    for own, whole in zip(seen, records, strict=True):
+        assert own.keys() == whole.keys()
+        numbers = own.keys() - {"kind", "seconds"}
+        assert all(own[key] == pytest.approx(whole[key], rel=1e-10, abs=1e-10) for key in numbers)
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_forgotten_share_and_a_kl_that_counts_twice_are_seen(ranks, name):
     first, last, _ = ranks[0]["trained"][name]
@@ -363,10 +420,12 @@ def test_sites_of_one_example_are_drawn_anew_on_each_rank(ranks):
     assert not torch.isclose(first, second).any()
 
 
+@pytest.mark.usefixtures("_one_thread")
 def test_the_loaders_generator_stands_on_all_ranks_where_it_stands_on_one(ranks):
-    states = [rank["generator"] for rank in ranks]
-    assert torch.equal(states[0], states[1])
-    assert torch.equal(states[0], after_prediction())
+    probs, state = after_prediction()
+    for rank in ranks:
+        assert torch.equal(rank["generator"][0], probs)
+        assert torch.equal(rank["generator"][1], state)
 
 
 def test_an_error_is_raised_on_all_ranks_and_says_what_failed_where(ranks):
@@ -437,11 +496,12 @@ def test_torchrun_names_the_rank_that_died_and_not_those_that_died_of_it():
 def test_the_mean_of_the_parts_times_their_shares_is_that_of_the_batch(size, number, seed):
     x = torch.randn(size, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     parts = [next(iter(Shard([(x, x)], rank=rank, world=number))) for rank in range(number)]
-    assert sum(weight for _, weight in parts) == pytest.approx(number)
-    torch.testing.assert_close(sum(weight * own.mean(0) for (own, _), weight in parts) / number, x.mean(0))
-    rows = torch.cat([own for (own, _), weight in parts if weight > 0])
+    assert sum(each.share for each in parts) == pytest.approx(number)
+    mean = sum(each.share * each.batch[0].mean(0) for each in parts) / number
+    torch.testing.assert_close(mean, x.mean(0))
+    rows = torch.cat([each.batch[0] for each in parts if each.share > 0])
     assert sorted(rows.tolist()) == sorted(x.tolist())
-    assert all(len(own) == 1 for (own, _), weight in parts if weight == 0)
+    assert all(each.whole == size and len(each.batch[0]) >= 1 for each in parts)
 
 
 def test_one_process_is_as_it_was():
@@ -449,8 +509,8 @@ def test_one_process_is_as_it_was():
     batches = [data()]
     own = shard(batches)
     assert len(own) == 1
-    (((x, y), weight),) = own
-    assert weight == 1.0
+    (((x, _), share, whole),) = own
+    assert (share, whole) == (1.0, SIZE)
     assert x.data_ptr() == batches[0][0].data_ptr()
     assert reporting(main) is main
     with pytest.raises(ZeroDivisionError):

@@ -1,5 +1,8 @@
 """Transformers of texts: padding, splitting and reordering never matter to a real token, whatever the attention."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -190,3 +193,15 @@ def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     assert_close(mean_of_real(x, mask), torch.tensor([[2.0], [5.0]]))
     assert_close(mean_of_real(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
+def test_a_copy_is_the_same_down_to_its_blocks(copied):
+    network, (x, mask) = text(attention=KEPSVGPAttention.partial(rank=2)), batch([1, 4, 3])
+    again = copied(network)
+    torch.manual_seed(1)
+    expected = network(x, mask)
+    torch.manual_seed(1)
+    assert torch.equal(again(x, mask), expected)
+    again.initialise_inducing(x, mask)
+    assert [name for name, _ in guides.latent_sites(again)] == [name for name, _ in guides.latent_sites(network)]

@@ -4,7 +4,7 @@ import pyro
 import pytest
 import torch
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn import KEPSVGPAttention, guides
 from probattn.experiments.bench import by_hand, steps
 from probattn.models import Classifier, ViT, last
 
@@ -35,11 +35,16 @@ def test_a_layer_step_is_forward_and_backward_of_the_whole_objective():
     assert sizes[1] < 2 * sizes[0]  # gradients of a step do not add up over steps
 
 
-@pytest.mark.parametrize("factory", [SoftmaxAttention, KEPSVGPAttention.partial(rank=2)])
-def test_a_layer_step_makes_everything_on_its_device(factory):
-    step = steps.layer_step(factory, 8, 2, batch=3, tokens=4, device="meta")  # mixing it with a CPU's is an error
+def test_a_layer_and_its_guide_are_built_on_the_device():
+    built = []
+
+    def factory(dim, heads):
+        built.append(KEPSVGPAttention(dim, heads, rank=2))
+        return built[-1]
+
     with pyro.validation_enabled(False):
-        step()
+        steps.layer_step(factory, 8, 2, batch=3, tokens=4, device="meta")
+    assert {parameter.device.type for parameter in built[0].parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("way", ["SVI", "by hand"])

@@ -9,6 +9,8 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from probattn.experiments import cli, store, study
 from probattn.experiments.text.tokenizer import Tokenizer
+from probattn.experiments.trained import open_run
+from probattn.inference import predict
 
 TINY = {
     "train.epochs": 3,
@@ -200,3 +202,23 @@ def test_a_report_of_texts_advises_nothing_that_is_for_images(command, trained):
     assert "--shift" not in page
     assert "--ood" not in page
     assert "out-of-domain" in page
+
+
+def test_a_program_of_texts_comes_with_its_tokenizer(command, trained, tmp_path):
+    path = tmp_path / "a.pt2"
+    code, out, err = command("export", trained, "--out", path, "--num-draws", 2)
+    assert (code, err) == (0, "")
+    assert "takes int64 tokens (batch, tokens, 6) and bool mask (batch, tokens)" in out
+    files = {"tokenizer.json": "", "probattn.json": ""}
+    program = torch.export.load(path, extra_files=files).module()
+    (tmp_path / "tokenizer.json").write_text(files["tokenizer.json"], encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    run = open_run(trained)
+    torch.manual_seed(0)
+    expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_draws=2)
+    for number, words in enumerate(run.dataset.test.texts[:5]):
+        ids = tokenizer.encode(words).unsqueeze(0)
+        found = program(ids, torch.ones(1, ids.shape[1], dtype=torch.bool))
+        torch.testing.assert_close(found["probs"][0], expected.probs[number], rtol=1e-4, atol=1e-5)
+    about = json.loads(files["probattn.json"])
+    assert (about["name"], about["num_draws"], about["classes"]) == ("kep-svgp/cola", 2, list(run.dataset.classes))

@@ -1,6 +1,6 @@
 import pytest
 
-from probattn.experiments.beside import beside
+from probattn.inference.beside import beside
 
 
 def test_a_file_appears_whole_under_its_name(tmp_path):
