@@ -42,7 +42,8 @@ def random_flip(images: Tensor, *, generator: torch.Generator) -> Tensor:
     Returns:
         Images of the same shape, dtype and device.
     """
-    flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator).to(images.device, torch.bool, non_blocking=True)
+    flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator)
+    flipped = flipped.to(images.device, torch.bool, non_blocking=True)
     return torch.where(flipped, images.flip(-1), images)
 
 

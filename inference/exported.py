@@ -44,10 +44,13 @@ def export(
 
 
 def _blank(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Ones in the example's place; sizes that are to vary are none that torch takes for fixed, 0 and 1."""
+    """Ones in the example's place; sizes that are to vary are none that torch takes for fixed, 0 and 1.
+
+    Nor is the batch's that of anything else, such as the draws, with which a comparison would hold by chance.
+    """
     shapes = [list(part.shape) for part in example]
     for shape in shapes:
-        shape[0] = 3
+        shape[0] = 13
         if len(example) > 1:
             shape[1] = max(2, shape[1])
     return tuple(part.new_ones(shape) for part, shape in zip(example, shapes, strict=True))

@@ -50,7 +50,7 @@ class TokenCategorical(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """The distribution of all labels of an example; without a mask all tokens are real."""
         tokens = Softmax(_precise(outputs))
-        return (tokens if mask is None else _Masked(tokens, mask)).to_event(1)
+        return (tokens if mask is None else _Masked(tokens, mask.expand(tokens.batch_shape))).to_event(1)
 
 
 class _Masked(dist.MaskedDistribution):

@@ -20,12 +20,14 @@ FOLDERS = {
     "inference": "probattn.inference",
     "experiments": "probattn.experiments",
 }
-CORE = {"probattn", "probattn.functional", "probattn.attention", "probattn.priors", "probattn.distributions"}
+LAYERS = {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.quiet", "probattn.attention"}
+CORE = LAYERS | {"probattn"}
 ALLOWED = {
     "probattn.functional": {"probattn.functional"},
     "probattn.priors": {"probattn.functional", "probattn.priors"},
     "probattn.distributions": {"probattn.functional", "probattn.distributions"},
-    "probattn.attention": {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.attention"},
+    "probattn.quiet": set(),
+    "probattn.attention": LAYERS,
     "probattn": CORE,
     "probattn.models": CORE | {"probattn.models"},
     "probattn.inference": CORE | {"probattn.inference"},

@@ -84,12 +84,10 @@ def gaussian_processes(
         "kernel": KernelAttention,
         "SGPA, marginal draws": SGPAttention.partial(inducing=inducing),
         "SGPA, joint draws": SGPAttention.partial(inducing=inducing, draws="joint"),
-        "sparse CGP, draw, exact R": sparse,
-        "sparse CGP, draw, R by draws": SparseCGPAttention.partial(
-            inducing=inducing, guide="prior", regulariser="draws"
-        ),
-        "CGP, draw, exact R": CGPAttention,
-        "CGP, draw, R by draws": CGPAttention.partial(guide="prior", regulariser="draws"),
+        "sparse CGP, exact R": sparse,
+        "sparse CGP, R by draws": SparseCGPAttention.partial(inducing=inducing, guide="prior", regulariser="draws"),
+        "CGP, exact R": CGPAttention,
+        "CGP, R by draws": CGPAttention.partial(guide="prior", regulariser="draws"),
         "CGP, mean, no R": CGPAttention.partial(output="mean", alpha=0.0),
     }
 

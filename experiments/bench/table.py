@@ -24,7 +24,7 @@ def table(result: dict[str, Any]) -> Table:
         result: ``title`` and ``sections``, as the commands of this package give them.
     """
     columns = [Column(name, justify="right", no_wrap=True) for name in _COLUMNS]
-    made = Table(Column("", max_width=28), *columns, title=result["title"], box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(Column("", max_width=26), *columns, title=result["title"], box=box.SIMPLE_HEAD, pad_edge=False)
     for section in result["sections"]:
         if section["title"]:
             made.add_row(f"[bold]{section['title']}[/]")

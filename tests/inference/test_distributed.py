@@ -223,20 +223,20 @@ class Interrupted(DataLoader):
             yield batch
 
 
-def fitted(folder):
-    """A run without randomness but the loader's, stopped and resumed on ranks: its logs and its last weights."""
+def fitted(folder, *, family, stops=False, **more):
+    """Logs and last weights of a run, which may be stopped and resumed; of family delta, it knows no chance."""
     x, y = data()
     logs = None
     while logs is None:
         model, _ = build()
-        guide = guides.for_model(model, "delta")
-        kind = Interrupted if world().size > 1 and not (folder / "last.pt").exists() else DataLoader
+        guide = guides.for_model(model, family)
+        kind = Interrupted if stops and not (folder / "last.pt").exists() else DataLoader
         source = torch.Generator().manual_seed(1)
         loader = kind(TensorDataset(x, y), batch_size=BATCH, shuffle=True, generator=source)
         valid = DataLoader(TensorDataset(*data(9, seed=1)), batch_size=4)
         options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_draws": 2}
         try:
-            logs = fit(model, guide, loader, valid, out=folder, resume=True, progress=False, **options)
+            logs = fit(model, guide, loader, valid, out=folder, resume=True, progress=False, **options, **more)
         except Stopped:
             continue
     content = read(folder / "last.pt")
@@ -300,6 +300,7 @@ def random_states():
 
 
 def main(folder):
+    runs = Path(folder) / "runs"
     torch.save(
         {
             "trained": {name: train(**options) for name, options in (TRAINED | BROKEN).items()},
@@ -308,7 +309,10 @@ def main(folder):
             "generator": after_prediction(),
             "errors": errors(),
             "random": random_states(),
-            "fitted": fitted(Path(folder) / "run"),
+            "fitted": fitted(runs / "fitted", family="delta"),
+            "deferred": fitted(runs / "deferred", family="delta", capture=True),
+            "whole": fitted(runs / "whole", family="full"),
+            "resumed": fitted(runs / "resumed", family="full", stops=True),
             "on first": on_first_rank(lambda: world().rank),
             "averaged": averaged({"rank": float(world().rank)}),
         },
@@ -381,15 +385,22 @@ def test_two_processes_train_as_one(ranks, name):
         assert all(value == pytest.approx(whole, rel=1e-10, abs=1e-10) for value, whole in pairs)
 
 
-def test_fit_on_two_processes_is_fit_on_one_also_when_it_is_stopped_and_resumed(ranks, tmp_path):
-    records, weights = fitted(tmp_path)
+@pytest.mark.parametrize("name", ["fitted", "deferred"])
+def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name):
+    records, weights = fitted(tmp_path, family="delta", capture=name == "deferred")
     assert len(records) == 3 * 5 + 3
-    seen, last = ranks[0]["fitted"]
+    seen, last = ranks[0][name]
     assert distance(last, weights) < 1e-10
     for own, whole in zip(seen, records, strict=True):
         assert own.keys() == whole.keys()
         numbers = own.keys() - {"kind", "seconds"}
         assert all(own[key] == pytest.approx(whole[key], rel=1e-10, abs=1e-10) for key in numbers)
+
+
+def test_a_run_on_two_processes_that_is_stopped_and_resumed_ends_bit_for_bit_as_one_that_is_not(ranks):
+    assert all(distance(rank["whole"][1], rank["resumed"][1]) == 0 for rank in ranks)
+    whole, resumed = ([each | {"seconds": 0} for each in ranks[0][name][0]] for name in ("whole", "resumed"))
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("name", BROKEN)
