@@ -8,9 +8,8 @@ from statistics import mean, stdev
 
 from probattn.experiments import runs
 from probattn.experiments.settings import Settings, SettingsError
-from probattn.inference import History
+from probattn.inference import History, Member, fit_members
 from probattn.inference.distributed import world
-from probattn.inference.members import Member, fit_members
 
 WIDEST = 64
 """The widest network whose seeds are trained together on a CPU."""
@@ -45,7 +44,7 @@ def train_seeds(
     """Trains a run with each of the seeds 0, 1, …, in folders of ordinary runs that can also go on alone.
 
     Where :func:`are_faster_together` their steps are computed together, all warm starts first, which changes posterior
-    draws and dropout (:func:`~probattn.inference.members.fit_members`); else each is trained as by
+    draws and dropout (:func:`~probattn.inference.fit_members`); else each is trained as by
     :func:`~probattn.experiments.runs.train`.
 
     Args:

@@ -16,6 +16,7 @@ from probattn.inference.diagnosis import NonFiniteError
 from probattn.inference.diagnostics import attention_spectra, token_similarity
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.exported import export
+from probattn.inference.members import Member, fit_members
 from probattn.inference.methods.dropout import mc_dropout
 from probattn.inference.methods.ensembles import ensemble
 from probattn.inference.methods.laplace import laplace
@@ -33,6 +34,7 @@ from probattn.inference.weights import load_safetensors, save_safetensors
 __all__ = [
     "CheckpointError",
     "History",
+    "Member",
     "NonFiniteError",
     "Prediction",
     "Predictor",
@@ -47,6 +49,7 @@ __all__ = [
     "export",
     "fit",
     "fit_guide",
+    "fit_members",
     "laplace",
     "load",
     "load_safetensors",

@@ -28,7 +28,7 @@ def find_obstacle(trainers: Sequence[Trainer]) -> str | None:
         ),
         "their loaders give different numbers of batches": _differ(len(trainer.train) for trainer in trainers),
     }
-    return next((reason for reason, holds in known.items() if holds), None) or _try(trainers)
+    return next((why for why, holds in known.items() if holds), None) or _try(trainers)
 
 
 @torch.no_grad()
@@ -49,12 +49,17 @@ def _try(trainers: Sequence[Trainer]) -> str | None:
                 [each.eager.objective(own, weights) for each, own in zip(trainers, batches, strict=True)]
             )
     except RuntimeError as error:
-        return str(error).partition("\n")[0]
+        return reason(error)
     finally:
         for trainer, states in zip(trainers, before, strict=True):
             rng.restore(states, trainer.train)
     same = torch.allclose(together, alone, rtol=1e-2, equal_nan=True)
     return None if same else "together, their losses are not what they are alone"
+
+
+def reason(error: RuntimeError) -> str:
+    """The first line of an error, or what is known of one that says nothing."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _differ(values: Iterable) -> bool:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from probattn.inference import rng
+from probattn.inference.alike import reason
 from probattn.inference.diagnosis import NonFiniteError
 from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
@@ -61,9 +62,8 @@ class Together:
         try:
             ledgers = self._pass(runs)
         except RuntimeError as error:
-            self.apart = True
-            why = str(error).partition("\n")[0]
-            self.say(f"one member after another from epoch {trainers[0].epoch + 1} on: {why}")
+            self.apart, self.step = True, None
+            self.say(f"one member after another from epoch {trainers[0].epoch + 1} on: {reason(error)}")
             for run, state in zip(runs, before, strict=True):
                 _roll_back(run, state)
             return

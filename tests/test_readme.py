@@ -10,9 +10,10 @@ from probattn import guides
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_readme_code_runs(capsys):
+def test_readme_code_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     assert 0 < len([line for line in blocks[4].split("class", 1)[1].splitlines() if line.strip()]) <= 40
     (converting,) = (block for block in blocks if "replace_attention" in block)
     assert len([line for line in converting.splitlines() if line.strip()]) <= 20
@@ -27,6 +28,9 @@ def test_readme_code_runs(capsys):
     }
     assert namespace["converted_history"].epochs[-1]["valid/accuracy"] > 0.6
     assert namespace["sets"].evaluate(namespace["known"].probs, namespace["known"].labels)["coverage"] > 0.8
+    assert (tmp_path / "network.pt2").is_file()
+    difference = namespace["answer"]["probs"] - namespace["network"](namespace["images"])["probs"]
+    assert difference.abs().max() < 1e-5
     words = capsys.readouterr().out
     for each in ("auroc", "aupr_out", "256 examples, 200 replicates", "risk ≤ 20 %", "'coverage'"):
         assert each in words

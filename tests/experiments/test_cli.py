@@ -30,7 +30,7 @@ from probattn.experiments.settings import from_dict
 from probattn.functional.linalg import NumericalError
 from probattn.inference import History
 from probattn.inference.methods import features
-from probattn.inference.trainer import Trainer
+from probattn.inference.step import Step
 from probattn.models import ViT
 
 KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
@@ -117,7 +117,8 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path):
     out = tmp_path / "new" / "run"
     code, text, err = command("train", KEP, "--out", out, *assignments(TINY))
     assert code == 0
-    assert {path.name for path in out.iterdir()} == {"settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+    names = {".lock", "settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+    assert {path.name for path in out.iterdir()} == names
     log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     epochs = [record for record in log if record["kind"] == "epoch"]
     best = max(epochs, key=lambda record: record["valid/accuracy"])
@@ -261,7 +262,7 @@ def test_the_run_starts_from_the_best_weights_of_the_warm_start(warmed, monkeypa
 @pytest.mark.parametrize("step", [2, 6, 9, 11, 14])
 def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(command, monkeypatch, tmp_path, warmed, step):
     """Steps 1 to 8 are the warm start's, and 9 to 12 the first epoch of the run proper."""
-    steps, loss = itertools.count(1), Trainer._loss
+    steps, loss = itertools.count(1), Step._loss
 
     def killed(self, *arguments):
         if next(steps) == step:
@@ -269,7 +270,7 @@ def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(command, mon
         return loss(self, *arguments)
 
     out = tmp_path / "run"
-    monkeypatch.setattr(Trainer, "_loss", killed)
+    monkeypatch.setattr(Step, "_loss", killed)
     code, _, err = command("train", CGP, "--out", out, *assignments(WARM))
     assert code == 130
     assert "--resume goes on" in err

@@ -16,9 +16,9 @@ from probattn.inference import Prediction, metrics
 def run(folder, name, *changes, seed=0, **content):
     """The folder of a run of a preset, evaluated with that content of metrics.json."""
     settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
-    claim(folder, settings, name=name, device="cpu")
-    if content:
-        write_json(folder / "metrics.json", content)
+    with claim(folder, settings, name=name, device="cpu", resume=False):
+        if content:
+            write_json(folder / "metrics.json", content)
     return folder
 
 
