@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import zipfile
 from pathlib import Path
 
 import numpy
@@ -170,6 +171,39 @@ def test_a_flipped_bit_in_a_weight_is_refused(tmp_path):
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     with pytest.raises(CheckpointError, match="damaged"):
         load(path, *build())
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_takes_is_refused(tmp_path):
+    """PyTorch's reader would make room for whatever size is declared, and its writer compresses nothing."""
+    save(tmp_path / "plain.pt", *build())
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "packed.pt", "w") as packed:
+        for member in plain.infolist():
+            packed.writestr(member.filename, plain.read(member), zipfile.ZIP_DEFLATED)
+    assert torch.load(tmp_path / "packed.pt", weights_only=True)["format"] == checkpoint.FORMAT
+    with pytest.raises(CheckpointError, match=r"packed\.pt is damaged"):
+        load(tmp_path / "packed.pt", *build())
+
+
+@pytest.mark.parametrize("part", ["model", "guide", "layers", "extra"])
+def test_a_part_that_is_missing_is_named(tmp_path, part):
+    content = {"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": {}}
+    del content[part]
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=rf"a\.pt lacks {part}"):
+        load(tmp_path / "a.pt", *build())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("width", [4, 400])
+def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path, width):
+    """With weights that are larger than Python's buffer, PyTorch alone hears of it, and calls it something else."""
+    path, model = tmp_path / "run.pt", nn.Linear(width, width)
+    save(path, model, step=1)
+    (tmp_path / ".run.pt.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*run\.pt'"):
+        save(path, model, step=2)
+    assert os.listdir(tmp_path) == ["run.pt"]
+    assert load(path, model)["step"] == 1
 
 
 @pytest.mark.parametrize("content", [{"format": "other"}, {"model": {}}, [1, 2], torch.zeros(3)])

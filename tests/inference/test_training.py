@@ -304,6 +304,11 @@ def test_a_half_written_last_checkpoint_is_refused(run, share):
     refused(run, CheckpointError, r"last\.pt is damaged")
 
 
+def test_weights_alone_are_no_run_to_go_on_with(run):
+    (run / "last.pt").write_bytes((run / "best.pt").read_bytes())
+    refused(run, CheckpointError, r"last\.pt holds weights alone, as best\.pt does")
+
+
 def test_a_last_checkpoint_of_random_bytes_is_refused(run):
     (run / "last.pt").write_bytes(bytes(torch.randint(256, (5000,), dtype=torch.uint8).tolist()))
     refused(run, CheckpointError, r"last\.pt is damaged")
