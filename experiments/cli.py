@@ -8,6 +8,7 @@ import typer
 from rich.table import Column, Table
 
 from probattn.experiments import cli_bench, cli_export
+from probattn.experiments.allocator import keep_memory
 from probattn.experiments.terminal import fail, say, show_table, stoppable
 
 app = typer.Typer(
@@ -235,6 +236,7 @@ def _words(values: list[str] | None) -> list[str]:
 
 def main() -> None:
     """Runs the command; errors that a user can mend are one message, not a traceback."""
+    keep_memory()
     program = app
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from probattn.inference.distributed import reporting

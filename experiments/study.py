@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from probattn.experiments import methods, presets, runs
+from probattn.experiments.allocator import keep_memory
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.seeds import check_seedless
 from probattn.experiments.settings import ViTSettings
@@ -93,12 +94,13 @@ def study(
 
 
 def begin_worker() -> None:
-    """Sets up a process of the pool: one thread, and an end as soon as the study itself has been killed."""
+    """Sets up a process of the pool: one thread, memory that it keeps, an end as soon as the study has been killed."""
 
     def follow() -> None:
         multiprocessing.parent_process().join()
         os._exit(1)
 
+    keep_memory()
     torch.set_num_threads(1)
     threading.Thread(target=follow, daemon=True).start()
 

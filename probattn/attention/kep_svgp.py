@@ -113,13 +113,12 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
-        query, key = self.split_heads(self.query_key(x), 2)
-        w_e, w_r = self.projection(x, mask)
-        e, r = ksvd.scores(query, w_e), ksvd.scores(key, w_r)
+        query_key = self.query_key(x).unflatten(-1, (2, self.heads, self.head_dim)).movedim(-3, 0).transpose(-3, -2)
+        weights = self.projection(x, mask)
+        scores = ksvd.scores(query_key, weights)
         if mask is not None:
-            real = mask[:, None, :, None]
-            e, r = e.where(real, 0.0), r.where(real, 0.0)
-        return e, r, w_e, w_r
+            scores = scores.where(mask[:, None, :, None], 0.0)
+        return *scores, *weights
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""

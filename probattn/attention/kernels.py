@@ -60,7 +60,7 @@ class _Scaled(nn.Module):
 
     def scaled(self, a: Tensor) -> Tensor:
         """a / ℓ."""
-        return a / self.lengthscale.unsqueeze(-2)
+        return a * (-self.log_lengthscale).exp().unsqueeze(-2)
 
 
 class ARD(_Scaled):
@@ -78,7 +78,7 @@ class ARD(_Scaled):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """The kernel of all pairs, ``(..., H, N, M)``."""
         scaled = self.scaled(a)
-        return self.variance[:, None, None] * kernels.rbf(scaled, scaled if b is a else self.scaled(b))
+        return kernels.rbf(scaled, scaled if b is a else self.scaled(b), self.log_variance)
 
     def diagonal(self, a: Tensor) -> Tensor:
         """The kernel of each point with itself, ``(..., H, N)``."""

@@ -20,9 +20,9 @@ class PlainProjection(nn.Module):
         self.w_e = _orthogonal(heads, head_dim, rank)
         self.w_r = _orthogonal(heads, head_dim, rank)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """W_e and W_r, each ``(H, d, s)``."""
-        return self.w_e, self.w_r
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x ``(..., N, H · d)``."""
+        return torch.stack((self.w_e, self.w_r)).view(2, *(1,) * (x.dim() - 2), *self.w_e.shape)
 
 
 class DataProjection(nn.Module):
@@ -42,10 +42,10 @@ class DataProjection(nn.Module):
             torch.cat([_orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)], dim=-1) / head_dim**0.5
         )
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """W_{e|X} and W_{r|X}, each ``(..., H, d, s)``, for x ``(..., N, H · d)``."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
         rows = ksvd.spaced_rows(x, self.rows, mask).unflatten(-1, (self.weights.shape[0], -1))
-        return ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1)
+        return torch.stack(ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1))
 
 
 def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:

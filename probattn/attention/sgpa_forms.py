@@ -102,5 +102,6 @@ class Standard(nn.Module):
 
 def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, Counted]:
     """Prior and posterior with those means and standard deviations ``(..., H, N)``, independent at the tokens."""
-    prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1)).to_event(3)
-    return prior, Counted(dist.Normal(mean, scale.unsqueeze(-1)).to_event(3), prior, kl)
+    prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
+    drawn = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
+    return prior, Counted(drawn, prior, kl)

@@ -108,26 +108,24 @@ class CGP(Correlated):
 
     @cached_property
     def _k_qq(self) -> Tensor:
-        return self.scales[0, :, None, None].square() * self._kernel(self.query, self.query)
+        return self._kernel(self.query, self.query, 2 * self.scales[0].log())
 
     @cached_property
     def _k_kk(self) -> Tensor:
-        return self.scales[1, :, None, None].square() * self._kernel(self.key, self.key)
+        return self._kernel(self.key, self.key, 2 * self.scales[1].log())
 
     @cached_property
     def _b_q(self) -> Tensor:
         """L⁻¹ 𝒦_oq."""
-        k_oq = self.scales[0, :, None, None] * self._kernel(self.latent, self.query)
-        return linalg.solve_lower(self.prior.tril, k_oq)
+        return linalg.solve_lower(self.prior.tril, self._kernel(self.latent, self.query, self.scales[0].log()))
 
     @cached_property
     def _b_k(self) -> Tensor:
         """L⁻¹ 𝒦_ok."""
-        k_ok = self.scales[1, :, None, None] * self._kernel(self.latent, self.key)
-        return linalg.solve_lower(self.prior.tril, k_ok)
+        return linalg.solve_lower(self.prior.tril, self._kernel(self.latent, self.key, self.scales[1].log()))
 
-    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
-        return linalg.on_pairs(rbf(a, b), self.real)
+    def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
+        return linalg.on_pairs(rbf(a, b, log_scale), self.real)
 
     def _dense(self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True) -> Dense:
         """The matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding it has."""

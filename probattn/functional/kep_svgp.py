@@ -6,7 +6,6 @@ The inducing variables u of output d are row d of a matrix ``(H, s, s)``.
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -79,14 +78,11 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
         e, r: ``(..., H, N, s)``, zero at padding.
         weights: W₁ ``(N, 2N)``.
     """
-    return (_both_transposed(e, r) @ weights.mT).mT
+    for_e, for_r = weights.chunk(2, dim=-1)
+    return (e.mT @ for_e.mT + r.mT @ for_r.mT).mT
 
 
 def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``: linear in the number of tokens (section 4.1)."""
-    return ((_both_transposed(e, r) @ b) @ a.mT).mT
-
-
-def _both_transposed(e: Tensor, r: Tensor) -> Tensor:
-    """[E; R]ᵀ ``(..., H, s, 2N)``, in which :func:`probattn.functional.ksvd.scores` lay their result."""
-    return torch.cat((e.mT, r.mT), dim=-1)
+    for_e, for_r = b.chunk(2)
+    return ((e.mT @ for_e + r.mT @ for_r) @ a.mT).mT

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 
-def rbf(a: Tensor, b: Tensor) -> Tensor:
-    """exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common offset cancels before it.
+def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
+    """c exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common offset cancels before it.
 
     Rounding moves ‖a − b‖² by a few eps ‖a‖² of the centred points: in float32 an entry near 1 is good to about 1e-6
     for norms of 1, 1e-5 for 6 and 0.1 for 600. Where ``b is a``, the norms are the diagonal of the product itself: the
@@ -17,23 +17,22 @@ def rbf(a: Tensor, b: Tensor) -> Tensor:
     Args:
         a: points ``(..., N, d)``.
         b: points ``(..., M, d)``; pass the same tensor for the kernel of one set of points.
+        log_factor: log c ``(...)``, None for 0.
 
     Returns:
-        ``(..., N, M)``, in (0, 1].
+        ``(..., N, M)``, in (0, c].
     """
     centre = b.detach().mean(-2, keepdim=True)
     if b is a:
         a = a - centre
         log = a @ a.mT
-        half = log.diagonal(dim1=-2, dim2=-1) / 2
-        halves = half.unsqueeze(-1), half.unsqueeze(-2)
+        rows = columns = log.diagonal(dim1=-2, dim2=-1) / -2
     else:
         a, b = a - centre, b - centre
         log = a @ b.mT
-        halves = _half_square(a).unsqueeze(-1), _half_square(b).unsqueeze(-2)
-    for half in halves:
-        log = log.sub_(half)
-    return log.clamp(max=0).exp_()
+        rows, columns = (x.square().sum(-1) / -2 for x in (a, b))
+    log = log.add_(rows.unsqueeze(-1)).add_(columns.unsqueeze(-2)).clamp(max=0)
+    return (log if log_factor is None else log.add_(log_factor[..., None, None])).exp_()
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:
@@ -47,7 +46,3 @@ def exponential(a: Tensor, b: Tensor) -> Tensor:
         ``(..., N, M)``.
     """
     return torch.exp(a @ b.mT)
-
-
-def _half_square(x: Tensor) -> Tensor:
-    return x.square().sum(-1) / 2

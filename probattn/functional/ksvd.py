@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.functional import products
+
 
 class SingularTriplets(NamedTuple):
     """Exact solution of the shifted eigenvalue problem (13) for explicit feature maps."""
@@ -25,7 +27,7 @@ def cosine_features(x: Tensor) -> Tensor:
     Args:
         x: queries or keys ``(..., d)``.
     """
-    return x * _inverse_norm(x)
+    return x * products.inverse_norm(x)
 
 
 def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
@@ -67,14 +69,13 @@ def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
     Returns:
         ``(..., H, d, s)``.
     """
-    return torch.einsum("...phd,hps->...hds", rows, weights[:, : rows.shape[-3]])
+    return products.of_rows(rows, weights[:, : rows.shape[-3]])
 
 
 def scores(x: Tensor, weights: Tensor) -> Tensor:
     """Projection scores E = φ(X) W of the cosine feature map (eq. 10).
 
-    Normalising the s columns behind the product instead of the d columns before it costs less and is the same. The
-    result is a view of Eᵀ, whose long dimension lies last in memory: products with few columns are several times
+    The result is a view of Eᵀ, whose long dimension lies last in memory: products with few columns are several times
     slower than those with few rows.
 
     Args:
@@ -84,8 +85,7 @@ def scores(x: Tensor, weights: Tensor) -> Tensor:
     Returns:
         ``(..., H, N, s)``.
     """
-    x = x.contiguous()
-    return ((weights.mT @ x.mT) * _inverse_norm(x).mT).mT
+    return products.of_unit_rows(x, weights).mT
 
 
 def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Tensor:
@@ -150,9 +150,3 @@ def singular_triplets(phi_q: Tensor, phi_k: Tensor, rank: int) -> SingularTriple
     h_e, values, h_r = torch.linalg.svd(phi_q @ phi_k.mT, full_matrices=False)
     h_e, values, h_r = h_e[..., :rank], values[..., :rank], h_r.mT[..., :rank]
     return SingularTriplets(phi_k.mT @ h_r, phi_q.mT @ h_e, values, h_e, h_r)
-
-
-def _inverse_norm(x: Tensor) -> Tensor:
-    """1 / ‖x‖ of each row ``(..., 1)``, and 1 for a zero row, so that it stays zero with a finite gradient."""
-    square = x.square().sum(-1, keepdim=True)
-    return square.where(square > 0, 1.0).rsqrt()

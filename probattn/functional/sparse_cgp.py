@@ -100,7 +100,7 @@ class SparseCGP(Correlated):
     def _t(self) -> tuple[Tensor, Tensor]:
         """T_q and T_o."""
         tril = linalg.cholesky(rbf(self.inducing_query, self.inducing_query), "K_mm, of the inducing inputs")
-        phi_q = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.query) * self.scales[0, :, None, None])
+        phi_q = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.query, self.scales[0].log()))
         phi_o = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.latent))
         root = linalg.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
         return linalg.solve_lower(root, phi_q).mT, linalg.solve_lower(root, phi_o).mT
@@ -117,7 +117,7 @@ class SparseCGP(Correlated):
     def _psi(self) -> tuple[Tensor, Tensor]:
         """Ψ_kᵀ and Ψ_oᵀ."""
         tril = linalg.cholesky(rbf(self.inducing_key, self.inducing_key), "K_ℓℓ, of the inducing inputs")
-        k_lk = self._kernel(self.inducing_key, self.key) * self.scales[1, :, None, None]
+        k_lk = self._kernel(self.inducing_key, self.key, self.scales[1].log())
         return linalg.solve_lower(tril, k_lk), linalg.solve_lower(tril, self._kernel(self.inducing_key, self.latent))
 
     @property
@@ -156,9 +156,9 @@ class SparseCGP(Correlated):
     def _d_o(self) -> Tensor:
         return self._d[1]
 
-    def _kernel(self, inducing: Tensor, points: Tensor) -> Tensor:
+    def _kernel(self, inducing: Tensor, points: Tensor, log_scale: Tensor | None = None) -> Tensor:
         """``(..., H, m, N)``, 0 at padding."""
-        matrix = rbf(inducing, points)
+        matrix = rbf(inducing, points, log_scale)
         return matrix if self.real is None else matrix.where(self.real.unsqueeze(-2), 0.0)
 
     def _low_rank(self, factor: Tensor) -> LowRank:

@@ -1,0 +1,78 @@
+"""Products of KSVD with gradients by hand: torch's own keep copies of what they are given and pass over it more often.
+
+They can be differentiated twice and mapped by :func:`torch.vmap`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
+    """f(X)ᵀ W of each head ``(..., H, d, s)``, of rows f(X) ``(..., P, H, d)`` and W ``(H, P, s)``."""
+    return _OfRows.apply(rows, weights)
+
+
+def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
+    """(φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)`` and W ``(..., d, s)``; a zero row stays zero."""
+    lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
+    x, weights = (part.expand(*lead, -1, -1).flatten(0, -3).contiguous() for part in (x, weights.to(x.dtype)))
+    return _OfUnitRows.apply(x, weights).unflatten(0, lead)
+
+
+def inverse_norm(x: Tensor) -> Tensor:
+    """1 / ‖x‖ of each row ``(..., 1)``, and 1 for a zero row, so that it stays zero with a finite gradient."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.where(norm > 0, 1.0).reciprocal()
+
+
+class _OfRows(Function):
+    """Keeps the rows as they are, not the copy that the product makes of them."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weights: Tensor) -> Tensor:
+        return torch.einsum("...phd,hps->...hds", rows, weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        rows, weights = (saved.to(grad.dtype) for saved in ctx.saved_tensors)
+        return torch.einsum("...hds,hps->...phd", grad, weights), torch.einsum("...phd,...hds->hps", rows, grad)
+
+
+class _OfUnitRows(Function):
+    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product, not the d before it."""
+
+    @staticmethod
+    def forward(x: Tensor, weights: Tensor) -> Tensor:
+        return torch.bmm(weights.mT, x.mT) * inverse_norm(x).mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
+        """The mapped dimension becomes one of the batch, so that what is done in place needs no rule."""
+        size = info.batch_size
+        mapped = (
+            x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)
+        )
+        return _OfUnitRows.apply(*(x.flatten(0, 1) for x in mapped)).unflatten(0, (size, -1)), 0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        """∂E_ns/∂x_n = (w_s − E_ns x_n / ‖x_n‖) / ‖x_n‖."""
+        x, weights, scores = ctx.saved_tensors
+        inverse = inverse_norm(x).mT
+        grad = grad * inverse
+        radial = (grad * scores).sum(-2, keepdim=True) * -inverse
+        grad = grad.to(x.dtype)
+        return torch.bmm(grad.mT, weights.mT).addcmul_(x, radial.mT), torch.bmm(grad, x).mT
