@@ -85,6 +85,7 @@ def evaluate(
     """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
     from probattn.experiments import acting, evaluation, report, shown, suite
     from probattn.inference import Prediction
+    from probattn.inference.distributed import world
 
     beside = shown.shift_of(baseline) if baseline else {}
     done = evaluation.evaluate(
@@ -99,6 +100,8 @@ def evaluate(
         ood=_words(ood),
         say=say if shift or ood or method else lambda text: None,
     )
+    if world().rank > 0:
+        return
     for title, table in shown.printed(done).items():
         say(f"\n{title}", style="bold")
         show_table(table)

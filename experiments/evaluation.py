@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from probattn.experiments import methods, store, suite
+from probattn.experiments import methods, runs, store, suite
 from probattn.experiments.acting import acting
 from probattn.experiments.folder import command, environment, read_settings, trained_on, write_json
 from probattn.experiments.images import Images
@@ -26,6 +27,7 @@ from probattn.inference import (
     posterior_variants,
     token_similarity,
 )
+from probattn.inference.distributed import make_fabric, on_every_rank, on_first_rank, world
 from probattn.inference.lock import locked
 from probattn.inference.logs import read_log
 from probattn.inference.posterior import local_latents
@@ -57,6 +59,7 @@ def evaluate(
     """Evaluates a run's best epoch and writes ``metrics.json`` and ``predictions/``.
 
     All data are checked before anything is predicted. Predictions that are stored and still hold are not made again.
+    Under torchrun the processes share out the sets; the first writes.
 
     Args:
         folder: the run's folder.
@@ -75,8 +78,10 @@ def evaluate(
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
-    read_settings(folder)  # a folder that holds no run shall get no lock
-    with locked(folder):
+    settings, _ = read_settings(folder)  # a folder that holds no run shall get no lock
+    make_fabric(runs.find_device(settings.train.accelerator), devices=1)
+    with ExitStack() as held:
+        on_first_rank(lambda: held.enter_context(locked(folder)))
         run = open_run(folder, root=root)
         num_draws = num_draws or run.settings.train.num_draws
         sets = suite.own(run.dataset)
@@ -100,7 +105,7 @@ def evaluate(
             "trained_on": trained_on(folder),
             "evaluated_on": environment(run.device),
         }
-        write_json(folder / "metrics.json", content)
+        on_first_rank(lambda: write_json(folder / "metrics.json", content))
         return Evaluation(result, scored)
 
 
@@ -115,24 +120,33 @@ def predictions(
 ) -> dict[str, dict[str, Prediction]]:
     """Predictions by method and set, stored ones where they still hold; corrupted images are made once for all methods.
 
-    The draws start from the seed in every set, so that draw s is one function on all of them.
+    The draws start from the seed in every set, so that draw s is one function on all of them, and so that the processes
+    of torchrun, each of which takes every ``world``-th part of the sets, predict what one would.
     """
     weights = hashlib.sha256((run.folder / "best.pt").read_bytes()).hexdigest()
     origin = {"draws": num_draws, "seed": seed, "weights": weights, "probattn": version("probattn")}
     options = {"num_draws": num_draws, "seed": seed}
     method = functools.cache(functools.partial(methods.fitted, run, **options))
-    found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
-    parts = store.parts(sets)
-    for number, part in enumerate(parts, 1):
+
+    def predicted(part: Sequence[str]) -> dict[str, dict[str, Prediction]]:
         origins = {each: {**origin, "images": sets[each].origin} for each in part}
         seen = functools.cache(lambda each: methods.Seen(run, sets[each].make(), **options))
 
-        def predict(each: str, *, name: str, seen: Callable[[str], methods.Seen] = seen) -> Prediction:
+        def predict(each: str, *, name: str) -> Prediction:
             return methods.apply(method(name), seen(each))
 
-        for name in names:
-            found[name] |= store.remembered(run.folder, name, origins, functools.partial(predict, name=name))
-        say(f"{run.folder}: {number} of {len(parts)} groups of sets")
+        return {
+            name: store.remembered(run.folder, name, origins, functools.partial(predict, name=name)) for name in names
+        }
+
+    found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
+    parts, (rank, size) = store.parts(sets), world()
+    for start in range(0, len(parts), size):
+        now = parts[start : start + size]
+        for made in on_every_rank(lambda own=now[rank : rank + 1]: list(map(predicted, own))):
+            for name in names:
+                found[name] |= made[0][name] if made else {}
+        say(f"{run.folder}: {start + len(now)} of {len(parts)} groups of sets")
     return found
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+TURN = 0.5
+"""Seconds of a turn at least."""
 Step = Callable[[], Any]
 """What is measured: run once, it leaves nothing behind that it would need anew the next time."""
 
@@ -20,11 +22,19 @@ def seconds(step: Step, device: str) -> float:
 
 
 def alternate(cases: Mapping[str, Step], *, rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each case in each round; in a round every case runs once."""
+    """Seconds of the steps of each case; in a round every case has one turn."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, step in cases.items():
-            times[name].append(seconds(step, device))
+            times[name] += turn(step, device)
+    return times
+
+
+def turn(step: Step, device: str) -> list[float]:
+    """Seconds of as many steps as fill a turn, so that most find the caches as a step of their own kind left them."""
+    times = [seconds(step, device)]
+    while sum(times) < TURN:
+        times.append(seconds(step, device))
     return times
 
 

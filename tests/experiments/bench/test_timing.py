@@ -16,16 +16,24 @@ def clock(monkeypatch):
     return hand
 
 
-def test_cases_take_turns(clock):
-    order, takes = [], {"a": iter([1, 2, 30]), "b": iter([4, 5, 6])}
+def test_cases_take_turns_of_as_many_steps_as_fill_them(clock, monkeypatch):
+    order, takes = [], {"a": iter([1, 2, 30]), "b": iter([4, 5, 3, 2])}
 
     def step(name):
         order.append(name)
         clock[0] += next(takes[name])
 
-    times = timing.alternate({"a": lambda: step("a"), "b": lambda: step("b")}, rounds=3, device="cpu")
-    assert order == ["a", "b"] * 3
-    assert times == {"a": [1, 2, 30], "b": [4, 5, 6]}
+    monkeypatch.setattr(timing, "TURN", 5)
+    times = timing.alternate({"a": lambda: step("a"), "b": lambda: step("b")}, rounds=1, device="cpu")
+    assert "".join(order) == "aaabb"
+    assert times == {"a": [1, 2, 30], "b": [4, 5]}
+    monkeypatch.setattr(timing, "TURN", 0)
+    takes["a"] = iter([1, 1])
+    assert timing.alternate({name: lambda name=name: step(name) for name in "ab"}, rounds=2, device="cpu") == {
+        "a": [1, 1],
+        "b": [3, 2],
+    }
+    assert "".join(order) == "aaabb" + "abab"
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cuda", 3.0), ("cpu", 0.0)])
