@@ -255,7 +255,7 @@ def main() -> None:
 
 def _mendable() -> tuple[type[Exception], ...]:
     from probattn.experiments.images import DatasetError
-    from probattn.functional.linalg import NumericalError
+    from probattn.functional.errors import NumericalError
     from probattn.inference import CheckpointError
 
     return DatasetError, CheckpointError, NumericalError, OSError, ValueError

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import pyro
 import torch
 
-from probattn.functional import linalg
+from probattn.functional import errors
 from probattn.handlers import at_mean
 from probattn.inference import rng
 from probattn.inference.distributed import world
@@ -43,7 +43,7 @@ def _try(trainers: Sequence[Trainer]) -> str | None:
         step.losses(batch, weights)
         for trainer in trainers:
             trainer.module.eval()
-        with at_mean(), pyro.validation_enabled(False), linalg.deferred():
+        with at_mean(), pyro.validation_enabled(False), errors.deferred():
             together = step.losses(batch, weights)[0]
             alone = torch.stack(
                 [each.eager.objective(own, weights) for each, own in zip(trainers, batches, strict=True)]

@@ -6,7 +6,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import errors
 from probattn.inference.objective import Weights
 from probattn.inference.step import Outcome, Step, clip
 
@@ -44,7 +44,7 @@ class DeferredStep:
         return failed
 
     def _run(self, batch: tuple) -> Outcome:
-        with pyro.validation_enabled(False), linalg.deferred() as failures:
+        with pyro.validation_enabled(False), errors.deferred() as failures:
             loss = self.objective(batch, self.weights)
             self.optimizer.zero_grad()
             self.backward(loss)

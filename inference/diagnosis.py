@@ -5,7 +5,7 @@ import re
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 
 
 class NonFiniteError(NumericalError):

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from probattn.functional import linalg
+from probattn.functional import errors
 from probattn.inference.captured import Graphs
 from probattn.inference.elbo import ELBOS
 from probattn.inference.objective import Objective, Weights
@@ -92,7 +92,7 @@ class MembersStep:
             return functional_call(self.module, parameters, inputs)
 
         objective = Objective(module, self.elbo, options=self.options, num_data=self.num_data)
-        with linalg.deferred() as failures:
+        with errors.deferred() as failures:
             loss = objective(batch, weights)
         failures.append(~loss.isfinite())
         return loss, objective.terms(), torch.stack(failures).any()

@@ -15,7 +15,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.functional import linalg
+from probattn.functional import errors
 from probattn.handlers import at_mean, draws, is_amortised, local_posteriors
 from probattn.inference.prediction import draw_latents
 from probattn.inference.summary import summarise
@@ -145,5 +145,5 @@ class _Fixed(Messenger):
 @contextmanager
 def _without_looking() -> Iterator[None]:
     """No branch inside depends on a value."""
-    with linalg.deferred(), pyro.validation_enabled(False):
+    with errors.deferred(), pyro.validation_enabled(False):
         yield

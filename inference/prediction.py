@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.handlers import draws, is_global_latent, local_posteriors, local_priors
 from probattn.inference.diagnosis import find_non_finite, refuses_nan
 from probattn.inference.predicted import Prediction

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite, refuses_nan
 from probattn.inference.objective import Objective, Weights
 

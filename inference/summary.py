@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.functional import linalg
+from probattn.functional import errors
 from probattn.inference.predicted import Prediction, entropy
 
 
@@ -43,7 +43,7 @@ def summarise(
         )
     probs, energy = categorical.probs, getattr(categorical, "energy", None)
     why = "the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that"
-    linalg.refuse(~probs.isfinite(), lambda _: ValueError(why))
+    errors.refuse(~probs.isfinite(), lambda _: ValueError(why))
     mask = None
     if likelihood.event_shape:
         mask = torch.as_tensor(counted, device=probs.device).expand(probs.shape[:-1])[0]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.inference import checkpoint, rank_rng
 from probattn.inference.captured import DeferredStep
 from probattn.inference.compiled import compile_blocks
@@ -47,6 +47,8 @@ class Trainer:
         self.best_value: float | None = None
         self.best_weights: dict[str, dict] = {}
         self.fabric = make_fabric(settings.accelerator, settings.devices)
+        if settings.capture and self.fabric.world_size > 1 and self.fabric.device.type == "cuda":
+            raise ValueError("capture=True replays the step of a GPU that is alone: leave it out under torchrun")
         self.batches = shard(train)
         elbo = ELBOS[settings.elbo]()
         if settings.compile:

@@ -11,7 +11,7 @@ from pyro.ops.integrator import register_exception_handler
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor, nn
 
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.inference.checks.fitting import Batch, check_whole, frozen
 
 LARGEST_R_HAT, FEWEST_EFFECTIVE = 1.05, 100.0

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import errors
 
 
 def shown(mask: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def shown(mask: Tensor) -> Tensor:
     if not mask.is_floating_point():
         return mask != 0
     visible = mask == 0
-    linalg.refuse(
+    errors.refuse(
         ~(visible | (mask <= -1e4)),
         lambda _: ValueError(
             "this attention mask adds numbers other than 0 and −∞ to the scores: layers of this library have no scores "
@@ -56,7 +56,7 @@ def of_keys(mask: Tensor | None, x: Tensor) -> Tensor | None:
     visible = shown(mask)
     if mask.dim() == 4:
         pairs, visible = visible, visible[:, 0, 0]
-        linalg.refuse(
+        errors.refuse(
             pairs != visible[:, None, None],
             lambda _: ValueError(
                 "this attention mask differs between queries or heads (causal, windowed, …): layers of this library "

@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import errors, linalg
 from probattn.quiet import Quiet
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
@@ -81,8 +81,8 @@ class ProbabilisticAttention(Quiet, PyroModule):
 
     @contextmanager
     def precise(self) -> Iterator[None]:
-        """No autocast inside, and errors of :mod:`probattn.functional.linalg` name this layer."""
-        with linalg.located(self.label), linalg.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
+        """No autocast inside, and errors of :mod:`probattn.functional.errors` name this layer."""
+        with errors.located(self.label), linalg.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
             yield
 
     @property
@@ -133,7 +133,7 @@ class ProbabilisticAttention(Quiet, PyroModule):
                 f"{self.label} takes a boolean mask of shape (batch, tokens) = {tuple(x.shape[-3:-1])}, "
                 f"got {mask.dtype} {tuple(mask.shape)}"
             )
-        linalg.refuse(
+        errors.refuse(
             ~mask.any(-1),
             lambda rows: ValueError(f"{self.label} got examples without any token, rows {rows} of the mask; drop them"),
         )

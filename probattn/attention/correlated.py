@@ -12,7 +12,7 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
 from probattn.distributions import ColumnNormal
-from probattn.functional import linalg
+from probattn.functional import errors, linalg
 from probattn.functional.correlated import Correlated
 
 CHOICES = {
@@ -84,7 +84,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():
             law = self.law(self._given(*projected, mask))
-            output = linalg.check_finite(law.mean, "ν, the mean of z_q given z_k")
+            output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
             if self.alpha > 0 and self.is_scored():
                 self._regularise(law, linalg.at_least_float32(x))
             if self.output == "draw":

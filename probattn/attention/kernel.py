@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
-from probattn.functional import linalg
+from probattn.functional import errors, linalg
 
 
 class KernelAttention(ProbabilisticAttention):
@@ -73,14 +73,14 @@ class KernelAttention(ProbabilisticAttention):
         """
         query, key, value = self._project(self.checked(x, mask))
         with self.precise():
-            attended = linalg.check_finite(self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V")
+            attended = errors.check_finite(self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V")
         return self.out(self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""
         query, key, _ = self._project(self.checked(x, mask))
         with self.precise():
-            return linalg.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
+            return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (the same tensor where W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""

@@ -11,7 +11,7 @@ from probattn import priors
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.sgpa_forms import Decoupled, Standard, Tokens
-from probattn.functional import linalg, sgpa
+from probattn.functional import errors, linalg, sgpa
 
 DRAWS = ("marginal", "joint")
 
@@ -140,8 +140,8 @@ class SGPAttention(ProbabilisticAttention):
     def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
         query, value = map(linalg.at_least_float32, (query, value))
         real = None if mask is None else mask.unsqueeze(-2)
-        kernel = linalg.check_finite(linalg.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
+        kernel = errors.check_finite(linalg.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
         if real is None:
-            return Tokens(query, kernel, linalg.check_finite(value, "the values"), None, query.shape[-2])
-        value = linalg.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")
+            return Tokens(query, kernel, errors.check_finite(value, "the values"), None, query.shape[-2])
+        value = errors.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")
         return Tokens(query, kernel, value, real, mask.sum(-1, keepdim=True, dtype=query.dtype))

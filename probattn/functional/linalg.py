@@ -1,17 +1,17 @@
 """The one home of numerics: Cholesky factors with bounded, relative, reported jitter, and triangular solves.
 
-Nothing is ever inverted. What cannot be factorised, or is not finite, is an error that names the layer and the matrix;
-where nothing may wait for the device, it is a flag on the device (:func:`deferred`).
+Nothing is ever inverted. What cannot be factorised is an error that names the layer and the matrix.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+from probattn.functional import errors
 
 JITTERS = {
     torch.float32: (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
@@ -19,65 +19,9 @@ JITTERS = {
 }
 """The shares of a matrix's scale that are tried on its diagonal, one after the other."""
 
-_WHERE: ContextVar[str] = ContextVar("where", default="")
-_FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None)
-
-
-class NumericalError(ArithmeticError):
-    """A NaN, an Inf, or a matrix that no tolerable jitter makes positive definite; the message names the layer."""
-
 
 class JitterWarning(UserWarning):
     """A matrix had to be moved to be factorised; the message names the layer, the matrix and the jitter."""
-
-
-@contextmanager
-def located(where: str) -> Iterator[None]:
-    """Names the layer in the errors and warnings of this module that are raised inside."""
-    token = _WHERE.set(where)
-    try:
-        yield
-    finally:
-        _WHERE.reset(token)
-
-
-@contextmanager
-def deferred() -> Iterator[list[Tensor]]:
-    """Inside, nothing waits for the device, as a CUDA graph or an exported program needs it.
-
-    Every matrix gets the smallest jitter, whether it needs it or not; what would be an error, or a larger jitter, is
-    gathered in the list.
-
-    Yields:
-        boolean scalars on the device, True where something failed.
-    """
-    token = _FAILURES.set([])
-    try:
-        yield _FAILURES.get()
-    finally:
-        _FAILURES.reset(token)
-
-
-@contextmanager
-def without_autocast(device_type: str) -> Iterator[None]:
-    """No autocast inside; where there is none anyway, nothing is done, which an exported program would repeat."""
-    off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
-    with off:
-        yield
-
-
-def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
-    """Raises an error where anything has failed; under :func:`deferred` it is only gathered.
-
-    Args:
-        failed: boolean, ``(rows, ...)``.
-        error: makes the error from the rows of all entries that failed.
-    """
-    failures = _FAILURES.get()
-    if failures is not None:
-        failures.append(failed.any())
-    elif failed.any():
-        raise error(failed.nonzero()[:, 0].tolist())
 
 
 def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
@@ -95,7 +39,7 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     Raises:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
-    failures = _FAILURES.get()
+    failures = errors.gathered()
     if torch.compiler.is_exporting():
         return _exportable_cholesky(matrix, _positive(matrix, scale))
     if failures is not None:
@@ -108,15 +52,12 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     return _jittered_cholesky(matrix, name, _positive(matrix, scale), failed)
 
 
-def check_finite(x: Tensor, name: str) -> Tensor:
-    """x itself.
-
-    Raises:
-        NumericalError: a NaN or Inf in x.
-    """
-    where, size = _subject(name), x.numel()
-    refuse(~x.isfinite(), lambda rows: NumericalError(f"{where}: NaN or Inf in {len(rows)} of {size} entries"))
-    return x
+@contextmanager
+def without_autocast(device_type: str) -> Iterator[None]:
+    """No autocast inside; where there is none anyway, nothing is done, which an exported program would repeat."""
+    off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
+    with off:
+        yield
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -173,17 +114,17 @@ def log_det(tril: Tensor) -> Tensor:
 
 
 def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor) -> Tensor:
-    check_finite(matrix, name)
+    errors.check_finite(matrix, name)
     jitter = torch.zeros_like(failed, dtype=matrix.dtype)
     for share in JITTERS[matrix.dtype]:
         jitter = jitter.masked_fill(failed, share)
         factor, failed = _try_cholesky(_moved(matrix, jitter * scale))
         if not failed.any():
-            message = f"{_subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
+            message = f"{errors.subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
             warnings.warn(message, JitterWarning, stacklevel=3)
             return factor
-    raise NumericalError(
-        f"{_subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
+    raise errors.NumericalError(
+        f"{errors.subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
         "learning rate, or raise the layer's noise"
     )
 
@@ -212,8 +153,3 @@ def _positive(matrix: Tensor, scale: Tensor | None) -> Tensor:
     """What a jitter is a share of, without gradient."""
     scale = mean_diagonal(matrix) if scale is None else scale
     return scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)
-
-
-def _subject(name: str) -> str:
-    where = _WHERE.get()
-    return f"{where}: {name}" if where else name

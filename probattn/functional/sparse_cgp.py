@@ -33,7 +33,7 @@ class SparseCGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, right to left (33)."""
-        inner = self._bridge @ (self._s_k.mT @ self.value)
+        inner = self._bridge @ (self._s[0].mT @ self.value)
         return self._t_q @ inner / self._sigma2.square()
 
     @property
@@ -99,11 +99,10 @@ class SparseCGP(Correlated):
     @cached_property
     def _t(self) -> tuple[Tensor, Tensor]:
         """T_q and T_o."""
-        tril = linalg.cholesky(rbf(self.inducing_query, self.inducing_query), "K_mm, of the inducing inputs")
-        phi_q = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.query, self.scales[0].log()))
-        phi_o = linalg.solve_lower(tril, self._kernel(self.inducing_query, self.latent))
-        root = linalg.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
-        return linalg.solve_lower(root, phi_q).mT, linalg.solve_lower(root, phi_o).mT
+        phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
+        root = self._root(phi.chunk(2, dim=-1)[1], "B_m, whitened")
+        t_q, t_o = linalg.solve_lower(root, phi).mT.chunk(2, dim=-2)
+        return t_q * self.scales[0, :, None, None], t_o
 
     @property
     def _t_q(self) -> Tensor:
@@ -114,39 +113,32 @@ class SparseCGP(Correlated):
         return self._t[1]
 
     @cached_property
-    def _psi(self) -> tuple[Tensor, Tensor]:
-        """Ψ_kᵀ and Ψ_oᵀ."""
-        tril = linalg.cholesky(rbf(self.inducing_key, self.inducing_key), "K_ℓℓ, of the inducing inputs")
-        k_lk = self._kernel(self.inducing_key, self.key, self.scales[1].log())
-        return linalg.solve_lower(tril, k_lk), linalg.solve_lower(tril, self._kernel(self.inducing_key, self.latent))
+    def _psi(self) -> Tensor:
+        """Ψᵀ, of the keys at a scale of 1 and of the latent inputs, ``(..., H, ℓ, 2N)``."""
+        return self._whitened(self.inducing_key, self.key, "K_ℓℓ, of the inducing inputs")
 
-    @property
+    @cached_property
     def _psi_k(self) -> Tensor:
-        return self._psi[0].mT
+        return self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None]
 
     @property
     def _psi_o(self) -> Tensor:
-        return self._psi[1].mT
+        return self._psi.chunk(2, dim=-1)[1].mT
 
     @cached_property
-    def _s_k(self) -> Tensor:
-        return linalg.solve_lower(self._root_l, self._psi[0]).mT
+    def _s(self) -> tuple[Tensor, Tensor]:
+        """S_k and S_o."""
+        return self._solved(self._root(self._psi_k.mT, "B_ℓ, whitened"))
 
     @cached_property
     def _bridge(self) -> Tensor:
         """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
-        return self._t_o.mT @ linalg.solve_lower(self._root_l, self._psi[1]).mT
-
-    @cached_property
-    def _root_l(self) -> Tensor:
-        psi_k = self._psi[0]
-        return linalg.cholesky(_plus_identity(psi_k @ psi_k.mT / self._sigma2), "B_ℓ, whitened")
+        return self._t_o.mT @ self._s[1]
 
     @cached_property
     def _d(self) -> tuple[Tensor, Tensor]:
-        psi_k, psi_o = self._psi
-        root = linalg.cholesky(_plus_identity(psi_o @ psi_o.mT / self._sigma2), "B_ℓo, whitened")
-        return linalg.solve_lower(root, psi_k).mT, linalg.solve_lower(root, psi_o).mT
+        """D_k and D_o."""
+        return self._solved(self._root(self._psi_o.mT, "B_ℓo, whitened"))
 
     @property
     def _d_k(self) -> Tensor:
@@ -156,10 +148,21 @@ class SparseCGP(Correlated):
     def _d_o(self) -> Tensor:
         return self._d[1]
 
-    def _kernel(self, inducing: Tensor, points: Tensor, log_scale: Tensor | None = None) -> Tensor:
-        """``(..., H, m, N)``, 0 at padding."""
-        matrix = rbf(inducing, points, log_scale)
-        return matrix if self.real is None else matrix.where(self.real.unsqueeze(-2), 0.0)
+    def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
+        """L⁻¹ times the kernel of inducing inputs with points and latent inputs, at a scale of 1, 0 at padding."""
+        matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))
+        if self.real is not None:
+            matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)
+        return linalg.solve_lower(linalg.cholesky(rbf(inducing, inducing), name), matrix)
+
+    def _root(self, factor: Tensor, name: str) -> Tensor:
+        """The Cholesky factor of I + σ⁻² F Fᵀ for F ``(..., H, m, N)``."""
+        return linalg.cholesky(_plus_identity(factor @ factor.mT / self._sigma2), name)
+
+    def _solved(self, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Ψ R⁻ᵀ of the keys and of the latent inputs."""
+        of_key, of_latent = linalg.solve_lower(root, self._psi).mT.chunk(2, dim=-2)
+        return of_key * self.scales[1, :, None, None], of_latent
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)

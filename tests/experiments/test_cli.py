@@ -27,7 +27,7 @@ from probattn.experiments import folder as folder_
 from probattn.experiments.datasets import DatasetError, load
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.settings import from_dict
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.inference import History
 from probattn.inference.methods import features
 from probattn.inference.step import Step

@@ -1,6 +1,7 @@
 """The step for which the host never waits: the same as the step that waits, with the same errors, later."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import linalg
-from probattn.functional.linalg import NumericalError
-from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, captured, fit
+from probattn.functional import errors, linalg
+from probattn.functional.errors import NumericalError
+from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, captured, fit, trainer
 from probattn.inference.captured import DeferredStep, Graphs
 from probattn.inference.objective import Objective, Weights
 from probattn.inference.step import Outcome, Step
@@ -212,22 +213,22 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypat
 
 def test_deferred_checks_gather_what_would_be_raised():
     matrix = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
-    with linalg.deferred() as failures:
+    with errors.deferred() as failures:
         factor = linalg.cholesky(matrix, "a matrix")
-        linalg.check_finite(factor, "it")
+        errors.check_finite(factor, "it")
     assert [each.item() for each in failures] == [False, False]
     torch.testing.assert_close(factor, matrix, rtol=0, atol=1e-7)
     broken = matrix.clone()
     broken[1] *= -1
-    with linalg.deferred() as failures:
+    with errors.deferred() as failures:
         linalg.cholesky(broken, "a matrix")
-        linalg.check_finite(broken / 0, "it")
-        linalg.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
+        errors.check_finite(broken / 0, "it")
+        errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
     assert [each.item() for each in failures] == [True, True, True]
     with pytest.raises(NumericalError):
         linalg.cholesky(broken, "a matrix")
     with pytest.raises(ValueError, match=r"\[1\]"):
-        linalg.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
+        errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
 
 
 class FakeGraph:
@@ -297,3 +298,11 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
         assert graphs((torch.full((2,), float(number)),)).loss == 4 * number
     assert len(graphs.graphs) == 2
     assert captured.Graphs is Graphs
+
+
+def test_steps_of_several_gpus_are_not_captured(monkeypatch):
+    several = SimpleNamespace(world_size=2, device=torch.device("cuda", 0))
+    monkeypatch.setattr(trainer, "make_fabric", lambda *_: several)
+    model, guide, batches = build()
+    with pytest.raises(ValueError, match="a GPU that is alone: leave it out under torchrun"):
+        fit(model, guide, batches, batches, **short(capture=True))

@@ -24,8 +24,9 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import linalg
-from probattn.functional.linalg import JITTERS, JitterWarning, NumericalError
+from probattn.functional import errors, linalg
+from probattn.functional.errors import NumericalError
+from probattn.functional.linalg import JITTERS, JitterWarning
 from probattn.handlers import at_mean
 from probattn.inference import export, mean_network, predict, predictor_network
 from probattn.models import (
@@ -373,7 +374,7 @@ def test_what_the_network_would_refuse_is_nan_in_its_row_alone(tmp_path):
 def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
     class Factor(nn.Module):
         def forward(self, x):
-            with linalg.deferred():
+            with errors.deferred():
                 return {"tril": linalg.cholesky(x, "x")}
 
     root = torch.randn(3, 3, dtype=F64)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides, local_sites
 from probattn.functional import linalg
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict, prediction
 from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical

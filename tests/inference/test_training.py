@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.inference import (
     CheckpointError,
     NonFiniteError,

@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, draws, guides, local_sites
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.handlers import alpha
 from probattn.inference import predict
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO

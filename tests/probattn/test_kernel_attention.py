@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from probattn.attention.kernel import KernelAttention
 from probattn.attention.kernels import ARD, KERNELS, RBF, Exponential
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 
 ALL = [(kernel, symmetric) for kernel in KERNELS for symmetric in (False, True)]
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probattn import SparseCGPAttention, draws, guides, local_sites
-from probattn.functional.linalg import NumericalError
+from probattn.functional.errors import NumericalError
 from probattn.handlers import alpha
 from probattn.inference import predict
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO

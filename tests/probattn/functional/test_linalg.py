@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.functional import linalg
-from probattn.functional.linalg import JitterWarning, NumericalError, located
+from probattn.functional import errors, linalg
+from probattn.functional.errors import NumericalError, located
+from probattn.functional.linalg import JitterWarning
 
 F32, F64 = torch.float32, torch.float64
 
@@ -140,10 +141,10 @@ def test_nan_and_inf_are_named_errors_wherever_they_stand(place, value, dtype):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_check_finite_counts_and_names(value):
     x = torch.ones(2, 3)
-    assert linalg.check_finite(x, "x") is x
+    assert errors.check_finite(x, "x") is x
     x[0, 1] = x[1, 2] = value
     with pytest.raises(NumericalError, match=r"^x: NaN or Inf in 2 of 6 entries$"):
-        linalg.check_finite(x, "x")
+        errors.check_finite(x, "x")
     assert issubclass(NumericalError, ArithmeticError)
 
 
@@ -151,11 +152,11 @@ def test_located_nests_and_is_left_after_an_error():
     broken = torch.full((1,), torch.nan)
     with located("outer"):
         with pytest.raises(NumericalError, match="^inner: x"), located("inner"):
-            linalg.check_finite(broken, "x")
+            errors.check_finite(broken, "x")
         with pytest.raises(NumericalError, match="^outer: x"):
-            linalg.check_finite(broken, "x")
+            errors.check_finite(broken, "x")
     with pytest.raises(NumericalError, match="^x"):
-        linalg.check_finite(broken, "x")
+        errors.check_finite(broken, "x")
 
 
 def test_other_libraries_warnings_do_not_get_out():
