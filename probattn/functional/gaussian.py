@@ -125,24 +125,31 @@ class LowRank(Covariance):
         return self.factor / self.noise.unsqueeze(-1)
 
     @cached_property
-    def _capacitance(self) -> Tensor:
+    def capacitance(self) -> Tensor:
         """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
         gram = self.factor.mT @ self._scaled
         return linalg.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
 
+    def whitened(self, x: Tensor) -> Tensor:
+        """R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
+        return linalg.solve_lower(self.capacitance, self._scaled.mT @ x)
+
     def quadratic(self, x: Tensor) -> Tensor:
-        """‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖², R Rᵀ = I + Uᵀ(U/σ²)."""
-        inner = linalg.solve_lower(self._capacitance, self._scaled.mT @ x).square().sum((-2, -1))
-        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - inner
+        """‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖²."""
+        return self.quadratic_of(x, self.whitened(x))
+
+    def quadratic_of(self, x: Tensor, whitened: Tensor) -> Tensor:
+        """The same, where :meth:`whitened` of x is known."""
+        return (x.square() / self.noise.unsqueeze(-1)).sum((-2, -1)) - whitened.square().sum((-2, -1))
 
     def log_det(self) -> Tensor:
         """Σ log σ² + log |I + Uᵀ(U/σ²)|."""
         noise = _over_real(self.noise.log().expand(self.shape), self.real).sum(-1)
-        return noise + linalg.log_det(self._capacitance)
+        return noise + linalg.log_det(self.capacitance)
 
     def relative_trace(self, other: "LowRank") -> Tensor:
         """Σ D_i (Σ⁻¹)_ii + tr(Wᵀ Σ⁻¹ W) − n for S = diag(D) + W Wᵀ."""
-        rows = linalg.solve_lower(self._capacitance, self._scaled.mT).square().sum(-2)
+        rows = linalg.solve_lower(self.capacitance, self._scaled.mT).square().sum(-2)
         diagonal = (_over_real(other.noise, self.real) * (1 / self.noise - rows)).sum(-1)
         return diagonal + self.quadratic(other.factor) - self.count
 
@@ -163,7 +170,7 @@ class LowRank(Covariance):
 
     def explained(self, inner: Tensor) -> Tensor:
         """tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I + UᵀU/σ²)⁻¹."""
-        solved = torch.cholesky_solve(inner, self._capacitance)
+        solved = torch.cholesky_solve(inner, self.capacitance)
         return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
 
 

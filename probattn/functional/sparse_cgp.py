@@ -33,8 +33,7 @@ class SparseCGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """σ⁻⁴ 𝒦_qm B_m⁻¹ 𝒦_mo 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, right to left (33)."""
-        inner = self._bridge @ (self._s[0].mT @ self.value)
-        return self._t_q @ inner / self._sigma2.square()
+        return self._t_q @ (self._bridge @ self._seen) / self._sigma2
 
     @property
     def observed_key(self) -> Tensor:
@@ -58,7 +57,7 @@ class SparseCGP(Correlated):
 
     @cached_property
     def predictive(self) -> LowRank:
-        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
+        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ, S = Ψ R⁻ᵀ; means cancel."""
         inner = self._t_o.mT @ self._t_o / self._sigma2 + self._bridge @ self._bridge.mT / self._sigma2.square()
         root = linalg.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
         return self._low_rank(self._t_q @ root)
@@ -89,8 +88,9 @@ class SparseCGP(Correlated):
 
     def log_marginal(self) -> Tensor:
         """log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
-        keys = self._low_rank(self._psi_k).log_density(self.value)
-        return keys + self.predictive.log_peak(self.value.shape[-1])
+        columns = self.value.shape[-1]
+        keys = self._keys.log_peak(columns) - 0.5 * self._keys.quadratic_of(self.value, self._seen)
+        return keys + self.predictive.log_peak(columns)
 
     @property
     def _sigma2(self) -> Tensor:
@@ -117,28 +117,31 @@ class SparseCGP(Correlated):
         """Ψᵀ, of the keys at a scale of 1 and of the latent inputs, ``(..., H, ℓ, 2N)``."""
         return self._whitened(self.inducing_key, self.key, "K_ℓℓ, of the inducing inputs")
 
-    @cached_property
-    def _psi_k(self) -> Tensor:
-        return self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None]
-
     @property
     def _psi_o(self) -> Tensor:
         return self._psi.chunk(2, dim=-1)[1].mT
 
     @cached_property
-    def _s(self) -> tuple[Tensor, Tensor]:
-        """S_k and S_o."""
-        return self._solved(self._root(self._psi_k.mT, "B_ℓ, whitened"))
+    def _keys(self) -> LowRank:
+        """Ψ_k Ψ_kᵀ + σ²I, of z_k as its inducing inputs see it; R of B_ℓ is the factor of its capacitance."""
+        return self._low_rank(self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None])
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """σ⁻² R⁻¹ Ψ_kᵀ V, ``(..., H, ℓ, d)``."""
+        return self._keys.whitened(self.value)
 
     @cached_property
     def _bridge(self) -> Tensor:
-        """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
-        return self._t_o.mT @ self._s[1]
+        """T_oᵀ Ψ_o R⁻ᵀ, ``(..., H, m, ℓ)``."""
+        return self._t_o.mT @ linalg.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
 
     @cached_property
     def _d(self) -> tuple[Tensor, Tensor]:
         """D_k and D_o."""
-        return self._solved(self._root(self._psi_o.mT, "B_ℓo, whitened"))
+        solved = linalg.solve_lower(self._root(self._psi_o.mT, "B_ℓo, whitened"), self._psi)
+        of_key, of_latent = solved.mT.chunk(2, dim=-2)
+        return of_key * self.scales[1, :, None, None], of_latent
 
     @property
     def _d_k(self) -> Tensor:
@@ -158,11 +161,6 @@ class SparseCGP(Correlated):
     def _root(self, factor: Tensor, name: str) -> Tensor:
         """The Cholesky factor of I + σ⁻² F Fᵀ for F ``(..., H, m, N)``."""
         return linalg.cholesky(_plus_identity(factor @ factor.mT / self._sigma2), name)
-
-    def _solved(self, root: Tensor) -> tuple[Tensor, Tensor]:
-        """Ψ R⁻ᵀ of the keys and of the latent inputs."""
-        of_key, of_latent = linalg.solve_lower(root, self._psi).mT.chunk(2, dim=-2)
-        return of_key * self.scales[1, :, None, None], of_latent
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)
