@@ -27,7 +27,7 @@ from probattn.inference import (
     posterior_variants,
     token_similarity,
 )
-from probattn.inference.distributed import make_fabric, on_every_rank, on_first_rank, world
+from probattn.inference.distributed import first_alone, make_fabric, on_every_rank, on_first_rank, world
 from probattn.inference.lock import locked
 from probattn.inference.logs import read_log
 from probattn.inference.posterior import local_latents
@@ -59,7 +59,7 @@ def evaluate(
     """Evaluates a run's best epoch and writes ``metrics.json`` and ``predictions/``.
 
     All data are checked before anything is predicted. Predictions that are stored and still hold are not made again.
-    Under torchrun the processes share out the sets; the first writes.
+    Under torchrun the processes share out groups of sets; the first writes.
 
     Args:
         folder: the run's folder.
@@ -79,15 +79,20 @@ def evaluate(
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
     settings, _ = read_settings(folder)  # a folder that holds no run shall get no lock
-    make_fabric(runs.find_device(settings.train.accelerator), devices=1)
-    with ExitStack() as held:
-        on_first_rank(lambda: held.enter_context(locked(folder)))
+    if world().size > 1:
+        make_fabric(runs.find_device(settings.train.accelerator), devices=1)
+
+    def opened() -> tuple[TrainedRun, dict[str, TestSet]]:
         run = open_run(folder, root=root)
-        num_draws = num_draws or run.settings.train.num_draws
         sets = suite.own(run.dataset)
         if shift:
             sets |= suite.shifts(run.dataset, root=root, corruptions=corruptions, severities=severities)
-        sets |= suite.foreign(run.dataset, ood, root=root)
+        return run, sets | suite.foreign(run.dataset, ood, root=root)
+
+    with ExitStack() as held:
+        on_first_rank(lambda: held.enter_context(locked(folder)))
+        run, sets = first_alone(opened)
+        num_draws = num_draws or run.settings.train.num_draws
         predicted = predictions(run, sets, names, num_draws=num_draws, seed=seed, say=say)
         scored = {name: scores(sets_of) for name, sets_of in predicted.items()}
         result = _result(run, predicted[methods.POSTERIOR], scored[methods.POSTERIOR], num_draws=num_draws, seed=seed)

@@ -16,8 +16,9 @@ from probattn.experiments.settings import Settings, SettingsError
 from probattn.experiments.text.datasets import TextDataset
 from probattn.experiments.text.loader import TextLoader
 from probattn.inference import History, fit, warm_start
+from probattn.inference.captured import check_alone
 from probattn.inference.checkpoint import read as read_checkpoint
-from probattn.inference.distributed import make_fabric, on_first_rank
+from probattn.inference.distributed import first_alone, make_fabric, on_first_rank
 from probattn.models import Classifier, last
 
 GPUS = ("gpu", "cuda")
@@ -88,7 +89,7 @@ def train(
         OSError: it cannot be written.
     """
     check(settings, out, resume=resume)
-    dataset = load_data(settings, root)
+    dataset = first_alone(lambda: load_data(settings, root))
     with ExitStack() as held:
         run = claimed(settings, out, dataset, name=name, resume=resume, held=held)
         if run.is_fresh:
@@ -105,11 +106,14 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
+        ValueError: steps of several GPUs that are to be captured.
     """
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    make_fabric(accelerator, settings.train.devices)
+    fabric = make_fabric(accelerator, settings.train.devices)
+    if settings.train.capture:
+        check_alone(fabric)
     on_first_rank(lambda: check_free(out, settings, resume=resume))
 
 

@@ -22,7 +22,7 @@ def show_table(table: Table) -> None:
     """Prints a table with no cell cut off: folded to a terminal as far as it goes, in its natural width to a file."""
     extent = console.measure(table, options=console.options.update(max_width=1_000))
     width = max(console.width, extent.minimum) if console.is_terminal else extent.maximum
-    Console(width=width).print(table)
+    Console(width=width, quiet=console.quiet).print(table)
 
 
 def fail(message: str) -> NoReturn:

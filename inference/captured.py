@@ -4,11 +4,22 @@ from collections.abc import Callable
 
 import pyro
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
 
 from probattn.functional import errors
 from probattn.inference.objective import Weights
 from probattn.inference.step import Outcome, Step, clip
+
+
+def check_alone(fabric: Fabric) -> None:
+    """Refuses to capture the steps of several GPUs, which wait for each other.
+
+    Raises:
+        ValueError: there are several.
+    """
+    if fabric.world_size > 1 and fabric.device.type == "cuda":
+        raise ValueError("capture=True replays the step of a GPU that is alone: leave it out under torchrun")
 
 
 class DeferredStep:

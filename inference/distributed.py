@@ -17,8 +17,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 T = TypeVar("T")
 
-TIMEOUT = timedelta(minutes=5)
-"""How long a rank waits for the others."""
+TIMEOUT = timedelta(days=1)
+"""How long a rank waits for the others, which may be at a download or a long evaluation; those that die end the job."""
 GRACE = 30.0
 """Seconds in which torchrun ends the ranks that have lost another."""
 
@@ -108,6 +108,17 @@ def on_first_rank(function: Callable[[], T]) -> T:
         PeerError: where it failed, on all ranks but the first, which has its own error.
     """
     return on_every_rank(function if world().rank == 0 else lambda: None)[0]
+
+
+def first_alone(function: Callable[[], T]) -> T:
+    """What a function gives on each rank; the first runs it before the others, which find what it downloads.
+
+    Raises:
+        PeerError: where it failed on the first rank, on all others.
+    """
+    given: list[T] = []
+    on_first_rank(lambda: given.append(function()))
+    return given[0] if given else function()
 
 
 def averaged(values: dict[str, float]) -> dict[str, float]:

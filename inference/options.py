@@ -33,7 +33,7 @@ class TrainOptions:
         num_draws: posterior draws of the validation's predictive.
         precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
         capture: replay the step as a CUDA graph, one for each shape of batches; what fails shows at the end of an
-            epoch, which is then made anew step by step. On a CPU the same without graphs.
+            epoch, which is then made anew step by step. On a CPU the same without graphs. Not for several GPUs.
         compile: compile the blocks (:func:`torch.compile`) that hold attention layers, in place.
         accelerator, devices: as for Lightning Fabric, where they come to one device: ``1``, or ``"1,"`` for the second.
         seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.

@@ -75,9 +75,9 @@ class _KEPSVGP:
         return u, kep_svgp.kl_divergence(loc, tril, self.log_scale.exp()).sum()
 
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        query, key = _split(self.query_key(x), 2, self.heads)
-        w_e, w_r = self.projection(x, None)
-        e, r = ksvd.scores(query, w_e), ksvd.scores(key, w_r)
+        query_key = self.query_key(x).unflatten(-1, (2, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        w_e, w_r = weights = self.projection(x, None)
+        e, r = ksvd.scores(query_key, weights)
         scale = self.log_scale.exp()
         penalty = self.eta * ksvd.penalty(e, r, w_e, w_r, scale, x.shape[-2]).mean()
         return self.out(_join(kep_svgp.function_values(self.merge(e, r), scale, u))), penalty

@@ -17,7 +17,7 @@ from probattn.experiments.folder import environment
 
 @dataclass(frozen=True)
 class Measured:
-    """A case: seconds of each timed round, bytes of peak memory, floating-point operations."""
+    """A case: seconds of each timed step, bytes of peak memory, floating-point operations."""
 
     seconds: list[float]
     peak: int | None = None

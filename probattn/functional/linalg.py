@@ -1,4 +1,4 @@
-"""The one home of numerics: Cholesky factors with bounded, relative, reported jitter, and triangular solves.
+"""Cholesky factors with bounded, relative, reported jitter, and triangular solves.
 
 Nothing is ever inverted. What cannot be factorised is an error that names the layer and the matrix.
 """

@@ -18,13 +18,16 @@ def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
     """(φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)`` and W ``(..., d, s)``; a zero row stays zero."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
-    x, weights = (part.expand(*lead, -1, -1).flatten(0, -3).contiguous() for part in (x, weights.to(x.dtype)))
-    return _OfUnitRows.apply(x, weights).unflatten(0, lead)
+    parts = (part.expand(*lead, -1, -1) for part in (x, weights.to(x.dtype)))
+    x, weights = (part.reshape(-1, *part.shape[-2:]).contiguous() for part in parts)
+    scores = _OfUnitRows.apply(x, weights)
+    return scores.reshape(*lead, *scores.shape[-2:])
 
 
 def inverse_norm(x: Tensor) -> Tensor:
-    """1 / ‖x‖ of each row ``(..., 1)``, and 1 for a zero row, so that it stays zero with a finite gradient."""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    """1 / ‖x‖ of each row ``(..., 1)``, at least in float32; 1 for a zero row, whose gradient is then finite."""
+    precise = torch.promote_types(x.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=precise)
     return norm.where(norm > 0, 1.0).reciprocal()
 
 

@@ -26,6 +26,7 @@ LAYERS = {
 @pytest.fixture(autouse=True)
 def _from_the_start():
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"torch\..*")
         yield

@@ -25,6 +25,7 @@ from probattn.inference import CheckpointError, fit, predict
 from probattn.inference.checkpoint import read
 from probattn.inference.distributed import (
     averaged,
+    first_alone,
     make_fabric,
     on_every_rank,
     on_first_rank,
@@ -524,8 +525,11 @@ def test_one_process_is_as_it_was():
     assert (share, whole) == (1.0, SIZE)
     assert x.data_ptr() == batches[0][0].data_ptr()
     assert reporting(main) is main
-    with pytest.raises(ZeroDivisionError):
-        on_first_rank(lambda: 1 // 0)
+    calls = []
+    assert first_alone(lambda: calls.append(1) or len(calls)) == 1
+    for function in (on_first_rank, first_alone):
+        with pytest.raises(ZeroDivisionError):
+            function(lambda: 1 // 0)
     with pytest.raises(ValueError, match="torchrun --nproc-per-node=2"):
         make_fabric("cpu", 2)
     with pytest.raises(CheckpointError, match="generator"):

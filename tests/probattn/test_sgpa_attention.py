@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, NumericalError, SGPAttention, draws, guides, local_sites, priors
+from probattn.attention import sgpa_forms
 from probattn.handlers import at_mean, local_posteriors
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
 from probattn.models import Categorical, Classifier, Supervised, ViT, last
@@ -790,3 +791,11 @@ def test_a_supervised_model_of_sentences_takes_the_mask_through_the_layer():
         for b in range(2):
             alone = predict(model, guide, randn(2, 5, 6)[b : b + 1, MASK[b]], num_draws=1)
             assert_close(together.probs[b], alone.probs[0])
+
+
+@pytest.mark.parametrize("which", ["mean", "spread"])
+def test_marginals_that_are_not_finite_are_refused_by_name(which):
+    mean, scale = torch.zeros(1, 2, 3, 4), torch.ones(1, 2, 3)
+    {"mean": mean, "spread": scale}[which][0, 1, 2] = torch.inf
+    with pytest.raises(NumericalError, match=rf"the {which} of q\(f\): NaN or Inf"):
+        sgpa_forms._marginals(mean, torch.ones_like(scale), scale, torch.zeros(1))

@@ -23,6 +23,7 @@ CASES = [
     (products.of_unit_rows, plain_unit_rows, (2, 3, 7, 5), (2, 3, 5, 4)),
     (products.of_unit_rows, plain_unit_rows, (2, 3, 7, 5), (3, 5, 4)),
     (products.of_unit_rows, plain_unit_rows, (3, 7, 5), (2, 3, 5, 4)),
+    (products.of_unit_rows, plain_unit_rows, (7, 5), (5, 4)),
     (products.of_unit_rows, plain_unit_rows, (2, 2, 1, 3, 7, 5), (2, 1, 4, 3, 5, 1)),
     (products.of_rows, plain_rows, (2, 4, 3, 5), (3, 4, 2)),
     (products.of_rows, plain_rows, (4, 3, 5), (3, 4, 2)),
