@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,3 +62,11 @@ def test_where_there_is_no_such_allocator_nothing_happens(monkeypatch, error):
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert keep_memory() is None
+
+
+def test_neither_maps_nor_trims_by_the_numbers_of_malloc_h(monkeypatch):
+    asked = []
+    library = SimpleNamespace(mallopt=lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    keep_memory()
+    assert dict(asked) == {-4: 0, -1: -1}  # M_MMAP_MAX, M_TRIM_THRESHOLD

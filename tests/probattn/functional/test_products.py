@@ -106,3 +106,11 @@ def test_gradients_under_autocast_are_those_of_float32_to_its_precision(function
         assert [grad.dtype for grad in grads] == [t.dtype for t in given]
         for grad, expected in zip(grads, exact, strict=True):
             assert (grad.float() - expected).norm() < 0.03 * expected.norm()
+
+
+def test_norms_are_precise_where_rows_are_not():
+    x = randn(50, 32, dtype=torch.float32).detach().bfloat16()
+    found = products.inverse_norm(x)
+    assert found.dtype == torch.float32
+    assert_close(found.double(), 1 / x.double().norm(dim=-1, keepdim=True), rtol=1e-6, atol=0)
+    assert products.inverse_norm(x.double()).dtype == torch.float64
