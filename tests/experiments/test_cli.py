@@ -50,20 +50,6 @@ def assignments(changes):
     return [part for change in changes for part in ("--set", change)]
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails the test."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Folders of two finished tiny runs, by preset."""

@@ -24,11 +24,8 @@ CHANGES = [
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+def _two_threads(threads):
+    threads(2)
 
 
 def flat(value):

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
+from torch.testing import assert_close
 
-from probattn.experiments import evaluation, presets, runs
+from probattn.experiments import evaluation, presets, runs, store
 from probattn.inference.lock import locked
 
 KEP = "digits/kep-svgp"
@@ -33,11 +33,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(threads):
+    threads(1)
 
 
 def evaluate_by_two(folder):
@@ -51,23 +48,20 @@ def evaluate_by_two(folder):
     )
 
 
-def flat(value):
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, dict):
-        return [(key, flat(each)) for key, each in value.items()]
-    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 def test_two_processes_evaluate_as_one(trained, tmp_path):
     one, two = (shutil.copytree(trained, tmp_path / name) for name in ("one", "two"))
     evaluation.evaluate(one, num_draws=3, seed=5, shift=True, **WHAT)
     done = evaluate_by_two(two)
     assert done.returncode == 0, done.stdout
-    stored = sorted(path.relative_to(one) for path in one.glob("predictions/*/*.pt"))
-    assert len(stored) == 3 * 4
-    for path in stored:
-        assert repr(flat(torch.load(one / path))) == repr(flat(torch.load(two / path))), path
+    for method in ("posterior", *WHAT["by"]):
+        mine, theirs = (store.stored(folder, method) for folder in (one, two))
+        assert mine.keys() == theirs.keys()
+        assert len(mine) == 4
+        for name in mine:
+            fields = [[getattr(each[name], field) for field in store.FIELDS] for each in (mine, theirs)]
+            assert [value is None for value in fields[0]] == [value is None for value in fields[1]]
+            known = [[value for value in part if value is not None] for part in fields]
+            assert_close(*known, rtol=0, atol=0)
     contents = [json.loads((folder / "metrics.json").read_text()) for folder in (one, two)]
     for content in contents:
         assert content.pop("evaluated_on")

@@ -1,13 +1,13 @@
 """``probattn export``: what other programs get of a run."""
 
+import functools
 import json
-import sys
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.experiments import cli, presets, runs
+from probattn.experiments import presets, runs
 from probattn.experiments.trained import open_run
 from probattn.handlers import at_mean
 from probattn.inference import load_safetensors, predict
@@ -33,17 +33,9 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command as `main` does: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probattn", "export", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return call
+def export(command):
+    """Runs `probattn export`: exit code, stdout, stderr."""
+    return functools.partial(command, "export")
 
 
 def opened(path, *further):
@@ -53,9 +45,9 @@ def opened(path, *further):
     return program, json.loads(files.pop("probattn.json")), files
 
 
-def test_a_program_of_images_takes_them_as_they_are(command, run, tmp_path):
+def test_a_program_of_images_takes_them_as_they_are(export, run, tmp_path):
     path = tmp_path / "new" / "mean.pt2"
-    code, out, err = command(run, "--out", path)
+    code, out, err = export(run, "--out", path)
     assert (code, err) == (0, "")
     takes = "uint8 images (batch, 1, 8, 8), 0 to 255"
     assert out == f"{path}: takes {takes}; gives probs, energy\n"
@@ -74,11 +66,11 @@ def test_a_program_of_images_takes_them_as_they_are(command, run, tmp_path):
     assert about["epoch"] == trained.best_epoch
 
 
-def test_draws_are_those_of_the_seed(command, run, tmp_path):
+def test_draws_are_those_of_the_seed(export, run, tmp_path):
     trained = open_run(run)
     data = trained.batches(trained.dataset.test)
     for seed in (0, 5):
-        code, out, err = command(run, "--out", tmp_path / "a.pt2", "--num-draws", 3, "--seed", seed)
+        code, out, err = export(run, "--out", tmp_path / "a.pt2", "--num-draws", 3, "--seed", seed)
         assert (code, err) == (0, "")
         assert "mutual_information" in out
         program, about, _ = opened(tmp_path / "a.pt2")
@@ -90,9 +82,9 @@ def test_draws_are_those_of_the_seed(command, run, tmp_path):
             assert_close(found[name], getattr(expected, name), rtol=1e-4, atol=1e-5)
 
 
-def test_weights_come_with_what_the_model_is_built_from(command, run, tmp_path):
+def test_weights_come_with_what_the_model_is_built_from(export, run, tmp_path):
     path = tmp_path / "a.safetensors"
-    code, out, err = command(run, "--out", path)
+    code, out, err = export(run, "--out", path)
     trained = open_run(run)
     assert (code, err) == (0, "")
     assert out == f"{path}: weights of model and guide, epoch {trained.best_epoch}\n"
@@ -104,13 +96,13 @@ def test_weights_come_with_what_the_model_is_built_from(command, run, tmp_path):
         assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
 
 
-def test_what_cannot_be_written_is_one_message(command, run, tmp_path):
+def test_what_cannot_be_written_is_one_message(export, run, tmp_path):
     for arguments, words in (
         ((run, "--out", tmp_path / "a.onnx"), ".safetensors"),
         ((run, "--out", tmp_path / "a.safetensors", "--num-draws", 2), "leave --num-draws out"),
         ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
     ):
-        code, _, err = command(*arguments)
+        code, _, err = export(*arguments)
         assert code == 1
         assert err.startswith("error: ")
         assert err.count("\n") == 1

@@ -1,12 +1,11 @@
 """`probattn train --seeds`: ordinary runs in folders of their own, whether trained together or not."""
 
 import json
-import sys
 
 import pytest
 import torch
 
-from probattn.experiments import cli, presets, runs, seeds
+from probattn.experiments import presets, runs, seeds
 from probattn.experiments.settings import SettingsError, from_dict
 from probattn.inference import NonFiniteError
 from probattn.inference.checkpoint import read
@@ -30,41 +29,15 @@ def assignments(changes):
     return [part for change in changes for part in ("--set", change)]
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command in this process as `main` does: exit code, stdout, stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def sizes(monkeypatch):
-    """How many members each step together has had."""
-    seen, step = [], MembersStep.__call__
-
-    def spied(self, *arguments):
-        seen.append(len(self.trainers))
-        return step(self, *arguments)
-
-    monkeypatch.setattr(MembersStep, "__call__", spied)
-    return seen
-
-
 def weights(folder):
     content = read(folder / "last.pt")
     return {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
 
 
-def test_seeds_are_ordinary_runs(command, tmp_path, sizes):
+def test_seeds_are_ordinary_runs(command, tmp_path, together):
     code, text, _ = command("train", KEP, "--seeds", 2, "--out", tmp_path / "sweep", *assignments(TINY))
     assert code == 0
-    assert sizes == [2] * 4
+    assert together == [2] * 4
     folders = [tmp_path / "sweep" / f"seed-{seed}" for seed in range(2)]
     values = []
     for seed, folder in enumerate(folders):
@@ -104,11 +77,11 @@ def test_seeds_start_as_each_alone_and_see_its_batches(tmp_path, monkeypatch):
                 assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def test_wide_networks_on_a_cpu_are_trained_one_after_another_as_alone(tmp_path, sizes, monkeypatch):
+def test_wide_networks_on_a_cpu_are_trained_one_after_another_as_alone(tmp_path, together, monkeypatch):
     monkeypatch.setattr(seeds, "WIDEST", 8)
     settings, said = presets.preset(KEP).with_changes([*TINY, "train.epochs=1", "train.accelerator=cpu"]), []
     seeds.train_seeds(settings, tmp_path / "sweep", seeds=2, name=KEP, progress=False, say=said.append)
-    assert sizes == []
+    assert together == []
     assert said == ["seed 0", "seed 1"]
     each = settings.with_changes(["train.seed=1"])
     runs.train(each, tmp_path / "alone", name=KEP, progress=False)

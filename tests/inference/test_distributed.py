@@ -359,11 +359,8 @@ def ranks(tmp_path_factory):
 
 
 @pytest.fixture
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(threads):
+    threads(1)
 
 
 def distance(one, other):

@@ -26,7 +26,7 @@ from probattn.inference.alike import find_obstacle
 from probattn.inference.checkpoint import read
 from probattn.inference.logs import read_log
 from probattn.inference.members import Member, fit_members
-from probattn.inference.members_step import DrawnAnew, MembersStep
+from probattn.inference.members_step import DrawnAnew
 from probattn.inference.training import begin
 from probattn.models import Classifier, TextTransformer, ViT
 
@@ -124,19 +124,6 @@ def assert_same_records(first, second, **tolerance):
 
 def refuse(text):
     pytest.fail(f"not together: {text}")
-
-
-@pytest.fixture
-def sizes(monkeypatch):
-    """How many members each step together has had."""
-    seen, step = [], MembersStep.__call__
-
-    def spied(self, *arguments):
-        seen.append(len(self.trainers))
-        return step(self, *arguments)
-
-    monkeypatch.setattr(MembersStep, "__call__", spied)
-    return seen
 
 
 @EACH_LAYER
@@ -255,7 +242,7 @@ class Singular(PyroModule):
         return self.head(self.dropout(x.flatten(1).clamp(max=3.0))) + 1e-3 * linalg.cholesky(matrix, "a matrix").sum()
 
 
-def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_for_its_member_alone(sizes):
+def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_for_its_member_alone(together):
     def two(at=None):
         torch.manual_seed(0)
         return [build(0, network=Singular()), build(1, network=Singular(), at=at)]
@@ -267,7 +254,7 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_for_its_member_alone(s
         members = two(at)
         histories = fit_members(members, say=refuse, **short())
     assert any(each.category is JitterWarning for each in caught)
-    assert sizes == [2] * 6
+    assert together == [2] * 6
     assert members[0].train.passes == 3
     assert members[1].train.passes == 4  # the second epoch twice
     assert [len(history.steps) for history in histories] == [6, 6]
@@ -292,7 +279,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(tmp_path):
     assert [[record["step"] for record in history.steps] for history in histories] == [list(range(1, 9))] * 3
 
 
-def test_members_that_are_behind_are_trained_until_all_stand_at_the_same_epoch(tmp_path, sizes):
+def test_members_that_are_behind_are_trained_until_all_stand_at_the_same_epoch(tmp_path, together):
     def three():
         return [build(seed, out=tmp_path / str(seed)) for seed in range(3)]
 
@@ -304,14 +291,14 @@ def test_members_that_are_behind_are_trained_until_all_stand_at_the_same_epoch(t
     ahead.train.at[(2, 1)] = stop
     with pytest.raises(Stop):
         fit_alone(ahead, resume=True, **short(epochs=4))
-    sizes.clear()
+    together.clear()
     histories = fit_members(three(), resume=True, say=refuse, **short(epochs=4))
-    assert sizes == [2, 2, 3, 3, 3, 3]
+    assert together == [2, 2, 3, 3, 3, 3]
     assert [[record["epoch"] for record in history.epochs] for history in histories] == [[1, 2, 3, 4]] * 3
-    sizes.clear()
+    together.clear()
     again = three()
     assert fit_members(again, resume=True, say=refuse, **short(epochs=4)) == histories
-    assert sizes == []
+    assert together == []
 
 
 def test_a_member_can_go_on_alone(tmp_path):
@@ -357,7 +344,7 @@ class Buffered(Unlike):
         ((lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), Unlike), "networks or guides differ"),
     ],
 )
-def test_members_that_are_not_alike_are_each_trained_as_alone(networks, words, sizes):
+def test_members_that_are_not_alike_are_each_trained_as_alone(networks, words, together):
     def two():
         torch.manual_seed(0)
         return [build(seed, network=network()) for seed, network in enumerate(networks)]
@@ -368,13 +355,13 @@ def test_members_that_are_not_alike_are_each_trained_as_alone(networks, words, s
     assert len(said) == 1
     assert said[0].startswith("one member after another: ")
     assert words in said[0]
-    assert sizes == []
+    assert together == []
     for one, other, first, second in zip(alone, members, expected, histories, strict=True):
         assert_close(one, other, rtol=0, atol=0)
         assert_same_records(first, second)
 
 
-def test_batches_of_different_shapes_are_trained_one_after_another(sizes):
+def test_batches_of_different_shapes_are_trained_one_after_another(together):
     def cut(batch):
         return tuple(part[:3] for part in batch)
 
@@ -385,7 +372,7 @@ def test_batches_of_different_shapes_are_trained_one_after_another(sizes):
     for member in alone:
         fit_alone(member, **short())
     fit_members(members, say=said.append, **short())
-    assert sizes == []
+    assert together == []
     for one, other in zip(alone, members, strict=True):
         assert_close(one, other, rtol=0, atol=0)
     assert "stack" in said.pop()
@@ -396,7 +383,7 @@ def test_batches_of_different_shapes_are_trained_one_after_another(sizes):
         for member in alone:
             fit_alone(member, **short())
         histories = fit_members(members, say=said.append, **short())
-    assert sizes == [2] * 4
+    assert together == [2] * 4
     assert len(said) == 1
     assert said[0].startswith("one member after another from epoch 2 on: ")
     for one, other in zip(alone, members, strict=True):

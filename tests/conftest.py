@@ -1,0 +1,43 @@
+"""What tests of several rooms share."""
+
+import sys
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails the test."""
+    from probattn.experiments import cli
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """How many members each step together has had."""
+    from probattn.inference.members_step import MembersStep
+
+    seen, step = [], MembersStep.__call__
+
+    def spied(self, *arguments):
+        seen.append(len(self.trainers))
+        return step(self, *arguments)
+
+    monkeypatch.setattr(MembersStep, "__call__", spied)
+    return seen
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of threads for the rest of a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
