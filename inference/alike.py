@@ -20,6 +20,7 @@ def find_obstacle(trainers: Sequence[Trainer]) -> str | None:
     known = {
         "there are several processes": world().size > 1,
         "their blocks are compiled": trainers[0].settings.compile,
+        "they draw one sample after another": not all(trainer.vectorize for trainer in trainers),
         "their networks have buffers, which a step may change": any(
             True for trainer in trainers for _ in trainer.module.buffers()
         ),

@@ -8,16 +8,54 @@ import pyro.infer
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.score_parts import ScoreParts
+from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.replay_messenger import ReplayMessenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
+from torch.distributions import Independent, kl_divergence
 
 from probattn import guides
-from probattn.handlers import local_posteriors
+from probattn.coverage import check_coverage
+from probattn.handlers import global_sites_only, local_posteriors
+from probattn.programs import Program, as_module, device, local_params
 from probattn.quiet import quiet
+
+
+class ELBOModule(pyro.infer.elbo.ELBOModule):
+    """An ELBO of a model and its guide as a module, whose parameters stay out of Pyro's global store.
+
+    Made by calling an ELBO of this module. Functions and wrapped models become modules; parameters of function guides
+    and of AutoGuides exist behind the first call, ``elbo(x, y)``.
+
+    Args:
+        model, guide: programs.
+        elbo: an ELBO.
+    """
+
+    def __init__(self, model: Program, guide: Program, elbo: pyro.infer.ELBO) -> None:
+        super().__init__(as_module(model), as_module(guide), elbo)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the differentiable loss, −ELBO, in nats."""
+        with local_params(self.model, self.guide):
+            return self.elbo.differentiable_loss(self.model, self.guide, *args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield all parameters by name.
+
+        Raises:
+            RuntimeError: a function or an AutoGuide that has not run yet, whose parameters an optimiser would miss.
+        """
+        if guides.is_lazy(self):
+            raise RuntimeError(
+                "parameters of functions and AutoGuides exist behind the first run: call elbo(x, y) once before the "
+                "optimiser is built"
+            )
+        return super().named_parameters(*args, **kwargs)
 
 
 class _Described:
@@ -30,12 +68,22 @@ class _Described:
 
     traces: tuple[Trace, Trace] | None = None
     parts: dict[str, Tensor] = {}
+    _covered: tuple | None = None
+
+    def __call__(self, model: Program, guide: Program) -> ELBOModule:
+        """Return the loss as a module (see :class:`ELBOModule`)."""
+        return ELBOModule(model, guide, self)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"traces": None, "parts": {}}
 
-    def differentiable_loss(self, model: nn.Module, guide: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        device_type = next(_parameters(model, guide)).device.type
+    def differentiable_loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
+        """Return −ELBO in nats, differentiable.
+
+        Raises:
+            ValueError: a guide that does not cover the model's latent sites (see :func:`check_coverage`).
+        """
+        device_type = (device(model, guide) or torch.device("cpu")).type
         within = same_autocast(model, device_type)
         loss, self.parts = 0.0, {}
         with torch.autocast(device_type, enabled=False), quiet():
@@ -46,9 +94,29 @@ class _Described:
                     self.parts[name] = self.parts.get(name, 0.0) + value.detach()
         return loss
 
+    def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
+        """Return −ELBO in nats."""
+        with torch.no_grad():
+            return self.differentiable_loss(model, guide, *args, **kwargs).item()
+
+    def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
+        """Return −ELBO in nats and add its gradient to the parameters', as :class:`pyro.infer.SVI` asks."""
+        loss = self.differentiable_loss(model, guide, *args, **kwargs)
+        if loss.requires_grad:
+            loss.backward(retain_graph=self.retain_graph)
+        return loss.item()
+
     def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
-        self.traces = super()._get_trace(model, _OnePass(model, guide, settled=self._settled), args, kwargs)
+        one_pass = _OnePass(model, guide, settled=self._settled, check=self._check)
+        self.traces = super()._get_trace(model, one_pass, args, kwargs)
         return self.traces
+
+    def _check(self, model_trace: Trace, guide_trace: Trace) -> None:
+        """Checks the coverage of each pair of site lists once."""
+        names = (*model_trace.nodes, None, *guide_trace.nodes)
+        if names != self._covered:
+            check_coverage(model_trace, guide_trace)
+            self._covered = names
 
     def terms(self) -> dict[str, float]:
         """The terms of the last loss, in nats of the whole data set, which sum to it.
@@ -89,26 +157,56 @@ class _OnePass(Messenger):
     come in the model's order: that of their dependence.
     """
 
-    def __init__(self, model: Callable, guide: Callable, *, settled: Callable[[dict, dict], bool]) -> None:
+    def __init__(
+        self,
+        model: Program,
+        guide: Program,
+        *,
+        settled: Callable[[dict, dict], bool],
+        check: Callable[[Trace, Trace], None],
+    ) -> None:
         super().__init__()
-        self.model, self.guide, self.settled = model, guide, settled
+        self.model, self.guide, self.settled, self.check = model, guide, settled, check
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.guide_trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        with global_sites_only():
+            self.guide_trace = poutine.trace(self.guide).get_trace(*args, **kwargs)
         if isinstance(self.guide, AutoGuide):
             guides.check_global(self.guide)
         with local_posteriors(self.guide_trace):
-            replayed = poutine.replay(self.model, trace=self.guide_trace)
+            replayed = _Replay(self.guide_trace)(self.model)
             self.model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
+        self.check(self.model_trace, self.guide_trace)
         for name, site in self.model_trace.nodes.items():
-            if name in self.guide_trace.nodes:
+            if name not in self.guide_trace.nodes:
+                continue
+            if site["type"] != "sample":
                 self.guide_trace.nodes.move_to_end(name)
-                if site["type"] == "sample" and self.settled(site, self.guide_trace.nodes[name]):
-                    _leave_out(site)
-                    _leave_out(self.guide_trace.nodes[name])
+            elif site["is_observed"]:
+                self.guide_trace.remove_node(name)  # by pyro.condition: its posterior is of no concern
+            else:
+                self.guide_trace.nodes.move_to_end(name)
+                self._settle(site, self.guide_trace.nodes[name])
+
+    def _settle(self, site: dict, guided: dict) -> None:
+        if "weight" in site["infer"] and "weight" not in guided["infer"]:
+            guided["scale"] = site["scale"]  # the layer's weight of this site's KL
+        if self.settled(site, guided):
+            _leave_out(site)
+            _leave_out(guided)
 
     def get_traces(self) -> tuple[Trace, Trace]:
         return self.model_trace, self.guide_trace
+
+
+class _Replay(ReplayMessenger):
+    """Replays a guide and keeps what the model says of its sites, but for the posterior of those that are guided."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        infer = msg["infer"]
+        super()._pyro_sample(msg)
+        if msg["infer"] is not infer:
+            msg["infer"] = {key: value for key, value in infer.items() if key != "posterior"} | msg["infer"]
 
 
 class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
@@ -129,6 +227,8 @@ class TraceMeanField_ELBO(_Described, pyro.infer.TraceMeanField_ELBO):  # noqa: 
     def _settled(model_site: dict, guide_site: dict) -> bool:
         if _Described._settled(model_site, guide_site):
             return True
+        if _is_mapped_point(guide_site["fn"]):
+            return False
         try:
             kl = kl_divergence(guide_site["fn"], model_site["fn"])
         except NotImplementedError:
@@ -158,11 +258,6 @@ def same_autocast(program: Callable, device_type: str) -> Callable:
     return run
 
 
-def _parameters(*modules: nn.Module) -> Iterator[nn.Parameter]:
-    for module in modules:
-        yield from module.parameters()
-
-
 def _leave_out(site: dict) -> None:
     """Gives a site the log density 0, which saves computing it."""
     zeros = site["value"].new_zeros(site["fn"].batch_shape)
@@ -173,6 +268,17 @@ def _leave_out(site: dict) -> None:
 def _has_prior_as_posterior(site: dict) -> bool:
     prior = getattr(site["fn"], "base_dist", site["fn"])
     return prior is site["infer"].get("posterior")
+
+
+def _is_mapped_point(fn: pyro.distributions.TorchDistribution) -> bool:
+    """True for a point that carries a log density, whose KL Pyro computes without it (AutoGuides of flows, MAP)."""
+    while isinstance(fn, Independent | ExpandedDistribution):
+        fn = fn.base_dist
+    return (
+        isinstance(fn, pyro.distributions.Delta)
+        and not isinstance(fn, guides.PointMass)
+        and not is_identically_zero(fn.log_density)
+    )
 
 
 def _sample_sites(trace: Trace) -> Iterator[tuple[str, dict]]:

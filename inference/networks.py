@@ -19,6 +19,7 @@ from probattn.functional import errors
 from probattn.handlers import at_mean, draws, is_amortised, local_posteriors
 from probattn.inference.prediction import draw_latents
 from probattn.inference.summary import summarise
+from probattn.programs import local_params
 
 POINT = ("probs", "energy", "mean", "variance")
 SPREAD = ("entropy", "expected_entropy", "mutual_information")
@@ -64,6 +65,7 @@ class PosteriorNetwork(nn.Module):
             NumericalError: what a layer's numerics refuse.
         """
         with ExitStack() as handlers:
+            handlers.enter_context(local_params(self.model))
             if torch.compiler.is_exporting():
                 handlers.enter_context(_without_looking())
             handlers.enter_context(self._drawn())

@@ -52,12 +52,21 @@ class Objective:
         elbo: that ELBO, which knows the terms of its last value.
         options: of the run.
         num_data: N.
+        vectorize: draw as the options say, with a dimension of draws; False draws once for the whole batch, as often as
+            the ELBO has particles.
     """
 
     def __init__(
-        self, module: nn.Module, elbo: Trace_ELBO | TraceMeanField_ELBO, *, options: TrainOptions, num_data: int
+        self,
+        module: nn.Module,
+        elbo: Trace_ELBO | TraceMeanField_ELBO,
+        *,
+        options: TrainOptions,
+        num_data: int,
+        vectorize: bool = True,
     ) -> None:
         self.module, self.elbo, self.options, self.num_data = module, elbo, options, num_data
+        self.vectorize = vectorize
         self.scale: float | Tensor = 1 / num_data
 
     def __call__(self, batch: tuple, weights: Weights) -> Tensor:
@@ -78,9 +87,9 @@ class Objective:
                 stack.enter_context(kl_weight(weights.kl, local=weights.local_kl))
             if not _are_one(weights.alpha):
                 stack.enter_context(alpha(weights.alpha))
-            if self.options.posterior_draws == "example":
+            if self.vectorize and self.options.posterior_draws == "example":
                 stack.enter_context(draws("example"))
-            if self.options.particles > 1:
+            if self.vectorize and self.options.particles > 1:
                 stack.enter_context(draws(self.options.particles))
             # Not Fabric's own precision: it would round the labels as well.
             half = self.options.precision == "bf16-mixed"

@@ -22,6 +22,8 @@ class TrainOptions:
         elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
         posterior_draws: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.
         particles: posterior draws per example (or batch) that the loss averages.
+        vectorize: True computes all draws of a step at once; False, for models whose shapes do not broadcast over a
+            dimension of draws, one draw for the whole batch after another; None chooses by the model and notes it.
         kl_weight: weight of the KL of global sites; 1 is the ELBO.
         local_kl_weight: weight of the KL of sites of one example (SGPA's ``g``); 1 is the ELBO.
         kl_anneal_epochs: epochs in which both weights rise from 0 linearly.
@@ -55,6 +57,7 @@ class TrainOptions:
     elbo: Literal["mean_field", "trace"] = "mean_field"
     posterior_draws: Literal["example", "batch"] = "example"
     particles: int = 1
+    vectorize: bool | None = None
     kl_weight: float = 1.0
     local_kl_weight: float = 1.0
     kl_anneal_epochs: float = 0

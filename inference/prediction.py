@@ -1,21 +1,35 @@
 """The posterior predictive: averages over draws of the latent sites, streamed over a data set."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
+from pyro.poutine import Trace
 from torch import Tensor, nn
 
 from probattn import guides
+from probattn.coverage import check_coverage
 from probattn.functional.errors import NumericalError
-from probattn.handlers import draws, is_global_latent, local_posteriors, local_priors
+from probattn.handlers import (
+    draws,
+    global_sites_only,
+    is_global_latent,
+    is_latent,
+    labels_at,
+    local_posteriors,
+    local_priors,
+)
 from probattn.inference.diagnosis import find_non_finite, refuses_nan
+from probattn.inference.posterior_samples import PosteriorSamples
 from probattn.inference.predicted import Prediction
+from probattn.inference.stacked import Stacked
 from probattn.inference.summary import join, summarise
+from probattn.inference.vectorization import has_bayesian_weights, note_sequential
+from probattn.programs import Program, as_module, device, local_params
 
 __all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
 
@@ -25,109 +39,232 @@ GPU_EXAMPLE_DRAWS = 16_384
 
 
 def predict(
-    model: nn.Module,
-    guide: nn.Module | None,
+    model: Program,
+    guide: Program | PosteriorSamples | Mapping[str, Tensor] | None,
     data: Tensor | Iterable,
     *,
     num_draws: int = 10,
     keep_draws: bool = False,
-    latents: poutine.Trace | None = None,
+    latents: Trace | None = None,
+    vectorize: bool | None = None,
 ) -> Prediction:
-    """The posterior predictive of a batch or of a loader's batches, in evaluation mode.
+    """Compute the posterior predictive of a batch or of a loader's batches, in evaluation mode.
 
     The draws are made once and shared by all batches: draw s is one function on the whole data set. Their dimension
     appears at the first stochastic layer, so that the layers below run once a batch. A loader's batches are seen one
     at a time, in pieces of a bounded number of examples times draws; what is kept of each is its part of the result.
 
     Args:
-        model: the model, with its labels at the site ``y``.
-        guide: its guide; None draws from the prior.
+        model: the model, with its labels at the site ``y``: a module, a function, or one under handlers such as
+            ``pyro.condition(model, data=...)``.
+        guide: its guide, a module or function; or posterior samples by site, such as those of
+            :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None draws from the prior.
         data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
-        num_draws: S.
-        keep_draws: whether to return the probabilities of each draw.
+        num_draws: S. Of posterior samples, S are taken at equal distances.
+        keep_draws: keep the probabilities of each draw.
         latents: what :func:`draw_latents` gives under ``draws(num_draws)``; by default it draws at the first batch.
+        vectorize: True runs all draws at once, False one after another, for models whose shapes do not broadcast over
+            a dimension of draws; None chooses False for Bayesian weights (``PyroSample`` in a module of PyTorch), and
+            where a model with global sites outside attention layers fails at the first batch.
 
     Raises:
-        ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number.
-        NumericalError: what a layer's numerics refuse, with the batch's number and the layer.
+        ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number; a guide that does not
+            cover the model's latent sites (see :func:`~probattn.coverage.check_coverage`).
+        NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    repeated, parts = draws(num_draws), []
-    whole = {"model": model} if guide is None else {"model": model, "guide": guide}
-    if guide is not None:
-        guides.check(model, guide)
-    modes = [(module, module.training) for part in whole.values() for module in part.modules()]
-    device = next(model.parameters()).device
-    size = max(1, (CPU_EXAMPLE_DRAWS if device.type == "cpu" else GPU_EXAMPLE_DRAWS) // num_draws)
-    try:
-        for part in whole.values():
-            part.eval()
-        with torch.no_grad(), repeated:
-            for number, (x, y, mask) in enumerate(_batches(data)):
-                home = x.device
-                if x.is_floating_point() and not x.isfinite().all():
-                    raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-                inputs = (x.to(device), None, None if mask is None else mask.to(device))
-                if latents is None:
-                    if guide is not None and y is not None:
-                        guides.materialise(guide, (inputs[0], y.to(device), inputs[2]))
-                    latents = draw_latents(model, guide, inputs)
-                try:
-                    for start in range(0, len(x), size):
-                        piece = slice(start, start + size)
-                        likelihood = _likelihood(
-                            model, guide, latents, tuple(None if part is None else part[piece] for part in inputs)
-                        )
-                        labels = None if y is None else y[piece]
-                        parts.append(summarise(likelihood, labels, home, num_draws=num_draws, keep_draws=keep_draws))
-                except (ValueError, NumericalError) as error:
-                    source = find_non_finite((), whole, ())
-                    if isinstance(error, NumericalError):
-                        because = f" (NaN or Inf in {source})" if source else ""
-                        raise NumericalError(f"batch {number}: {error}{because}") from error
-                    if source is None and not refuses_nan(error):
-                        raise
-                    why = f"from {source}" if source else str(error).splitlines()[0]
-                    raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    predictor = _Predictor(model, guide, num_draws=num_draws, latents=latents, vectorize=vectorize)
+    parts = []
+    with predictor.ready():
+        for number, (x, y, mask) in enumerate(_batches(data)):
+            if x.is_floating_point() and not x.isfinite().all():
+                raise ValueError(f"NaN or Inf in the inputs of batch {number}")
+            inputs = predictor.prepare(x, y, mask)
+            with predictor.located(number):
+                for piece, likelihood in predictor.pieces(inputs):
+                    labels = None if y is None else y[piece]
+                    parts.append(summarise(likelihood, labels, x.device, num_draws=num_draws, keep_draws=keep_draws))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)
 
 
-def draw_latents(model: nn.Module, guide: nn.Module | None, inputs: tuple) -> poutine.Trace:
-    """The global latent sites of one run of the guide (or of the prior, for None), outside autocast.
+def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+    """Draw the global latent sites by one run of the guide (or of the prior, for None), outside autocast.
 
     Raises:
         ValueError: an AutoGuide that has no parameters yet.
     """
+    with local_params(*(each for each in (model, guide) if each is not None)):
+        return _global_part(_run_guide(model, guide, inputs))
+
+
+class _Predictor:
+    """The state of a prediction behind :func:`predict`, whose arguments these are."""
+
+    def __init__(
+        self, model: Program, guide: Any, *, num_draws: int, latents: Trace | None, vectorize: bool | None
+    ) -> None:
+        self.samples = None if guide is None or isinstance(guide, nn.Module) else PosteriorSamples.of(guide)
+        self.model = as_module(model)
+        self.guide = None if guide is None or self.samples is not None else as_module(guide)
+        if self.guide is not None:
+            guides.check(self.model, self.guide)
+        self.parts = {"model": self.model} | ({} if self.guide is None else {"guide": self.guide})
+        self.draws, self.num_draws = draws(num_draws), num_draws
+        self.latents: list[Trace] | None = None if latents is None else [latents]
+        self.may_fall_back = vectorize is None
+        self.vectorize = not has_bayesian_weights(self.model) if vectorize is None else vectorize
+        if not self.vectorize and self.may_fall_back:
+            note_sequential("predict", "weights of its layers are latent sites (PyroSample)")
+        self.device = device(self.model, self.guide)
+        self.has_guided_examples = False
+        self.is_checked = False
+        self.seen = 0
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Evaluation mode without gradients; each module has its own mode again behind."""
+        modes = [(module, module.training) for part in self.parts.values() for module in part.modules()]
+        try:
+            for part in self.parts.values():
+                part.eval()
+            with torch.no_grad(), local_params(*self.parts.values()):
+                yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    @contextmanager
+    def located(self, number: int) -> Iterator[None]:
+        """Errors inside tell the batch, and a NaN or Inf its source."""
+        try:
+            yield
+        except (ValueError, NumericalError) as error:
+            source = find_non_finite((), self.parts, ())
+            if isinstance(error, NumericalError):
+                because = f" (NaN or Inf in {source})" if source else ""
+                raise NumericalError(f"batch {number}: {error}{because}") from error
+            if source is None and not refuses_nan(error):
+                raise
+            why = f"from {source}" if source else str(error).splitlines()[0]
+            raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
+
+    def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
+        """Return the model's arguments on its device; before the first batch, draw the global sites."""
+        here = self.device or x.device
+        inputs = (x.to(here), None, None if mask is None else mask.to(here))
+        if self.latents is None and self.samples is None:
+            if self.guide is not None and y is not None:
+                guides.materialise(self.guide, (inputs[0], y.to(here), inputs[2]))
+            self.latents = self._draw(inputs)
+        if self.samples is not None and not self.is_checked:
+            self.samples.check(self._prior_trace(inputs))
+        return inputs
+
+    def pieces(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
+        """Yield the likelihood, of batch shape ``(S, batch)`` or ``(batch,)``, of a bounded number of examples."""
+        length = len(inputs[0])
+        limit = CPU_EXAMPLE_DRAWS if inputs[0].device.type == "cpu" else GPU_EXAMPLE_DRAWS
+        size = max(1, limit // self.num_draws if self.vectorize else limit)
+        if self.has_guided_examples:  # such a guide may know the whole batch alone
+            size = length
+        for start in range(0, length, size):
+            piece = slice(start, start + size)
+            part = tuple(None if each is None else each[piece] for each in inputs)
+            yield piece, self._likelihood(part, inputs)
+            self.seen += len(part[0])
+
+    def _likelihood(self, part: tuple, inputs: tuple) -> dist.TorchDistribution:
+        try:
+            return self._run_all(part)
+        except (ValueError, RuntimeError) as error:
+            if not self._falls_back(error):
+                raise
+        self.vectorize = False
+        note_sequential("predict", "the model does not broadcast over draws")
+        if self.samples is None:
+            self.latents = self._draw(inputs)
+        return self._run_all(part)
+
+    def _falls_back(self, error: Exception) -> bool:
+        if self.is_checked or not (self.vectorize and self.may_fall_back) or refuses_nan(error):
+            return False
+        drawn = self.samples.samples if self.samples is not None else self.latents[0].nodes
+        return bool(set(drawn) - {name for name, _ in guides.latent_sites(self.model)})
+
+    def _run_all(self, part: tuple) -> dist.TorchDistribution:
+        if self.vectorize:
+            with self.draws:
+                return self._run(0, part)
+        return Stacked([self._run(row, part) for row in range(self.num_draws)])
+
+    def _run(self, row: int, part: tuple) -> dist.TorchDistribution:
+        """The likelihood of some examples given one set of global latents; local ones are drawn here."""
+        latents = self._latents(row, part)
+        with local_priors() if self.is_prior else local_posteriors(), poutine.mask(mask=False), labels_at("y"):
+            trace = poutine.trace(poutine.replay(self.model, trace=latents)).get_trace(*part)
+        if self.is_prior and not self.seen:
+            self.latents[row] = _global_part(trace)  # sites that belong to no layer, too
+        elif self.guide is not None and not self.is_checked:
+            check_coverage(trace, latents)
+        self.is_checked = True
+        return trace.nodes["y"]["fn"]
+
+    @property
+    def is_prior(self) -> bool:
+        """True without a guide and without samples."""
+        return self.guide is None and self.samples is None
+
+    def _latents(self, row: int, part: tuple) -> Trace:
+        if self.samples is not None:
+            examples = slice(self.seen, self.seen + len(part[0]))
+            return self.samples.trace(self.num_draws, None if self.vectorize else row, examples=examples)
+        if self.guide is None:
+            return self.latents[row]
+        with torch.autocast(part[0].device.type, enabled=False), global_sites_only():
+            return poutine.trace(poutine.replay(self.guide, trace=self.latents[row])).get_trace(*part)
+
+    def _draw(self, inputs: tuple) -> list[Trace]:
+        """Draws the global sites, all at once, or S times one after another."""
+        found = []
+        for _ in range(1 if self.vectorize else self.num_draws):
+            with self.draws if self.vectorize else nullcontext():
+                trace = _run_guide(self.model, self.guide, inputs)
+            found.append(_global_part(trace))
+            self.has_guided_examples = any(is_latent(site) and not is_global_latent(site) for site in _samples(trace))
+        return found
+
+    def _prior_trace(self, inputs: tuple) -> Trace:
+        """A run of the model from the prior on one example, which tells its sites."""
+        one = tuple(None if each is None else each[:1] for each in inputs)
+        with local_priors(), poutine.mask(mask=False), labels_at("y"):
+            return poutine.trace(self.model).get_trace(*one)
+
+
+def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     if guide is not None and guides.is_lazy(guide):
-        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
+        raise ValueError("this guide has no parameters yet: call guides.materialise(guide, (x, y)) first")
 
     def prior(*_: Any) -> None:
         for site, distribution in guides.latent_sites(model):
             pyro.sample(site, distribution)
 
-    with torch.autocast(next(model.parameters()).device.type, enabled=False):
-        trace = poutine.trace(guide if guide is not None else prior).get_trace(*inputs)
-    for name, node in list(trace.nodes.items()):  # the inputs, too, would keep the first batch in memory
-        if not (node["type"] == "sample" and is_global_latent(node)):
-            trace.remove_node(name)
-    return trace
+    here = device(model, guide) or torch.device("cpu")
+    with torch.autocast(here.type, enabled=False), global_sites_only():
+        return poutine.trace(prior if guide is None else guide).get_trace(*inputs)
 
 
-def _likelihood(
-    model: nn.Module, guide: nn.Module | None, latents: poutine.Trace, inputs: tuple
-) -> dist.TorchDistribution:
-    """The likelihood of some examples given the global latents; local ones are drawn here."""
-    with ExitStack() as handlers:
-        if guide is not None:
-            with torch.autocast(inputs[0].device.type, enabled=False):
-                latents = poutine.trace(poutine.replay(guide, trace=latents)).get_trace(*inputs)
-        handlers.enter_context(local_priors() if guide is None else local_posteriors())
-        handlers.enter_context(poutine.mask(mask=False))
-        return poutine.trace(poutine.replay(model, trace=latents)).get_trace(*inputs).nodes["y"]["fn"]
+def _global_part(trace: Trace) -> Trace:
+    """The global latent sites alone: the inputs, too, would keep the first batch in memory."""
+    kept = Trace()
+    for site in _samples(trace):
+        if is_global_latent(site):
+            kept.add_node(site["name"], **site)
+    return kept
+
+
+def _samples(trace: Trace) -> Iterator[dict]:
+    return (site for site in trace.nodes.values() if site["type"] == "sample")
 
 
 def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from probattn.functional.errors import NumericalError
-from probattn.inference import checkpoint, rank_rng
+from probattn.inference import checkpoint, rank_rng, rng
 from probattn.inference.captured import DeferredStep, check_alone
 from probattn.inference.compiled import compile_blocks
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite
@@ -26,6 +26,8 @@ from probattn.inference.progress import TrainProgress
 from probattn.inference.sharded import shard
 from probattn.inference.step import Outcome, Step
 from probattn.inference.validation import is_better, validate
+from probattn.inference.vectorization import broadcasts
+from probattn.programs import attribute
 
 
 class Trainer:
@@ -50,12 +52,16 @@ class Trainer:
         if settings.capture:
             check_alone(self.fabric)
         self.batches = shard(train)
-        elbo = ELBOS[settings.elbo]()
+        self.vectorize = settings.vectorize
+        if self.vectorize is None:
+            self.vectorize = broadcasts(model, guide, lambda: self.fabric.to_device(_peek(train)))
+        elbo = ELBOS[settings.elbo](num_particles=1 if self.vectorize else settings.particles)
         if settings.compile:
             compile_blocks(model)
         self.module = self.fabric.setup_module(elbo(model, guide))
         self.optimizer = self._adam()
-        objective = Objective(self.module, elbo, options=settings, num_data=model.num_data)
+        num_data = attribute(model, "num_data")
+        objective = Objective(self.module, elbo, options=settings, num_data=num_data, vectorize=self.vectorize)
         self.eager = Step(
             objective,
             self.optimizer,
@@ -250,3 +256,12 @@ class Trainer:
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
         self.optimizer.load_state_dict(state["optimizer"])
         rank_rng.restore(state["random"], self.train)
+
+
+def _peek(loader: Iterable) -> tuple:
+    """The first batch of a loader, whose random state stays."""
+    state = rng.capture(loader)
+    try:
+        return next(iter(loader))
+    finally:
+        rng.restore(state, loader)

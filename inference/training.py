@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from probattn import guides
 from probattn.inference import rank_rng
@@ -19,6 +18,7 @@ from probattn.inference.logs import RunLog, read_log
 from probattn.inference.options import TrainOptions
 from probattn.inference.progress import TrainProgress
 from probattn.inference.trainer import Trainer
+from probattn.programs import Program, as_module, attribute, device, local_params
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class History:
 
 
 def fit(
-    model: nn.Module,
-    guide: nn.Module,
+    model: Program,
+    guide: Program,
     train: Iterable,
     valid: Iterable | None = None,
     *,
@@ -57,8 +57,10 @@ def fit(
     ``best.pt`` the best epoch's weights, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`: has ``num_data`` and its labels at the site ``y``.
-        guide: of :func:`probattn.guides.for_model`, or any Pyro AutoGuide.
+        model: e.g. :class:`~probattn.models.Supervised`: has ``num_data`` and its labels at the site ``y``; a wrapped
+            model, such as ``pyro.condition(model, data=...)``, has that of the module behind it, a function its own.
+        guide: of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param`` statements,
+            whose parameters stay in Pyro's global store.
         train: a sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
         valid: the same for validation.
         out: the run's folder.
@@ -82,8 +84,8 @@ def fit(
 
 
 def begin(
-    model: nn.Module,
-    guide: nn.Module,
+    model: Program,
+    guide: Program,
     train: Iterable,
     valid: Iterable | None,
     *,
@@ -102,13 +104,16 @@ def begin(
         _refuse_to_overwrite(folder, resume=resume)
     if len(train) == 0:
         raise ValueError("the training loader gives no batch")
-    _check_size(train, model.num_data)
+    model, guide = as_module(model), as_module(guide)
+    _check_size(train, num_data_of(model))
     if settings.seed is not None:
         torch.manual_seed(settings.seed)
     guides.check(model, guide)
-    if guides.is_lazy(guide):
-        device = next(model.parameters()).device
-        guides.materialise(guide, tuple(part.to(device) for part in next(iter(train))))
+    for part in (model, guide):
+        if guides.is_lazy(part):
+            home = device(model, guide) or torch.device("cpu")
+            with local_params(model, guide):
+                guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
     trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
     rank_rng.diverge()
 
@@ -160,6 +165,20 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
 
 def _records(path: Path) -> list[dict[str, Any]]:
     return read_log(path) if path.exists() else []
+
+
+def num_data_of(model: Program) -> int:
+    """Return the number of examples that a model was built for.
+
+    Raises:
+        ValueError: a model without that attribute.
+    """
+    num_data = attribute(model, "num_data")
+    if num_data is None:
+        raise ValueError(
+            "fit needs the size of the training set: set model.num_data, or use probattn.models.Supervised"
+        )
+    return num_data
 
 
 def _check_size(train: Iterable, num_data: int) -> None:

@@ -4,7 +4,6 @@ import pyro
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn.checks import check_local
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models.likelihoods import Categorical
@@ -25,14 +24,12 @@ class Supervised(Quiet, PyroModule):
 
     Raises:
         ValueError: num_data below 1; sites that would not be named by their paths.
-        RuntimeError: a layer built before ``import probattn`` (see :func:`check_local`).
     """
 
     def __init__(self, network: nn.Module, likelihood: nn.Module, *, num_data: int) -> None:
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
-        check_local(nn.ModuleDict({"network": network}))
         if getattr(network, "_pyro_name", None) == "":
             allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
@@ -64,7 +61,7 @@ class Supervised(Quiet, PyroModule):
             expected = x.shape[:1] + likelihood.event_shape
             if y is not None and y.shape != expected:
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
-            return pyro.sample("y", likelihood, obs=y, infer={"local": True})
+            return pyro.sample("y", likelihood, obs=y, infer={"local": True, "label": True})
 
 
 class Classifier(Supervised):

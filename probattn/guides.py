@@ -1,7 +1,9 @@
 """Guides: families of variational distributions over the latent sites of a model, built without data."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -9,13 +11,17 @@ import pyro.poutine as poutine
 import torch
 import torch.nn.functional as F
 from pyro.distributions import constraints
-from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoLaplaceApproximation
+from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplaceApproximation
 from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
-from torch.distributions import register_kl, transform_to
+from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.checks import check_local
+from probattn.coverage import is_real
+from probattn.handlers import global_sites_only, guided_local_sites, is_latent
+from probattn.programs import FunctionModule, Program, local_params, modules
 from probattn.quiet import Quiet
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
@@ -34,7 +40,7 @@ class Full(Quiet, PyroModule):
     def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
         super().__init__()
         self.loc = nn.Parameter(init_loc * prior.sample())
-        tril = torch.diag_embed(init_scale * _stddev(prior))
+        tril = torch.diag_embed(init_scale * _stddev(prior).detach())
         self.raw_tril = nn.Parameter(transform_to(constraints.softplus_lower_cholesky).inv(tril))
 
     @property
@@ -59,7 +65,7 @@ class Diagonal(Quiet, PyroModule):
     def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
         super().__init__()
         self.loc = nn.Parameter(init_loc * prior.sample())
-        self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * _stddev(prior)))
+        self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * _stddev(prior).detach()))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """q(u)."""
@@ -82,7 +88,7 @@ class LowRank(Quiet, PyroModule):
         super().__init__()
         size = prior.event_shape[-1]
         rank = rank or max(1, round(size**0.5))
-        scale = init_scale * _stddev(prior) / 2**0.5
+        scale = init_scale * _stddev(prior).detach() / 2**0.5
         self.loc = nn.Parameter(init_loc * prior.sample())
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
         self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
@@ -106,12 +112,15 @@ class Delta(Quiet, PyroModule):
 
     def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
         super().__init__()
-        self.whitened = nn.Parameter(init_loc * prior.sample() / _stddev(prior))
+        scale = _stddev(prior).detach()
+        self.register_buffer("scale", None if torch.equal(scale, prior.stddev) else scale)  # of priors without variance
+        self.whitened = nn.Parameter(init_loc * prior.sample() / scale)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """The point mass at Λ v, with the log density of the change of variables."""
-        scale = prior.stddev
-        return PointMass(scale * self.whitened, log_density=-scale.log().sum(), event_dim=scale.dim())
+        scale, dims = prior.stddev if self.scale is None else self.scale, self.whitened.dim()
+        log_density = -scale.log().flatten(-dims).sum(-1)
+        return PointMass(scale * self.whitened, log_density=log_density, event_dim=dims)
 
 
 class PointMass(dist.Delta):
@@ -126,40 +135,112 @@ def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
 FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}
 
 
-class Guide(Quiet, PyroModule):
-    """Mean-field guide over sites: each has a module of its family, at the site's path inside the guide.
+class Constrained(Quiet, PyroModule):
+    """A family on the unconstrained space of a site whose support is not ℝ, mapped to the support by ``biject_to``.
 
-    Built by :func:`for_model`. It holds the model without registering it, to read the priors' present scale.
+    Args:
+        prior: the site's prior; median and spread of its draws, unconstrained, are where the family starts.
+        family: one of :data:`FAMILIES`.
     """
 
-    def __init__(self, model: nn.Module, families: Mapping[str, Family]) -> None:
+    def __init__(self, prior: dist.TorchDistribution, family: Family) -> None:
+        super().__init__()
+        loc, scale = _robust_moments(biject_to(prior.support).inv(prior.sample((1001,))))
+        self.register_buffer("loc", loc)
+        self.register_buffer("scale", scale)
+        self.unconstrained = family(self._reference())
+
+    def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
+        """q at the site."""
+        q, transform = self.unconstrained(self._reference()), biject_to(prior.support)
+        if not isinstance(q, PointMass):
+            return dist.TransformedDistribution(q, [transform])
+        value = transform(q.v)
+        jacobian = transform.log_abs_det_jacobian(q.v, value)
+        return PointMass(value, log_density=q.log_density - jacobian, event_dim=self.loc.dim())
+
+    def _reference(self) -> dist.TorchDistribution:
+        return dist.Normal(self.loc, self.scale).to_event(self.loc.dim())
+
+
+class Guide(Quiet, PyroModule):
+    """Mean-field guide over global sites: each has a module of its family, at the site's path inside the guide.
+
+    Built by :func:`for_model`. It holds the model without registering it, to read the priors' present scale. Sites of
+    single examples that carry their posterior are drawn from it: in the model's own pass under the ELBOs of
+    :mod:`probattn.inference`, in a pass of this guide's own elsewhere (:class:`pyro.infer.Trace_ELBO`,
+    :class:`pyro.infer.Predictive`).
+
+    Attributes:
+        sites: names of the sites that have a module here.
+        rest: the guide of all other global sites, or None.
+    """
+
+    def __init__(self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None) -> None:
         super().__init__()
         self._model = (model,)
-        for site, prior in latent_sites(model):
+        self._has_local_sites = True
+        priors = dict(latent_sites(model, at=_Typical()))
+        self.sites = tuple(priors)
+        for site, prior in priors.items():
             *containers, name = site.split(".")
             parent = self
             for container in containers:
                 if container not in dict(parent.named_children()):
                     setattr(parent, container, PyroModule())
                 parent = getattr(parent, container)
-            setattr(parent, name, families[site](prior))
+            setattr(parent, name, _on_support(families[site], prior))
+        self.rest = None
+        if rest is not None:
+            self.rest = rest(poutine.block(model, hide_fn=self._knows))
 
-    def forward(self, *args, **kwargs) -> dict[str, Tensor]:
-        """Draws every site; the arguments are the model's and are not used."""
-        return {
-            site: pyro.sample(site, self.get_submodule(site)(prior)) for site, prior in latent_sites(self._model[0])
-        }
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """Draw every site; the arguments are the model's, which sites of single examples and ``rest`` depend on."""
+        values = {}
+        for layer, path in _layers(self._model[0]):
+            with _Guided(self) as guided:
+                own = _sites(layer)
+            values |= guided.values
+            for name, prior in own.items():
+                site = f"{path}.{name}" if path else name
+                values[site] = pyro.sample(site, self.get_submodule(site)(prior))
+        if self.rest is not None:
+            values |= self.rest(*args, **kwargs) or {}
+        in_model = any(isinstance(handler, global_sites_only) for handler in _PYRO_STACK)
+        has_data = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
+        if self._has_local_sites and has_data and not in_model:
+            values |= self._local(values, args, kwargs)
+        return values
+
+    def _local(self, values: Mapping[str, Tensor], args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Draw the sites of single examples by a run of the model, in which they carry their posterior."""
+        with guided_local_sites() as guided:
+            poutine.condition(self._model[0], data=values)(*args, **kwargs)
+        self._has_local_sites = bool(guided.values)
+        return guided.values
+
+    def _knows(self, msg: Message) -> bool:
+        return msg["name"] in self.sites or "posterior" in msg["infer"]
 
 
 def for_model(
-    model: nn.Module, family: str | Family = "full", *, overrides: Mapping[str, str | Family] | None = None
+    model: Program,
+    family: str | Family = "full",
+    *,
+    overrides: Mapping[str, str | Family] | None = None,
+    rest: Callable[[Program], Program] | None = None,
 ) -> Guide:
-    """A guide for every latent site of a model's attention layers.
+    """Build a guide for every latent site of a model's attention layers, those of hierarchical priors included.
+
+    >>> guide = guides.for_model(model, "full", rest=AutoNormal)  # doctest: +SKIP
 
     Args:
-        model: a module that holds layers of this library (or is one).
-        family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable.
+        model: a module that holds layers of this library (or is one), or a program that calls such modules.
+        family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable ``prior -> module``. The families
+            by name take sites of any continuous support, by a bijection from ℝ.
         overrides: families by pattern of site names (``"*.6.*"``); the last that matches counts.
+        rest: makes a guide of the remaining global sites (of Bayesian weights, of a user's own), such as a class of
+            Pyro's AutoGuides; it is called with the model in which the known sites are hidden.
 
     Raises:
         ValueError: an unknown family, one chosen where there is no site for it, or a pattern that matches no site.
@@ -177,74 +258,127 @@ def for_model(
     chosen = {site: _family(family) for site in sites}
     for pattern, other in overrides.items():
         chosen.update({site: _family(other) for site in sites if fnmatchcase(site, pattern)})
-    return Guide(model, chosen)
+    return Guide(model, chosen, rest=rest)
 
 
-def latent_sites(model: nn.Module) -> Iterator[tuple[str, dist.TorchDistribution]]:
-    """Names and present priors of a model's latent sites, in the order of its modules.
+def latent_sites(model: Program, *, at: Messenger | None = None) -> Iterator[tuple[str, dist.TorchDistribution]]:
+    """Yield names and present priors of a model's global latent sites, hyperparameters before what depends on them.
+
+    Args:
+        model: as for :func:`for_model`.
+        at: a handler that sets hyperparameters, which otherwise are drawn.
 
     Raises:
-        ValueError: a layer whose sites would not be named by its path, since a container above it is a plain module.
+        ValueError: a layer whose sites would not be named by its path, since a container above it is a plain module;
+            a prior with a batch shape.
     """
-    for path, layer in model.named_modules():
-        if not isinstance(layer, ProbabilisticAttention):
-            continue
-        if layer._pyro_name != path:
-            raise ValueError(
-                f"the sites of the layer at {path!r} would be called {layer._pyro_name!r}: a module above it is no "
-                "PyroModule. Build containers as PyroModule[nn.Sequential](...), or call "
-                "pyro.nn.module.to_pyro_module_(network) once; compile parts by module.compile(), which keeps names"
-            )
-        for name, prior in layer.sites().items():
-            yield f"{path}.{name}" if path else name, prior
+    for layer, path in _layers(model):
+        with poutine.block(), at or nullcontext(), poutine.trace() as traced:
+            own = _sites(layer)
+        drawn = {name: node["fn"] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
+        for site, prior in (*drawn.items(), *((f"{path}.{name}" if path else name, own[name]) for name in own)):
+            if prior.batch_shape:
+                dims = len(prior.batch_shape) + len(prior.event_shape)
+                raise ValueError(
+                    f"the prior of site {site} has batch shape {tuple(prior.batch_shape)}, which belongs to its event: "
+                    f"end it with .to_event({dims - prior.event_dim})"
+                )
+            yield site, prior
 
 
-def is_lazy(guide: nn.Module) -> bool:
-    """Whether a guide is an AutoGuide whose parameters do not exist yet."""
-    return isinstance(guide, AutoGuide) and guide.prototype_trace is None
+def _layers(model: Program) -> Iterator[tuple[ProbabilisticAttention, str]]:
+    """The attention layers of a program with their paths."""
+    for module in modules(model):
+        for path, layer in module.named_modules():
+            if not isinstance(layer, ProbabilisticAttention):
+                continue
+            if layer._pyro_name != path:
+                raise ValueError(
+                    f"the sites of the layer at {path!r} would be called {layer._pyro_name!r}: a module above it is no "
+                    "PyroModule. Build containers as PyroModule[nn.Sequential](...), or call "
+                    "pyro.nn.module.to_pyro_module_(network) once; compile parts by module.compile(), which keeps names"
+                )
+            yield layer, path
+
+
+def _sites(layer: ProbabilisticAttention) -> dict[str, dist.TorchDistribution]:
+    """The layer's sites with their priors, whose hyperparameters are drawn at sites with full names."""
+    with layer._pyro_context:
+        return layer.sites()
+
+
+class _Guided(Messenger):
+    """Draws the hyperparameters of priors from a guide instead."""
+
+    def __init__(self, guide: Guide) -> None:
+        super().__init__()
+        self.guide, self.values = guide, {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        msg["fn"] = self.guide.get_submodule(msg["name"])(msg["fn"])
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        self.values[msg["name"]] = msg["value"]
+
+
+class _Typical(Messenger):
+    """Puts latent sites at the median of their priors, from which guides start."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if is_latent(msg):
+            msg["value"], msg["done"] = msg["fn"].sample((1001,)).median(0).values, True
+
+
+def is_lazy(guide: Program) -> bool:
+    """Return True for guides whose parameters appear in their first run: AutoGuides and functions."""
+    parts = guide.modules() if isinstance(guide, nn.Module) else ()
+    return any(
+        (isinstance(part, AutoGuide) and not isinstance(part, AutoCallable) and part.prototype_trace is None)
+        or (isinstance(part, FunctionModule) and not part.has_run)
+        for part in parts
+    )
 
 
 def materialise(guide: nn.Module, batch: tuple) -> None:
-    """Creates the parameters of an AutoGuide by one run, before an optimiser, DDP or a checkpoint needs them.
+    """Create the parameters of an AutoGuide or a function by one run, before an optimiser or a checkpoint needs them.
 
     Guides of this library have theirs from construction; for them this does nothing.
 
     Args:
-        guide: any guide.
+        guide: any guide, a function as :func:`probattn.programs.as_module` wraps it.
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with torch.no_grad():
+        with torch.no_grad(), local_params(guide):
             guide(*batch)
         check_global(guide)
 
 
-def global_part(model: Callable) -> Callable:
-    """The model without the local sites that carry their own posterior: what an AutoGuide is built on.
+def global_part(model: Program) -> Program:
+    """Return the model without the local sites that carry their own posterior: what an AutoGuide is built on.
 
     >>> guide = AutoNormal(guides.global_part(model))  # doctest: +SKIP
     """
     return poutine.block(model, hide_fn=lambda msg: "posterior" in msg["infer"])
 
 
-def check(model: nn.Module, guide: nn.Module) -> None:
-    """Refuses a guide of another model, Pyro's point masses on u where Λ is learned, and AutoGuides of local sites.
+def check(model: Program, guide: nn.Module) -> None:
+    """Refuse a guide of another model, Pyro's point masses on u where Λ is learned, and AutoGuides of local sites.
 
     Raises:
         ValueError: naming the site and what to use.
-        RuntimeError: a module built before ``import probattn`` took effect (see :func:`~probattn.checks.check_local`).
     """
-    check_local(model)
-    check_local(guide)
     check_global(guide)
-    if isinstance(guide, Guide) and guide._model[0] is not model:
-        raise ValueError(
-            "this guide was built for another model, whose priors it would follow: build it with "
-            "guides.for_model(model), and copy the two together, copy.deepcopy((model, guide))"
-        )
+    known = {id(part) for module in modules(model) for part in module.modules()}
+    for part in guide.modules():
+        if isinstance(part, Guide) and any(id(held) not in known for held in modules(part._model[0])):
+            raise ValueError(
+                "this guide was built for another model, whose priors it would follow: build it with "
+                "guides.for_model(model), and copy the two together, copy.deepcopy((model, guide))"
+            )
     if any(isinstance(part, (AutoDelta, AutoLaplaceApproximation)) for part in guide.modules()):
         for site, prior in latent_sites(model):
-            if prior.stddev.requires_grad:
+            if _stddev(prior).requires_grad:
                 raise ValueError(
                     f"this guide is a point mass on {site} itself, whose density grows without bound as the learned Λ "
                     'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
@@ -252,7 +386,7 @@ def check(model: nn.Module, guide: nn.Module) -> None:
 
 
 def check_global(guide: nn.Module) -> None:
-    """Refuses AutoGuides that also guide sites of one example, whose layers have their posteriors.
+    """Refuse AutoGuides that also guide sites of one example, whose layers have their posteriors.
 
     Raises:
         ValueError: naming the site and what to build the guide on.
@@ -263,7 +397,8 @@ def check_global(guide: nn.Module) -> None:
                 if "posterior" in node.get("infer", {}):
                     raise ValueError(
                         f"this AutoGuide also guides {name}, one value per example, whose posterior its layer has: "
-                        f"build it on the rest, {type(part).__name__}(guides.global_part(model))"
+                        f"build it on the rest, {type(part).__name__}(guides.global_part(model)), or use "
+                        f"guides.for_model(model, rest={type(part).__name__})"
                     )
 
 
@@ -275,8 +410,27 @@ def _family(family: str | Family) -> Family:
     return FAMILIES[family]
 
 
+def _on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
+    """A family's module for a site; the library's own on another support than ℝ by a bijection."""
+    own = family in FAMILIES.values()
+    if own and prior.support.is_discrete:
+        raise ValueError("no family of this library guides a discrete site: give overrides, or a guide by rest=")
+    return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)
+
+
 def _stddev(prior: dist.TorchDistribution) -> Tensor:
-    return prior.stddev.detach()
+    """The prior's standard deviation, or the spread of its draws where that does not exist."""
+    try:
+        stddev = prior.stddev
+    except NotImplementedError:
+        return _robust_moments(prior.sample((1001,)))[1]
+    return stddev if stddev.isfinite().all() else _robust_moments(prior.sample((1001,)))[1]
+
+
+def _robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Median and scaled median absolute deviation over the first dimension, those of a normal distribution."""
+    median = samples.median(0).values
+    return median, 1.4826 * (samples - median).abs().median(0).values
 
 
 def _softplus_inverse(x: Tensor) -> Tensor:

@@ -1,32 +1,35 @@
 """Effect handlers: how many posterior draws there are, and which sites belong to one example.
 
 The batch shape of a site is right-aligned with the batch of examples: ``()`` is one shared draw, ``(batch,)`` a draw
-per example, ``(S, 1)`` S draws for prediction. Layers only broadcast.
+per example, ``(S, 1)`` S draws for prediction. Layers only broadcast. A plate at dimension −1 is that of the examples.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
-from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.distributions.torch_transform import TransformModule
+from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
-from torch.distributions import kl_divergence, register_kl
+from torch.distributions import Independent, TransformedDistribution, kl_divergence, register_kl
 
 
 class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Gives each global latent site many draws at once, around model *and* guide.
+    """Draws latent sites many times at once, around model *and* guide.
 
-    ``draws("example")`` makes one draw per example: the expected ELBO and gradient of one shared draw with far less
-    gradient noise. ``draws(S)`` makes S coherent draws, which appear as a new dimension left of the batch, so that
-    the layers below the first stochastic one run once. Both nest: ``draws("example")`` around ``draws(S)`` makes S
-    particles per example. Log densities are scaled so that the KL counts once and all draws are averaged.
+    ``draws("example")`` draws each global site once per example: the expected ELBO and gradient of one shared draw with
+    far less gradient noise. ``draws(S)`` makes S coherent draws of every site, which appear as a new dimension left of
+    the batch, so that the layers below the first stochastic one run once. Both nest: ``draws("example")`` around
+    ``draws(S)`` makes S particles per example. Log densities are scaled so that the KL counts once and all draws are
+    averaged.
 
     >>> with draws("example"):
     ...     loss = elbo(model, guide)(x, y)  # doctest: +SKIP
@@ -49,14 +52,11 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         if not isinstance(fn, dist.torch_distribution.TorchDistributionMixin):
             return
         dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
-        if self.number != "example" and is_amortised(msg):
-            msg["fn"] = _expanded(fn, dim, size)
-        elif is_global_latent(msg):
+        if is_latent(msg) and (self.number != "example" or not is_local(msg)):
             if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
                 raise ValueError(
-                    f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: sites of layers "
-                    "belong outside plates; mark those of one example with infer={'local': True} under local_sites, "
-                    "and build an AutoGuide on guides.global_part(model), without them"
+                    f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: leave that "
+                    "dimension free, or predict with vectorize=False"
                 )
             msg["fn"] = _expanded(fn, dim, size)
         elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
@@ -88,10 +88,6 @@ class local_sites(Messenger):  # noqa: N801
     Args:
         batch: number of examples in the batch.
         num_data: number of examples in the data set.
-
-    Raises:
-        ValueError: a program that is replayed against a guide without :class:`local_posteriors`, as Pyro's own ELBOs
-            do: sites that carry their posterior would silently be drawn from their prior.
     """
 
     def __init__(self, *, batch: int, num_data: int) -> None:
@@ -100,8 +96,6 @@ class local_sites(Messenger):  # noqa: N801
         self.factor = num_data / batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        if is_amortised(msg):
-            _check_drawn(msg["name"])
         if msg["infer"].get("local"):
             msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
             msg["scale"] = msg["scale"] * self.factor
@@ -112,7 +106,7 @@ class kl_weight(Messenger):  # noqa: N801
 
     Args:
         weight: factor on log p(u) and log q(u) of global sites.
-        local: the same for sites of one example that carry their posterior, but for those of a regulariser.
+        local: the same for local sites, but for those of a regulariser.
     """
 
     def __init__(self, weight: float, *, local: float = 1.0) -> None:
@@ -122,7 +116,7 @@ class kl_weight(Messenger):  # noqa: N801
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):
             msg["scale"] = msg["scale"] * self.weight
-        elif is_amortised(msg) and not msg["infer"].get("regulariser"):
+        elif is_latent(msg) and not msg["infer"].get("regulariser"):
             msg["scale"] = msg["scale"] * self.local
 
 
@@ -160,8 +154,54 @@ class local_posteriors(Messenger):  # noqa: N801
         msg["fn"] = prior
 
 
+class labels_at(Messenger):  # noqa: N801
+    """Marks the site of the labels inside, which :class:`draws` leaves with the draws that it depends on.
+
+    Args:
+        name: the site.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["name"] == self.name:
+            msg["infer"] = msg["infer"] | {"label": True}
+
+
 class local_priors(Messenger):  # noqa: N801
-    """Says that local latent sites are to be drawn from their priors, as the global ones of this replay were."""
+    """Lets local latent sites be drawn from their priors inside, as the global ones of a replay were."""
+
+
+class global_sites_only(Messenger):  # noqa: N801
+    """Lets guides of this library leave local sites to the model's own pass, which :class:`local_posteriors` draws."""
+
+
+class guided_local_sites(Messenger):  # noqa: N801
+    """Turns a run of the model into a guide of its local sites: each is drawn from the posterior that it carries.
+
+    All other sites are hidden from handlers outside. For guides under Pyro's own ELBOs, which run the model anew.
+
+    Attributes:
+        values: what was drawn, by site.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Tensor] = {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if not is_amortised(msg):
+            msg["stop"] = True
+            return
+        posterior, prior = msg["infer"]["posterior"], msg["fn"]
+        msg["infer"] = {key: value for key, value in msg["infer"].items() if key != "posterior"}
+        msg["fn"] = posterior if posterior.batch_shape == prior.batch_shape else posterior.expand(prior.batch_shape)
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["infer"].get("local") and not msg["is_observed"]:
+            self.values[msg["name"]] = msg["value"]
 
 
 class folded(Messenger):  # noqa: N801
@@ -233,19 +273,69 @@ def are_from_input() -> bool:
     return any(_inside(draws_from_input))
 
 
-def is_global_latent(msg: Message) -> bool:
-    """Whether a message or trace node is a latent sample site that the whole data set shares."""
+def is_latent(msg: Message) -> bool:
+    """Return True for messages and trace nodes of latent sample sites; labels to be predicted are none."""
     return (
         msg["type"] == "sample"
         and not msg["is_observed"]
-        and not msg["infer"].get("local")
+        and not msg["infer"].get("label")
         and isinstance(msg["fn"], dist.torch_distribution.TorchDistributionMixin)
     )
 
 
+def is_local(msg: Message) -> bool:
+    """Return True for sites of single examples: marked ``infer={"local": True}``, or in a plate at dimension −1."""
+    return bool(msg["infer"].get("local")) or any(
+        frame.dim == -1 and frame.name != "draws_-1" for frame in msg["cond_indep_stack"]
+    )
+
+
+def is_global_latent(msg: Message) -> bool:
+    """Return True for latent sample sites that the whole data set shares."""
+    return is_latent(msg) and not is_local(msg)
+
+
 def is_amortised(msg: Message) -> bool:
-    """Whether a message or trace node is a latent site of one example that carries its posterior."""
+    """Return True for latent sites of single examples that carry their posterior."""
     return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+
+
+def has_data_plate() -> bool:
+    """Return True inside a plate at dimension −1, the user's or that of :class:`local_sites`."""
+    return any(_is_data_plate(handler) or isinstance(handler, local_sites) for handler in _PYRO_STACK)
+
+
+def data_plate(name: str, size: int) -> Messenger:
+    """A plate of the examples, at dimension −1 and without subsampling."""
+    return IndepMessenger(name, size, dim=-1)
+
+
+@contextmanager
+def outside_data_plate() -> Iterator[None]:
+    """Sample statements inside do not see a plate at dimension −1: one value, and one KL, for all examples."""
+    installed = list(_PYRO_STACK)
+    _PYRO_STACK[:] = [handler for handler in installed if not _is_data_plate(handler)]
+    try:
+        yield
+    finally:
+        _PYRO_STACK[:] = installed
+
+
+def check_guided(name: str) -> None:
+    """Refuse to draw a site that carries its posterior from its prior where a guide without it is replayed.
+
+    Raises:
+        ValueError: naming the site and the remedies.
+    """
+    if any(isinstance(handler, (local_posteriors, local_priors, guided_local_sites)) for handler in _PYRO_STACK):
+        return
+    replays = [handler.trace for handler in _PYRO_STACK if isinstance(handler, ReplayMessenger)]
+    if any(trace is not None and name not in trace for trace in replays):
+        raise ValueError(
+            f"the guide draws no site {name}, which would come from its prior: use guides.for_model(model), which "
+            "covers the sites of single examples under any ELBO, or an ELBO of probattn.inference, which draws them "
+            "from the posterior that their layer computes"
+        )
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
@@ -253,24 +343,30 @@ def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
     return (handler for handler in reversed(_PYRO_STACK) if isinstance(handler, kind))
 
 
-def _check_drawn(name: str) -> None:
-    """Refuses to draw a site that carries its posterior from its prior where a guide is replayed."""
-    if any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK):
-        return
-    replays = [handler.trace for handler in _PYRO_STACK if isinstance(handler, ReplayMessenger)]
-    if any(trace is not None and name not in trace for trace in replays):
-        raise ValueError(
-            f"site {name} would be drawn from its prior, although it carries its posterior: use the ELBOs and predict "
-            "of probattn.inference, or run the model `with local_posteriors()`"
-        )
+def _is_data_plate(handler: Messenger) -> bool:
+    return isinstance(handler, IndepMessenger) and handler.dim == -1
 
 
 def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
-    """The distribution with that many draws in a batch dimension."""
+    """The distribution with that many draws in a batch dimension; flows keep the caches of their transforms."""
     batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
     # Lengths first: a batch of unknown size is not to be compared with the number of draws (torch.export).
     same = len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape
-    return fn if same else ExpandedDistribution(fn, batch_shape)
+    if same:
+        return fn
+    inner = _inner(fn)
+    if isinstance(inner, TransformedDistribution) and any(
+        isinstance(each, TransformModule) for each in inner.transforms
+    ):
+        return fn.expand(batch_shape)
+    return ExpandedDistribution(fn, batch_shape)
+
+
+def _inner(fn: dist.TorchDistribution) -> dist.TorchDistribution:
+    """The distribution inside ``to_event``."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    return fn
 
 
 @register_kl(ExpandedDistribution, ExpandedDistribution)

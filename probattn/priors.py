@@ -1,16 +1,21 @@
 """Priors over inducing variables: callables ``scale -> Distribution`` whose event has the shape of ``scale``.
 
-A layer scales its prior by its own Λ. Every prior here is centred and has the scale λ > 0 elementwise.
+A layer scales its prior by its own Λ. Every prior here is centred and has the scale λ > 0 elementwise. Hierarchical
+priors draw hyperparameters of their own, at sites of their own.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from probattn.sites import SiteModule
 
 Prior = Callable[[Tensor], dist.TorchDistribution]
+"""A callable, function or module; a module becomes part of its layer, with sites and parameters at paths below it."""
 
 
 def normal(scale: Tensor) -> dist.TorchDistribution:
@@ -47,19 +52,105 @@ class student_t:  # noqa: N801 - a prior like the functions beside it
         return dist.StudentT(self.df, torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
-PRIORS: dict[str, Prior] = {"normal": normal, "laplace": laplace, "student_t": student_t()}
+class Hierarchical(SiteModule):
+    """Base of priors that draw their own hyperparameters in :meth:`forward`, by :meth:`sample`.
+
+    Each layer gets a copy; sites are called ``LAYER.prior.NAME``, and :func:`probattn.guides.for_model` covers them.
+    """
+
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+        """Return the prior given hyperparameters drawn here.
+
+        Args:
+            scale: λ > 0, ``(..., *event)``.
+            event_dim: number of dimensions of the event, all by default; those left of it hold draws of a random Λ.
+        """
+        raise NotImplementedError
+
+
+class Horseshoe(Hierarchical):
+    """Horseshoe prior (Carvalho, Polson & Scott, 2010): u ~ N(0, (λ τ ζ)²), few large entries among many near 0.
+
+    Sites: ``tau`` ~ HalfCauchy(``scale``), one for each head; ``zeta`` ~ HalfCauchy(1), one for each scalar.
+
+    Args:
+        scale: of τ, the share of entries that are expected to be large.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+        """Return the normal prior given τ and ζ drawn here."""
+        event_dim = scale.dim() if event_dim is None else event_dim
+        event = scale.shape[-event_dim:]
+        heads = scale.new_full((event[0], *(1,) * (event_dim - 1)), self.scale)
+        tau = self.sample("tau", dist.HalfCauchy(heads).to_event(event_dim))
+        zeta = self.sample("zeta", dist.HalfCauchy(scale.new_ones(event)).to_event(event_dim))
+        return at(normal, scale * tau * zeta, event_dim)
+
+
+class ARD(Hierarchical):
+    """Automatic relevance determination (MacKay, 1994; Neal, 1996): u ~ N(0, λ² / ρ), ρ ~ Gamma(shape, rate).
+
+    Site: ``precision`` ρ, one for each head and inducing index (the last dimension), shared by all outputs.
+
+    Args:
+        shape, rate: of the Gamma distribution of ρ.
+    """
+
+    def __init__(self, shape: float = 2.0, rate: float = 2.0) -> None:
+        super().__init__()
+        self.shape, self.rate = shape, rate
+
+    def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
+        """Return the normal prior given ρ drawn here."""
+        event_dim = scale.dim() if event_dim is None else event_dim
+        event = scale.shape[-event_dim:]
+        shared = event if event_dim < 3 else (event[0], *(1,) * (event_dim - 2), event[-1])
+        prior = dist.Gamma(scale.new_full(shared, self.shape), scale.new_full(shared, self.rate))
+        precision = self.sample("precision", prior.to_event(event_dim))
+        return at(normal, scale * precision.rsqrt(), event_dim)
+
+
+PRIORS: dict[str, Callable[[], Prior]] = {
+    "normal": lambda: normal,
+    "laplace": lambda: laplace,
+    "student_t": student_t,
+    "horseshoe": Horseshoe,
+    "ard": ARD,
+}
 
 
 def resolve(prior: Prior | str | None) -> Prior:
-    """The prior of that name, the callable itself, or the normal prior for None.
+    """Return the prior of that name, the callable itself (a copy of a module), or the normal prior for None.
 
     Raises:
         ValueError: an unknown name.
     """
     if prior is None:
         return normal
+    if isinstance(prior, nn.Module):
+        return copy.deepcopy(prior)
     if callable(prior):
         return prior
     if prior not in PRIORS:
         raise ValueError(f"unknown prior {prior!r}; known: {', '.join(PRIORS)}, or a callable scale -> Distribution")
-    return PRIORS[prior]
+    return PRIORS[prior]()
+
+
+def at(prior: Prior, scale: Tensor, event_dim: int) -> dist.TorchDistribution:
+    """Return a prior at a scale ``(..., *event)``, whose leading dimensions, draws of Λ, become batch dimensions."""
+    distribution = prior(scale, event_dim) if isinstance(prior, Hierarchical) else prior(scale)
+    excess = len(distribution.event_shape) - event_dim
+    if excess <= 0:
+        return distribution
+    return distribution.base_dist.to_event(distribution.reinterpreted_batch_ndims - excess)
+
+
+def name_of(prior: Prior) -> str:
+    """Return the name of a prior, for the signature of its layer."""
+    if isinstance(prior, nn.Module):
+        return type(prior).__name__
+    return getattr(prior, "__name__", repr(prior))

@@ -11,21 +11,25 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.handlers import draws
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite
-from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.programs import Program, as_module, local_params, modules
 
+ELBO = Trace_ELBO | TraceMeanField_ELBO
 Batch = tuple[Tensor, ...]
 """The arguments of a model: ``(x, y)`` or ``(x, y, mask)``."""
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients for the parameters; both are afterwards as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+def frozen(model: Program) -> Iterator[None]:
+    """Evaluation mode without gradients for the parameters, which stay out of Pyro's store; afterwards as before."""
+    held = nn.ModuleList(modules(model))
+    modes = [(module, module.training) for module in held.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in held.parameters()]
     try:
-        model.eval()
-        model.requires_grad_(False)
-        yield
+        held.eval()
+        held.requires_grad_(False)
+        with local_params(model):
+            yield
     finally:
         for module, mode in modes:
             module.training = mode
@@ -33,7 +37,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
 
 
-def check_whole(model: nn.Module, batch: Batch) -> Trace:
+def check_whole(model: Program, batch: Batch) -> Trace:
     """Refuses a program whose latent sites and labels do not count once: its density would be another posterior's.
 
     Returns:
@@ -59,20 +63,28 @@ def check_whole(model: nn.Module, batch: Batch) -> Trace:
 
 
 def fit_guide(
-    model: nn.Module, guide: nn.Module, batch: Batch, *, steps: int = 1000, lr: float = 0.05, num_draws: int = 16
+    model: Program,
+    guide: Program,
+    batch: Batch,
+    *,
+    steps: int = 1000,
+    lr: float = 0.05,
+    num_draws: int = 16,
+    elbo: ELBO | None = None,
 ) -> Tensor:
-    """Maximises the ELBO in the guide alone, the model in evaluation mode and untouched.
+    """Maximise the ELBO in the guide alone, the model in evaluation mode and untouched.
 
     Adam with a learning rate that falls to 0 along a cosine; KL in closed form where there is one. Sites of one example
     have their posteriors in their layers, which are part of the model.
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`.
-        guide: of :func:`probattn.guides.for_model`, or a Pyro AutoGuide; changed in place.
+        model: e.g. :class:`~probattn.models.Supervised`, a function, or a model under handlers.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
         batch: ``(x, y)`` or ``(x, y, mask)``.
         steps: of Adam.
         lr: at the start.
-        num_draws: draws of the global sites that each step averages.
+        num_draws: draws of the latent sites that each step averages.
+        elbo: an ELBO of :mod:`probattn.inference`; :class:`TraceMeanField_ELBO` by default.
 
     Returns:
         −ELBO in nats at each step, ``(steps,)``; empty for a guide without parameters.
@@ -81,7 +93,8 @@ def fit_guide(
         NonFiniteError: a loss that became NaN or Inf, with its source.
         ValueError: a guide of another model.
     """
-    with frozen(model):
+    guide = as_module(guide)
+    with frozen(model), local_params(guide):
         guides.materialise(guide, batch)
         guides.check(model, guide)
         parameters = [parameter for parameter in guide.parameters() if parameter.requires_grad]
@@ -89,13 +102,13 @@ def fit_guide(
             return torch.empty(0)
         optimiser = torch.optim.Adam(parameters, lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        elbo, losses = TraceMeanField_ELBO(), []
+        elbo, losses = elbo or TraceMeanField_ELBO(), []
         for step in range(steps):
             optimiser.zero_grad()
             with draws(num_draws):
                 loss = elbo.differentiable_loss(model, guide, *batch)
             if not loss.isfinite():
-                source = find_non_finite(batch, {"model": model, "guide": guide}, elbo.traces)
+                source = find_non_finite(batch, {"model": as_module(model), "guide": guide}, elbo.traces)
                 raise NonFiniteError(f"the loss of step {step} is {loss.item()}, from {source or 'the likelihood'}")
             loss.backward()
             optimiser.step()

@@ -50,12 +50,7 @@ class record(Messenger):  # noqa: N801 - lower case as the other handlers are
         if is_amortised(msg):
             self.local[name].append(value)
         elif is_global_latent(msg):
-            draws = self.shared.setdefault(name, value.squeeze(1))
-            if not torch.equal(draws, value.squeeze(1)):
-                raise ValueError(
-                    f"site {name} is drawn anew for every batch, so that no draw of it belongs to the whole data set: "
-                    "give a guide that covers it"
-                )
+            self.shared[name] = value.squeeze(1)
 
 
 def posterior_draws(

@@ -5,25 +5,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyro
 import pyro.distributions as dist
-import pyro.poutine as poutine
 import torch
-from pyro.nn import PyroModule
-from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn.functional import errors, linalg
-from probattn.quiet import Quiet
+from probattn.sites import SiteModule
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 
 
-class ProbabilisticAttention(Quiet, PyroModule):
+class ProbabilisticAttention(SiteModule):
     """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
 
     A subclass draws its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
-    and lists its latent sites in :meth:`sites`. Site names are the layer's path in the model.
+    and lists its latent sites in :meth:`sites`. Site names are the layer's path in the model. The layer may run inside
+    or outside a user's plate of the examples (see :class:`~probattn.sites.SiteModule`).
 
     Args:
         dim: width of the tokens.
@@ -44,40 +41,15 @@ class ProbabilisticAttention(Quiet, PyroModule):
         return functools.partial(cls, **options)
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Latent sites by name with their present priors, from which guides are built without data."""
+        """Return the global latent sites by name with their present priors, from which guides are built without data.
+
+        Priors may draw their own hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
+        """
         return {}
 
     def is_stochastic(self) -> bool:
         """Whether the output depends on latent sites; to be overridden where it depends on local ones alone."""
         return bool(self.sites())
-
-    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Draws a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
-        return pyro.sample(self._pyro_get_fullname(name), prior)
-
-    def sample_local(
-        self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
-    ) -> Tensor:
-        """Draws a latent site of one example, whose posterior depends on the layer's own input.
-
-        The library's ELBOs and ``predict`` draw it from the posterior in the model's own pass; without a guide it is
-        drawn from the prior, like every site.
-
-        Args:
-            prior, posterior: distributions with batch shape ``(..., batch)``.
-            infer: what else handlers should know of the site.
-        """
-        infer |= {"local": True, "posterior": posterior}
-        return pyro.sample(self._pyro_get_fullname(name), prior, infer=infer)
-
-    def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
-        """Adds the log density of a value of each example to the log joint, as an observed local site."""
-        infer = {"is_auxiliary": True, "local": True, **infer}
-        pyro.sample(self._pyro_get_fullname(name), distribution, obs=value, infer=infer)
-
-    def is_scored(self) -> bool:
-        """Whether somebody listens and log densities matter (``poutine.mask(mask=False)`` says they do not)."""
-        return am_i_wrapped() and poutine.get_mask() is not False
 
     @contextmanager
     def precise(self) -> Iterator[None]:
@@ -97,18 +69,13 @@ class ProbabilisticAttention(Quiet, PyroModule):
         """Sets inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
 
     def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
-        """Adds −penalty to the log joint as a named local factor site.
+        """Add −penalty to the log joint as a named local factor site; outside autocast, with errors naming this layer.
 
         Args:
-            per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
-                only where :meth:`is_scored`.
+            per_example: as for :meth:`SiteModule.penalty <probattn.sites.SiteModule.penalty>`.
         """
-        if not self.is_scored():
-            return
         with self.precise():
-            log_factor = -per_example()
-        unit = dist.Unit(log_factor)
-        self.observe(name, unit, unit.sample())
+            super().penalty(name, per_example)
 
     def signature(self) -> dict[str, int | str]:
         """What a checkpoint must share with this layer beside the shapes of its parameters."""

@@ -4,6 +4,8 @@ from typing import Literal
 
 import pyro.distributions as dist
 import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroParam
 from torch import Tensor, nn
 
 from probattn import priors
@@ -25,6 +27,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
     heads' outputs to ``dim`` (the composition of the paper's s → d map of each head and the output projection).
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
+    Parameter ``scale``: Λ > 0 ``(head, inducing index)``, the learned singular values of the attention kernel.
 
     Args:
         dim: width of the tokens.
@@ -65,7 +68,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads)
-        self._check_options(rank, pair, projection, multiple, penalty, scale, eta)
+        self._check(rank, pair, projection, multiple, penalty, scale, eta)
         self.rank, self.tokens, self.pair, self.eta = rank, tokens, pair, eta
         self.prior = priors.resolve(prior)
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
@@ -76,22 +79,18 @@ class KEPSVGPAttention(ProbabilisticAttention):
             self.projection = DataProjection(heads, self.head_dim, rank, rows=rows)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
-        self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), requires_grad=learn_scale)
+        self.scale = PyroParam(torch.full((heads, rank), scale), constraint=constraints.positive)
+        self.scale_unconstrained.requires_grad_(learn_scale)
         self.out = nn.Linear(heads * rank, dim)
 
     def signature(self) -> dict[str, int | str]:
         """Merge, pair, projection and prior, beside what every layer has."""
         parts = {"merge": type(self.merge).__name__, "pair": self.pair, "projection": type(self.projection).__name__}
-        return super().signature() | parts | {"prior": getattr(self.prior, "__name__", repr(self.prior))}
-
-    @property
-    def scale(self) -> Tensor:
-        """λ > 0, ``(heads, rank)``: the prior's scale and the learned singular values of the attention kernel."""
-        return self.log_scale.exp()
+        return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """The prior of ``u`` at the present Λ."""
-        return {"u": self.prior(self.scale.unsqueeze(-2).expand(-1, self.rank, -1))}
+        return {"u": self._prior_at(self.scale)}
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Runs the program once.
@@ -103,13 +102,13 @@ class KEPSVGPAttention(ProbabilisticAttention):
         Returns:
             ``(*draws, batch, tokens, dim)``, with the draws of u broadcast in.
         """
-        x = self.checked(x, mask)
+        x, scale = self.checked(x, mask), self.scale
         e, r, w_e, w_r = self.scores(x, mask)
         lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, lengths))
-        u = self.sample("u", self.sites()["u"])
+        self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, scale, lengths))
+        u = self.sample("u", self._prior_at(scale))
         first, second = ({"e": e, "r": r}[branch] for branch in self.pair)
-        return self.out(self.join_heads(kep_svgp.function_values(self.merge(first, second), self.scale, u)))
+        return self.out(self.join_heads(kep_svgp.function_values(self.merge(first, second), scale, u)))
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
@@ -134,11 +133,15 @@ class KEPSVGPAttention(ProbabilisticAttention):
             raise ValueError(f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}")
         return x
 
-    def _weighted_penalty(self, e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lengths: Tensor | int) -> Tensor:
-        precise = map(linalg.at_least_float32, (e, r, w_e, w_r))
-        return self.eta * self.ksvd_penalty(*precise, self.scale, lengths)
+    def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
+        """The prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
+        return priors.at(self.prior, scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1), event_dim=3)
 
-    def _check_options(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:
+    def _weighted_penalty(self, *tensors: Tensor | int) -> Tensor:
+        *precise, scale, lengths = tensors
+        return self.eta * self.ksvd_penalty(*map(linalg.at_least_float32, precise), scale, lengths)
+
+    def _check(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:
         if not 1 <= rank <= self.head_dim:
             raise ValueError(f"rank must lie in 1..{self.head_dim} = dim / heads, the most singular values; got {rank}")
         choices = (("pair", pair, PAIRS), ("projection", projection, PROJECTIONS), ("penalty", penalty, PENALTIES))

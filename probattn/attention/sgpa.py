@@ -78,13 +78,14 @@ class SGPAttention(ProbabilisticAttention):
     def signature(self) -> dict[str, int | str]:
         """Form, kernel, draws and prior, beside what every layer has."""
         parts = {"inducing": str(self.inducing), "kernel": type(self.kernel).__name__, "draws": self.draws}
-        return super().signature() | parts | {"prior": getattr(self.prior, "__name__", repr(self.prior))}
+        return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """The prior of ``u``, where there is one."""
         if self.inducing is None:
             return {}
-        return {"u": self.prior(self.out.weight.new_ones(self.heads, self.head_dim, self.inducing))}
+        scale = self.out.weight.new_ones(self.heads, self.head_dim, self.inducing)
+        return {"u": priors.at(self.prior, scale, event_dim=3)}
 
     def is_stochastic(self) -> bool:
         """True: g is drawn at the tokens."""

@@ -48,7 +48,7 @@ def vit_model(attention=LAYERS):
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, KEPSVGPAttention):
-                layer.log_scale.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
+                layer.scale_unconstrained.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
     guide = guides.for_model(model)
     with torch.no_grad():
         for parameter in guide.parameters():

@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
-from probattn.handlers import at_mean, kl_weight
+from probattn.handlers import at_mean, global_sites_only, kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
 
@@ -36,7 +36,7 @@ def build(family="full", *, prior=None, dtype=torch.float64):
     x, y = torch.randn(BATCH, 5, 4, dtype=dtype), torch.randint(3, (BATCH,))
     with torch.no_grad():
         for i in (0, 1):
-            network[i].log_scale.add_(torch.randn_like(network[i].log_scale) / 3)
+            network[i].scale_unconstrained.add_(torch.randn_like(network[i].scale_unconstrained) / 3)
     if isinstance(family, str):
         return model, guides.for_model(model, family), x, y
     guide = family(model)
@@ -197,7 +197,8 @@ class TwoPass(nn.Module):
 
     def forward(self, x, y=None):
         model = self.held[0]
-        values = self.guide(x, y)
+        with global_sites_only():
+            values = self.guide(x, y)
         for i, layer in enumerate(model.network.layers):
             name = f"network.layers.{i}.g"
             with poutine.block(), torch.random.fork_rng(devices=[]):

@@ -36,7 +36,7 @@ def build(family="full", *, prior=None, overrides=None):
     model.double()
     with torch.no_grad():
         for i in (0, 1):
-            model.network[i].log_scale.add_(torch.randn_like(model.network[i].log_scale) / 2)
+            model.network[i].scale_unconstrained.add_(torch.randn_like(model.network[i].scale_unconstrained) / 2)
     return model, guides.for_model(model, family, overrides=overrides)
 
 
@@ -54,7 +54,7 @@ def test_summary_of_full_gaussians_by_the_formula():
     assert [row["site"] for row in rows] == ["network.0.u", "network.1.u"]
     for i, row in enumerate(rows):
         heads = 2 - i
-        lam = model.network[i].log_scale.exp()
+        lam = model.network[i].scale_unconstrained.exp()
         q = guide.get_submodule(row["site"])
         kl, spread = 0.0, []
         for h in range(heads):
@@ -82,12 +82,12 @@ def test_summary_of_the_prior_itself_has_no_kl():
 def test_summary_of_other_families():
     model, guide = build(overrides={"network.1.u": "diagonal", "network.0.u": "lowrank"})
     low, diagonal = posterior_summary(model, guide)
-    lam, q = model.network[1].log_scale.exp(), guide.network.get_submodule("1").u
+    lam, q = model.network[1].scale_unconstrained.exp(), guide.network.get_submodule("1").u
     std = nn.functional.softplus(q.raw_scale)
     kl = (lam / std).log() + (std**2 + q.loc**2) / (2 * lam**2) - 0.5
     assert math.isclose(diagonal["kl"], kl.sum().item(), rel_tol=1e-9)
     assert math.isclose(diagonal["posterior_std"], std.mean().item(), rel_tol=1e-9)
-    lam, q = model.network[0].log_scale.exp(), guide.network.get_submodule("0").u
+    lam, q = model.network[0].scale_unconstrained.exp(), guide.network.get_submodule("0").u
     total = 0.0
     for h in range(2):
         for d in range(2):
@@ -113,7 +113,7 @@ def test_summary_estimates_a_kl_without_closed_form():
     model, guide = build("diagonal", prior="laplace")
     torch.manual_seed(0)
     for i, row in enumerate(posterior_summary(model, guide, kl_draws=20000)):
-        b = model.network[i].log_scale.exp().unsqueeze(-2).expand(-1, 2, -1)
+        b = model.network[i].scale_unconstrained.exp().unsqueeze(-2).expand(-1, 2, -1)
         q = guide.get_submodule(row["site"])
         m, s = q.loc, nn.functional.softplus(q.raw_scale)
         folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
@@ -153,7 +153,7 @@ def test_at_its_mean_is_the_network_with_the_mean_of_q():
     for i in (0, 1):
         layer, u = model.network[i], guide.network.get_submodule(str(i)).u.loc
         e, r, _, _ = layer.scores(x)
-        lam = layer.log_scale.exp()
+        lam = layer.scale_unconstrained.exp()
         heads = [(e + r)[:, h] @ torch.diag(1 / lam[h]) @ u[h].T for h in range(len(lam))]
         x = layer.out(torch.cat(heads, dim=-1))
     probs = model.network[3](x.mean(-2)).softmax(-1)

@@ -47,13 +47,13 @@ def build(likelihood=None, family="full", **options):
 @pytest.fixture
 def recorded(monkeypatch):
     """The trace of the latent sites of every predict."""
-    traces, original = [], prediction.draw_latents
+    traces, original = [], prediction._global_part
 
     def record(*args):
         traces.append(original(*args))
         return traces[-1]
 
-    monkeypatch.setattr(prediction, "draw_latents", record)
+    monkeypatch.setattr(prediction, "_global_part", record)
     return traces
 
 
@@ -164,12 +164,12 @@ def test_without_a_guide_draws_come_from_the_prior(recorded):
     model, _ = build()
     with torch.no_grad():
         for layer in model.network.layers:
-            layer.log_scale.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
+            layer.scale_unconstrained.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
     x = torch.randn(2, 5, 3, dtype=F64)
     result = predict(model, None, x, num_draws=6)
     torch.testing.assert_close(result.probs, outputs_by_hand(model, recorded[0], x, 6).softmax(-1).mean(0))
     predict(model, None, x, num_draws=4000)
-    u = recorded[1].nodes["network.layers.0.u"]["value"][:, 0]
+    u = recorded[2].nodes["network.layers.0.u"]["value"][:, 0]
     assert u.shape == (4000, 2, 2, 2)
     lam = torch.tensor([[0.1, 5.0], [1.0, 0.5]], dtype=F64)[:, None, :].expand(2, 2, 2)
     torch.testing.assert_close(u.std(0), lam, rtol=0.06, atol=0)

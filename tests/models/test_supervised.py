@@ -10,7 +10,7 @@ import torch
 from pyro.nn import PyroModule
 from torch import nn
 
-from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
+from probattn import KEPSVGPAttention, draws, guides
 from probattn.handlers import kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Bernoulli, Categorical, Classifier, Normal, Supervised, TokenCategorical
@@ -40,7 +40,7 @@ def build(likelihood=None, *, outputs=3, pool=True, depth=1, family="full"):
     guide = guides.for_model(model, family)
     with torch.no_grad():
         for layer in model.network.layers:
-            layer.log_scale.add_(torch.randn_like(layer.log_scale) / 3)
+            layer.scale_unconstrained.add_(torch.randn_like(layer.scale_unconstrained) / 3)
     return model, guide
 
 
@@ -52,7 +52,7 @@ def outputs_at(network, x, u):
     """Outputs and KSVD penalty of one example of a network of one layer, from the formulae."""
     layer, x = network.layers[0], network.embed(x)
     e, r, w_e, w_r = (t[0] for t in layer.scores(x.unsqueeze(0)))
-    lam = layer.log_scale.exp()
+    lam = layer.scale_unconstrained.exp()
     heads, penalty = [], 0.0
     for h in range(2):
         heads.append((e[h] + r[h]) @ torch.diag(1 / lam[h]) @ u[h].T)
@@ -66,7 +66,7 @@ def outputs_at(network, x, u):
 
 def kl_of(elbo, model, guide, u):
     """KL of the layer's site: closed form, or at one draw."""
-    lam, q = model.network.layers[0].log_scale.exp(), guide.network.layers.get_submodule("0").u
+    lam, q = model.network.layers[0].scale_unconstrained.exp(), guide.network.layers.get_submodule("0").u
     total = 0.0
     for h in range(2):
         for d in range(2):
@@ -292,16 +292,6 @@ def test_the_mend_that_the_naming_error_recommends_works():
     pyro.nn.module.to_pyro_module_(plain)
     model = Classifier(plain, num_data=N)
     assert [site for site, _ in guides.latent_sites(model)] == ["network.1.u"]
-
-
-def test_a_module_built_without_module_local_params_is_named():
-    pyro.settings.set(module_local_params=False)
-    try:
-        network = PyroModule[nn.Sequential](nn.Linear(3, 4), SoftmaxAttention(4, 2))
-    finally:
-        pyro.settings.set(module_local_params=True)
-    with pytest.raises(RuntimeError, match=r"'network'.*module_local_params was off"):
-        Classifier(network, num_data=N)
 
 
 def test_labels_are_drawn_where_they_are_not_given():

@@ -32,7 +32,7 @@ AUTO = {
     "AutoDelta": AutoDelta,
 }
 ANALYTIC = {
-    *(("normal", family) for family in ("full", "diagonal", "lowrank")),
+    *((prior, family) for prior in ("normal", "horseshoe", "ard") for family in ("full", "diagonal", "lowrank")),
     ("laplace", "diagonal"),
     *((prior, "delta") for prior in priors.PRIORS),
 }
@@ -159,7 +159,7 @@ def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
 
 
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
-@pytest.mark.parametrize("prior", priors.PRIORS)
+@pytest.mark.parametrize("prior", ["normal", "laplace", "student_t"])
 def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data):
     """The loss with a point mass does not depend on Λ through p(u): d loss / d log λ comes from the KSVD term only."""
     model = seeded(Regression, prior)
@@ -169,7 +169,7 @@ def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data)
     loss = elbo()(model, guide)(*data)
     loss.backward()
     for layer in model.layers:
-        assert layer.log_scale.grad.abs().max() < 1e-3 * loss.abs()
+        assert layer.scale_unconstrained.grad.abs().max() < 1e-3 * loss.abs()
     unit = priors.resolve(prior)(torch.ones(2, 2, 2))
     whitened = [guide.get_submodule(f"layers.{i}.u").whitened * unit.stddev for i in range(2)]
     u = {f"layers.{i}.u": v * model.layers[i].scale.unsqueeze(-2) for i, v in enumerate(whitened)}
@@ -221,7 +221,7 @@ def test_guide_follows_the_models_present_scale():
     guide = guides.for_model(model, "delta")
     before = guide(None)["layers.0.u"]
     with torch.no_grad():
-        model.layers[0].log_scale += 1.0
+        model.layers[0].scale_unconstrained += 1.0
     assert_close(guide(None)["layers.0.u"], before * torch.e)
 
 
@@ -251,17 +251,6 @@ def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refuse
         guides.check(model, guides.for_model(fixed))
     copied, copied_guide = copy.deepcopy((model, guides.for_model(model)))
     guides.check(copied, copied_guide)
-
-
-def test_a_guide_built_before_the_import_took_effect_is_named():
-    model = Regression()
-    pyro.settings.set(module_local_params=False)
-    try:
-        guide = AutoNormal(model)
-    finally:
-        pyro.settings.set(module_local_params=True)
-    with pytest.raises(RuntimeError, match="AutoNormal '' was built before"):
-        guides.check(model, guide)
 
 
 class Local(PyroModule):

@@ -231,14 +231,27 @@ def test_gradient_noise_falls_with_a_draw_per_example():
     assert (example.var(0) < 0.7 * shared.var(0)).all()
 
 
-@pytest.mark.parametrize(("number", "dim"), [("example", -1), (4, -2)])
-def test_draws_refuse_a_global_site_inside_a_plate(number, dim):
-    def plated(x):
+def plated(dim):
+    def run(x):
         with pyro.plate("data", 3, dim=dim):
             pyro.sample("slope", dist.Normal(0.0, 1.0))
 
-    with draws(number), pytest.raises(ValueError, match="local_sites"):
-        poutine.trace(plated).get_trace(X)
+    return run
+
+
+def test_draws_refuse_a_site_whose_plate_has_their_dimension():
+    with draws(4), pytest.raises(ValueError, match="slope stands in a plate of dimension -2.*vectorize=False"):
+        poutine.trace(plated(-2)).get_trace(X)
+
+
+def test_a_site_in_a_users_plate_is_one_of_each_example():
+    with draws("example"):
+        site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
+    assert (site["fn"].batch_shape, site["scale"]) == ((3,), 1.0)
+    with draws(4):
+        site = poutine.trace(plated(-1)).get_trace(X).nodes["slope"]
+    assert (site["fn"].batch_shape, site["scale"]) == ((4, 3), 0.25)
+    assert len(site["value"].unique()) == 12
 
 
 A, C = 0.7, -0.4
@@ -557,23 +570,17 @@ def test_gradients_reach_posteriors_through_the_draws():
         assert (gradient - expected).abs() < 1.0
 
 
-@pytest.mark.parametrize("tool", ["elbo", "mean field"])
-def test_pyros_own_tools_are_refused_where_they_would_draw_a_local_site_from_its_prior(tool):
+@pytest.mark.parametrize("elbo", [pyro.infer.Trace_ELBO, pyro.infer.TraceMeanField_ELBO])
+def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
     torch.manual_seed(0)
     network = PyroModule[torch.nn.Sequential](
         SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
     )
     model = Classifier(network, num_data=4)
-    guide = guides.for_model(model)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    run = {
-        "elbo": lambda: pyro.infer.Trace_ELBO().loss(model, guide, x, y),
-        "mean field": lambda: pyro.infer.TraceMeanField_ELBO().loss(model, guide, x, y),
-    }[tool]
-    with pytest.raises(ValueError, match="site network.0.g would be drawn from its prior"):
-        run()
-    with local_posteriors():
-        pyro.poutine.trace(pyro.poutine.replay(model, trace=pyro.poutine.trace(guide).get_trace(x))).get_trace(x)
+    guide = AutoNormal(guides.global_part(model))
+    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*guides\.for_model\(model\)"):
+        elbo().loss(model, guide, x, y)
 
 
 def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():

@@ -49,7 +49,7 @@ def brute_force(layer, u, x, merge, mask=None):
                 index = [j * (n - 1) // max(rows - 1, 1) for j in range(rows)]
                 f_x = x[b, real][index][:, part]
                 w_e, w_r = (f_x.T @ state["projection.weights"][h, :rows]).chunk(2, dim=-1)
-            lam = state["log_scale"][h].exp()
+            lam = state["scale_unconstrained"][h].exp()
             e, r = torch.zeros(2, x.shape[1], s, dtype=x.dtype)
             e[real], r[real] = phi_q @ w_e, phi_k @ w_r
             variances = 0.5 * sum(
@@ -109,7 +109,7 @@ def test_output_under_the_guide_has_the_closed_form_law(merge):
 def test_prior_of_u_has_the_scale_lambda():
     layer = make()
     with torch.no_grad():
-        layer.log_scale += randn(3, 2)
+        layer.scale_unconstrained += randn(3, 2)
     prior = layer.sites()["u"]
     assert prior.event_shape == (3, 2, 2)
     u = randn(3, 2, 2)
@@ -295,8 +295,8 @@ def test_authors_penalty_is_the_named_option():
 
 
 def test_fixed_lambda_gets_no_gradient():
-    assert not make(learn_scale=False).log_scale.requires_grad
-    assert make().log_scale.requires_grad
+    assert not make(learn_scale=False).scale_unconstrained.requires_grad
+    assert make().scale_unconstrained.requires_grad
 
 
 @pytest.mark.parametrize(

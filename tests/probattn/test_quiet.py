@@ -35,7 +35,7 @@ def parameters_in(trace):
 
 
 def names(*modules):
-    return {name for module in modules for name, _ in module.named_parameters()}
+    return {name.removesuffix("_unconstrained") for module in modules for name, _ in module.named_parameters()}
 
 
 @ELBOS

@@ -25,7 +25,7 @@ def conjugate(*, eta=0.0):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         layer.out.bias.zero_()
-        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(3, 4, 2, dtype=F64) + 0.5
         return model, x, model(x)
 

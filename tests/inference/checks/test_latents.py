@@ -159,7 +159,7 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
 def test_prior_draws_have_the_scale_of_the_prior_and_posterior_draws_that_of_the_guide():
     model, guide = build()
     with torch.no_grad():
-        model.network.layers[0].log_scale.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
+        model.network.layers[0].scale_unconstrained.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
     x = torch.randn(2, 5, 4, dtype=F64)
     u = posterior_draws(model, None, x, num_draws=4000)["network.layers.0.u"]
     lam = torch.tensor([[0.1, 5.0], [1.0, 0.5]], dtype=F64)[:, None, :].expand(2, 2, 2)
@@ -203,7 +203,7 @@ def test_modes_and_gradients_are_left_as_they_were():
     assert [module.training for module in model.modules()] == modes
 
 
-def test_a_site_that_is_drawn_anew_for_every_batch_is_refused():
+def test_a_users_own_global_site_is_drawn_once_for_all_batches():
     class Weighted(PyroModule):
         def __init__(self):
             super().__init__()
@@ -215,8 +215,13 @@ def test_a_site_that_is_drawn_anew_for_every_batch_is_refused():
 
     model = Supervised(Weighted(), Categorical(), num_data=9)
     x = torch.randn(4, 5, 4)
-    with pytest.raises(ValueError, match=r"network\.weight is drawn anew for every batch"):
-        posterior_draws(model, None, [x[:2], x[2:]], num_draws=3)
+    torch.manual_seed(0)
+    with record() as drawn:
+        result = predict(model, None, [x[:2], x[2:]], num_draws=3, keep_draws=True)
+    weight = drawn.latents["network.weight"]
+    assert weight.shape == (3, 3)
+    logits = model.network.inner(x.mean(-2)) * weight.unsqueeze(1)
+    torch.testing.assert_close(result.draws, logits.softmax(-1).detach())
 
 
 def test_data_without_labels_and_labels_of_another_shape_are_refused():

@@ -52,7 +52,7 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form():
     """MATH 1(e) with E + R: S = (Λ⁻² + σ⁻² Φᵀ Φ)⁻¹, m = σ⁻² S Φᵀ y in every column."""
     model = gaussian(KEPSVGPAttention(2, 1, rank=2, eta=0.5), 4)
     with torch.no_grad():
-        model.network.log_scale.copy_(torch.tensor([[0.4, -0.3]]))
+        model.network.scale_unconstrained.copy_(torch.tensor([[0.4, -0.3]]))
         x = torch.randn(4, 3, 2, dtype=F64) + 1
         y = model(x)
         e, r, _, _ = model.network.scores(x)
@@ -77,7 +77,7 @@ def test_the_posterior_of_one_scalar_under_classification_is_that_of_a_grid():
     with torch.no_grad():
         network[2].weight.mul_(8)
         network[0].out.weight.mul_(4)
-        network[0].log_scale.fill_(0.5)
+        network[0].scale_unconstrained.fill_(0.5)
         x = torch.randn(12, 3, 2, dtype=F64)
         with at_mean():
             base = network(x)

@@ -132,7 +132,7 @@ def conjugate(noise=0.5):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         head.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
     model.eval()
     x = 2 * torch.randn(8, 4, 2, dtype=F64)
     lam = torch.tensor([0.3, -0.4], dtype=F64).exp()

@@ -29,7 +29,7 @@ def conjugate(*, eta=0.0):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         layer.out.bias.zero_()
-        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(3, 4, 2, dtype=F64) + 0.5
         return model, x, model(x)
 
@@ -186,7 +186,7 @@ def test_an_autoguide_over_one_vector_has_a_density():
 @pytest.mark.parametrize("family", ["delta", "auto"])
 def test_point_masses_are_refused(family):
     model, x, y = conjugate()
-    model.network.log_scale.requires_grad_(False)
+    model.network.scale_unconstrained.requires_grad_(False)
     guide = AutoDelta(model) if family == "auto" else guides.for_model(model, "delta")
     with pytest.raises(ValueError, match=r"a point at network.u, not a density"):
         psis_khat(model, guide, (x, y), num_draws=20)

@@ -1,0 +1,64 @@
+"""Draws at once or one after another: models whose shapes do not broadcast over a dimension of draws."""
+
+import logging
+from collections.abc import Callable
+
+import pyro.poutine as poutine
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import guides
+from probattn.handlers import draws, global_sites_only, is_global_latent
+from probattn.inference.elbo import Trace_ELBO
+from probattn.programs import Program, local_params, modules
+
+_LOGGER = logging.getLogger("probattn")
+
+
+def has_bayesian_weights(model: Program) -> bool:
+    """Return True where a weight of a module of PyTorch is a ``PyroSample``: these take no dimension of draws."""
+    return any(
+        isinstance(part, PyroModule) and part._pyro_samples and _is_of_torch(part)
+        for module in modules(model)
+        for part in module.modules()
+    )
+
+
+def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -> bool:
+    """Return True where training with one draw per example runs; models with global sites outside layers are tried.
+
+    Args:
+        model, guide: materialised modules.
+        batch: gives ``(x, y)`` or ``(x, y, mask)``, on the model's device; called only for a trial.
+    """
+    if has_bayesian_weights(model):
+        note_sequential("fit", "weights of its layers are latent sites (PyroSample)")
+        return False
+    if isinstance(guide, guides.Guide) and guide.rest is None:
+        return True  # it draws no sites but those of layers
+    given = batch()
+    with torch.no_grad(), torch.random.fork_rng(), local_params(model, guide):
+        with global_sites_only():
+            drawn = poutine.trace(guide).get_trace(*given).nodes
+        shared = {name for name, site in drawn.items() if site["type"] == "sample" and is_global_latent(site)}
+        if not shared - {name for name, _ in guides.latent_sites(model)}:
+            return True
+        try:
+            with draws("example"):
+                Trace_ELBO().differentiable_loss(model, guide, *given)
+        except (ValueError, RuntimeError):
+            note_sequential("fit", "the model does not broadcast over draws")
+            return False
+    return True
+
+
+def note_sequential(where: str, why: str) -> None:
+    """Tell, in the log of this library, that draws run one after another."""
+    _LOGGER.warning("%s runs the draws of this model one after another (vectorize=False): %s", where, why)
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return any(
+        kind.__module__.startswith("torch.nn.modules.") and kind is not nn.Module for kind in type(module).__mro__
+    )

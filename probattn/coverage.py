@@ -1,0 +1,130 @@
+"""Coverage check: a guide draws each latent site of its model once, on the same support and in the same plates."""
+
+from collections.abc import Iterator
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import ExpandedDistribution
+from pyro.poutine import Trace
+from pyro.poutine.subsample_messenger import _Subsample
+from torch.distributions import Independent, constraints
+from torch.distributions.constraints import Constraint
+
+from probattn.handlers import is_latent
+
+
+def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
+    """Refuse a pair of traces whose ELBO would be wrong without a sign.
+
+    Sites that the model observes (:func:`pyro.condition`) are ignored in the guide; so are auxiliary sites.
+
+    Args:
+        model_trace: of the model, replayed against the guide.
+        guide_trace: of the guide; sites that carry their own posterior may be left out.
+
+    Raises:
+        ValueError: naming each latent site that the guide lacks, each guide site that the model lacks, and the first
+            whose event shape, support, plates or scale differ, with the remedy.
+    """
+    latent, guided = dict(_latent(model_trace)), dict(_latent(guide_trace))
+    missing = [
+        name
+        for name, site in latent.items()
+        if name not in guided and not {"posterior", "enumerate"} & site["infer"].keys()
+    ]
+    if missing:
+        raise ValueError(
+            f"the guide draws no site {', '.join(missing)} of the model: add it to the guide, or use "
+            "guides.for_model(model, rest=AutoNormal), which covers sites that it does not know by an AutoGuide"
+        )
+    unused = [
+        name for name, site in guided.items() if name not in model_trace.nodes and not site["infer"].get("is_auxiliary")
+    ]
+    if unused:
+        raise ValueError(
+            f"the guide draws {', '.join(unused)}, which the model does not: its latent sites are "
+            f"{', '.join(latent) or 'none'}; rename the site, hide it (pyro.poutine.block), or mark it "
+            'infer={"is_auxiliary": True}'
+        )
+    for name, site in latent.items():
+        if name in guided:
+            _check_site(name, site, guided[name])
+
+
+def is_real(support: Constraint) -> bool:
+    """Return True where a support is all of ℝ, elementwise."""
+    return _base(support) is constraints.real
+
+
+def _check_site(name: str, model: dict, guide: dict) -> None:
+    p, q = model["fn"], guide["fn"]
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"site {name} has event shape {tuple(p.event_shape)} in the model and {tuple(q.event_shape)} in the guide: "
+            "end the guide's distribution with .to_event(...) over the dimensions of one value"
+        )
+    ours, theirs = _plates(model), _plates(guide)
+    if ours != theirs:
+        raise ValueError(
+            f"site {name} stands in {_told(ours)} in the model and in {_told(theirs)} in the guide: sample it inside "
+            "the same pyro.plate, at the same dimension, in both"
+        )
+    if not _is_within(guide, p):
+        raise ValueError(
+            f"site {name} has support {p.support} in the model and {q.support} in the guide: use a guide on the "
+            "model's support, such as a dist.TransformedDistribution or a family of guides.for_model by its name"
+        )
+    factor = 1.0
+    for frame in model["cond_indep_stack"]:
+        factor *= (frame.full_size or frame.size) / frame.size
+    whole = _number(guide["scale"]) * _number(model["infer"].get("weight", 1.0)) * factor
+    if abs(factor - 1) > 1e-6 and whole > 0 and abs(_number(model["scale"]) / whole - 1) < 1e-4:
+        raise ValueError(
+            f"site {name} counts {factor:.6g} times in the model, whose plate is subsampled, and once in the guide: "
+            "give the guide's plate the same size and subsample_size"
+        )
+
+
+def _latent(trace: Trace) -> Iterator[tuple[str, dict]]:
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and is_latent(site) and not isinstance(site["fn"], _Subsample):
+            yield name, site
+
+
+def _plates(site: dict) -> set[tuple[int, int]]:
+    return {(frame.dim, int(frame.size)) for frame in site["cond_indep_stack"] if frame.vectorized}
+
+
+def _told(plates: set[tuple[int, int]]) -> str:
+    return " and ".join(f"a plate of size {size} at dim {dim}" for dim, size in sorted(plates)) or "no plate"
+
+
+def _is_within(guide: dict, p: dist.TorchDistribution) -> bool:
+    """True if the guide's support lies within the model's; a point mass is judged by its value."""
+    q = guide["fn"]
+    while isinstance(q, Independent | ExpandedDistribution | dist.MaskedDistribution):
+        q = q.base_dist
+    if isinstance(q, dist.Delta):
+        return _holds(p.support, guide["value"])
+    ours, theirs = _base(p.support), _base(guide["fn"].support)
+    mapped = isinstance(q, torch.distributions.TransformedDistribution)  # its codomain is not told exactly
+    if ours is constraints.real or (theirs is constraints.real and not mapped):
+        return ours is constraints.real
+    return _holds(p.support, guide["value"])
+
+
+def _holds(support: Constraint, value: torch.Tensor) -> bool:
+    try:
+        return bool(support.check(value).all())
+    except RuntimeError:  # torch.vmap has no values to look at
+        return True
+
+
+def _base(support: Constraint) -> Constraint:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return constraints.real if type(support) is type(constraints.real) else support
+
+
+def _number(scale: float | torch.Tensor) -> float:
+    return scale.flatten()[0].item() if isinstance(scale, torch.Tensor) else float(scale)

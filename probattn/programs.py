@@ -1,0 +1,206 @@
+"""Programs that are no modules: functions, and models wrapped by handlers such as ``pyro.condition(model, ...)``."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+from weakref import ref
+
+import pyro
+import torch
+from pyro.nn import PyroModule
+from pyro.poutine.messenger import unwrap
+from pyro.poutine.runtime import Message
+from pyro.poutine.trace_messenger import TraceHandler
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from probattn.quiet import Listener
+
+Program = Callable[..., Any]
+"""A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
+
+_OWNERS = WeakTensorKeyDictionary()
+"""The function that made each parameter in Pyro's global store, as a weak reference."""
+
+
+def modules(program: Program) -> list[nn.Module]:
+    """Modules that a program calls: itself, one under handlers, or those that a function refers to.
+
+    A function's are found in its closure, its defaults, the globals that it names and the functions among these.
+    """
+    found: dict[int, nn.Module] = {}
+    _collect(program, found, set())
+    return list(found.values())
+
+
+def attribute(program: Program, name: str) -> Any:
+    """An attribute of a program, or of the first module behind it that has it; None where there is none."""
+    held = (part for module in modules(program) for part in module.modules())
+    for owner in (program, getattr(program, "function", None), *held):
+        if hasattr(owner, name):
+            return getattr(owner, name)
+    return None
+
+
+def device(*programs: Program | None) -> torch.device | None:
+    """The device of the first parameter of any of these programs, or None without parameters."""
+    for program in programs:
+        for module in () if program is None else modules(program):
+            for parameter in module.parameters():
+                return parameter.device
+    return None
+
+
+def as_module(program: Program) -> nn.Module:
+    """The program itself if it is a module, else a :class:`FunctionModule` around it."""
+    return program if isinstance(program, nn.Module) else FunctionModule(program)
+
+
+class FunctionModule(nn.Module):
+    """A function with ``pyro.param`` statements, or a wrapped model, as a module with parameters.
+
+    Values of ``pyro.param`` statements stay in Pyro's global store, where ``pyro.param(name)`` and
+    :class:`pyro.infer.SVI` find them; here they are registered as well. They exist behind the first run.
+
+    Args:
+        function: the program.
+    """
+
+    def __init__(self, function: Program) -> None:
+        super().__init__()
+        self.function = function
+        self.parts = nn.ModuleList(modules(function))
+        self.has_run = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program.
+
+        Raises:
+            RuntimeError: a ``pyro.param`` statement that did not run in the first run, or whose parameter belongs to
+                another program.
+        """
+        with _Captured(self) as captured:
+            result = self.function(*args, **kwargs)
+        known = {id(parameter) for parameter in self.parameters()}
+        for name, parameter in captured.parameters.items():
+            if id(parameter) in known:
+                continue
+            if self.has_run:
+                raise RuntimeError(
+                    f"{self.label} has a parameter {name!r} that did not exist in its first run: an optimiser may be "
+                    "without it; let every pyro.param statement run each time"
+                )
+            self.register_parameter(name.replace(".", "/"), parameter)
+        self.has_run = True
+        return result
+
+    @property
+    def label(self) -> str:
+        """Name of the function, for messages."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+
+@contextmanager
+def local_params(*programs: Program) -> Iterator[None]:
+    """Parameters of modules inside stay out of Pyro's global store (its setting ``module_local_params``).
+
+    Raises:
+        RuntimeError: a ``PyroModule`` that runs inside and is not found behind the programs.
+    """
+    for program in programs:
+        _make_state(program, set())
+    with pyro.settings.context(module_local_params=True):
+        try:
+            yield
+        except AttributeError as error:
+            if "param_state" not in str(error):
+                raise
+            raise RuntimeError(
+                "a PyroModule runs in this program that was not found in its closure, defaults or globals: make it an "
+                "attribute of a module, or wrap the function in a class with a forward method"
+            ) from error
+
+
+def _make_state(program: Program, seen: set[int]) -> None:
+    """Gives the modules of a program, and of the model that a guide holds, their own parameter states."""
+    for module in modules(program):
+        for part in module.modules():
+            if isinstance(part, PyroModule) and not hasattr(part._pyro_context, "param_state"):
+                part._pyro_context.param_state = {"params": {}, "constraints": {}}
+            held = part.__dict__.get("_model")
+            if isinstance(held, tuple) and id(held[0]) not in seen:
+                seen.add(id(held[0]))
+                _make_state(held[0], seen)
+
+
+class _Captured(Listener):
+    """Collects the parameters of a run; tensors in the global store become ``nn.Parameter`` before they are used."""
+
+    def __init__(self, module: FunctionModule) -> None:
+        super().__init__()
+        self.module = module
+        self.parameters: dict[str, nn.Parameter] = {}
+
+    def _pyro_post_param(self, msg: Message) -> None:
+        name, store = msg["name"], pyro.get_param_store()
+        value = store._params.get(name)
+        if value is None or getattr(msg["value"], "unconstrained", lambda: None)() is not value:
+            if isinstance(msg["value"], nn.Parameter):  # of a module that keeps its parameters to itself
+                self.parameters[name] = msg["value"]
+            return
+        if not isinstance(value, nn.Parameter):
+            value = nn.Parameter(value.detach())
+            store._params[name], store._param_to_name[value] = value, name
+            msg["value"] = store[name]
+        function = unwrap(self.module.function)
+        owner = _OWNERS.setdefault(value, ref(function))()
+        if owner is not None and owner is not function:
+            raise RuntimeError(
+                f"parameter {name!r} in Pyro's param store belongs to another program: give parameters of different "
+                "models and guides different names, or call pyro.clear_param_store() before the second"
+            )
+        self.parameters[name] = value
+
+
+def _collect(thing: Any, found: dict[int, nn.Module], seen: set[int]) -> None:
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, nn.Module):
+        found[id(thing)] = thing
+    elif isinstance(thing, functools.partial):
+        for each in (thing.func, *thing.args, *thing.keywords.values()):
+            _collect(each, found, seen)
+    elif isinstance(thing, TraceHandler):
+        _collect(thing.fn, found, seen)
+    elif isinstance(thing, MethodType):
+        _collect(thing.__self__, found, seen)
+        _collect(thing.__func__, found, seen)
+    elif isinstance(thing, FunctionType):
+        cells = (cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell))
+        named = (thing.__globals__.get(name) for name in _names(thing.__code__))
+        for each in (*cells, *(thing.__defaults__ or ()), *named, getattr(thing, "__wrapped__", None)):
+            if isinstance(each, nn.Module | functools.partial | FunctionType | MethodType | list | tuple | dict):
+                _collect(each, found, seen)
+    elif isinstance(thing, list | tuple | dict):
+        for each in thing.values() if isinstance(thing, dict) else thing:
+            if isinstance(each, nn.Module):
+                _collect(each, found, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Global names in a function and in those defined inside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,74 @@
+"""Modules with named sample sites: global ones for the whole data set, local ones for each example."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import am_i_wrapped
+from torch import Tensor
+
+from probattn import handlers
+from probattn.quiet import Quiet
+
+
+class SiteModule(Quiet, PyroModule):
+    """Base of modules that make sample statements; names of sites are the module's path and a name.
+
+    The module may run inside or outside a plate of the examples, whose dimension is −1: local sites use that plate or
+    open one of their own, and global sites are outside it, so that their KL counts once.
+    """
+
+    def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
+        """Draw a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
+        with handlers.outside_data_plate():
+            return pyro.sample(self._pyro_get_fullname(name), prior)
+
+    def sample_local(
+        self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
+    ) -> Tensor:
+        """Draw a latent site of one example, whose posterior depends on the module's own input.
+
+        The library's ELBOs, guides and ``predict`` draw it from the posterior; without a guide it is drawn from the
+        prior, like every site.
+
+        Args:
+            prior, posterior: distributions with batch shape ``(..., batch)``.
+            infer: further entries of the site's ``infer``.
+
+        Raises:
+            ValueError: under a guide that does not cover this site, replayed by Pyro's own ELBOs.
+        """
+        site = self._pyro_get_fullname(name)
+        handlers.check_guided(site)
+        with self._data_plate(prior):
+            return pyro.sample(site, prior, infer=infer | {"local": True, "posterior": posterior})
+
+    def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
+        """Add the log density of a value of each example to the log joint, as an observed local site."""
+        infer = {"is_auxiliary": True, "local": True, **infer}
+        with self._data_plate(distribution):
+            pyro.sample(self._pyro_get_fullname(name), distribution, obs=value, infer=infer)
+
+    def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
+        """Add −penalty to the log joint as a named local factor site.
+
+        Args:
+            per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
+                only where :meth:`is_scored`.
+        """
+        if self.is_scored():
+            unit = dist.Unit(-per_example())
+            self.observe(name, unit, unit.sample())
+
+    def is_scored(self) -> bool:
+        """Return True under a handler to which log densities matter; ``poutine.mask(mask=False)`` says they do not."""
+        return am_i_wrapped() and poutine.get_mask() is not False
+
+    def _data_plate(self, distribution: dist.TorchDistribution) -> AbstractContextManager:
+        if not am_i_wrapped() or handlers.has_data_plate():
+            return nullcontext()
+        return handlers.data_plate(self._pyro_get_fullname("examples"), distribution.batch_shape[-1])
