@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.functional.errors import NumericalError
 from probattn.handlers import draws, is_global_latent, local_posteriors, local_priors
-from probattn.inference.diagnosis import find_non_finite, refuses_nan
+from probattn.inference.diagnosis import find_non_finite, first_line, refuses_nan
 from probattn.inference.predicted import Prediction
 from probattn.inference.summary import join, summarise
 
@@ -86,7 +86,7 @@ def predict(
                         raise NumericalError(f"batch {number}: {error}{because}") from error
                     if source is None and not refuses_nan(error):
                         raise
-                    why = f"from {source}" if source else str(error).splitlines()[0]
+                    why = f"from {source}" if source else first_line(error)
                     raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
     finally:
         for module, mode in modes:

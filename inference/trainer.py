@@ -22,6 +22,7 @@ from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
 from probattn.inference.objective import Objective, Weights
 from probattn.inference.options import TrainOptions
+from probattn.inference.parameter_groups import parameter_groups
 from probattn.inference.progress import TrainProgress
 from probattn.inference.sharded import shard
 from probattn.inference.step import Outcome, Step
@@ -66,11 +67,7 @@ class Trainer:
         self.captured = self._captured()
 
     def _adam(self) -> torch.optim.Adam:
-        groups = [
-            {"params": list(self.model.parameters()), "weight_decay": self.settings.weight_decay},
-            {"params": list(self.guide.parameters()), "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
+        groups = parameter_groups(self.model, self.guide, weight_decay=self.settings.weight_decay)
         capturable = self.settings.capture and self.fabric.device.type == "cuda"
         return torch.optim.Adam(groups, lr=self.settings.lr, fused=True, capturable=capturable)
 

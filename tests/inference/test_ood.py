@@ -361,6 +361,7 @@ def test_mutual_information_is_judged_where_anything_was_drawn():
         assert found["mutual_information"]["auroc"] == expected
     assert "mutual_information" not in ood.evaluate(one, other, fitted_on=one)
 
+
 def test_display_directions_favour_the_better_detector():
     good, bad = ood.metrics(tensor(1, 2, 3), tensor(3, 4, 5)), ood.metrics(tensor(1, 4, 5), tensor(2, 3, 3))
     for key, shown in ood.DISPLAY.items():
