@@ -13,7 +13,7 @@ from torch import nn
 
 from probattn.functional.errors import NumericalError
 from probattn.inference import checkpoint, rank_rng
-from probattn.inference.captured import DeferredStep, check_alone
+from probattn.inference.captured import DeferredStep
 from probattn.inference.compiled import compile_blocks
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite
 from probattn.inference.distributed import make_fabric, on_every_rank, on_first_rank
@@ -48,8 +48,6 @@ class Trainer:
         self.best_value: float | None = None
         self.best_weights: dict[str, dict] = {}
         self.fabric = make_fabric(settings.accelerator, settings.devices)
-        if settings.capture:
-            check_alone(self.fabric)
         self.batches = shard(train)
         elbo = ELBOS[settings.elbo]()
         if settings.compile:

@@ -137,7 +137,8 @@ def laplace(
 
     Raises:
         ImportError: laplace-torch is not installed.
-        ValueError: no labels; a precision that is not positive; no draws; an unknown link; a network that does not end in an ``nn.Linear``.
+        ValueError: no labels; a precision that is not positive; no draws; an unknown link; a network that does not
+            end in an ``nn.Linear``.
     """
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision must be positive, or None to choose it, got {prior_precision}")

@@ -1,7 +1,6 @@
 """The step for which the host never waits: the same as the step that waits, with the same errors, later."""
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from probattn.functional import errors, linalg
 from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, captured, fit, trainer
 from probattn.inference.captured import DeferredStep, Graphs
+from probattn.inference.distributed import World
 from probattn.inference.objective import Objective, Weights
 from probattn.inference.step import Outcome, Step
 from probattn.models import Classifier, ViT
@@ -300,9 +300,22 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
     assert captured.Graphs is Graphs
 
 
-def test_steps_of_several_gpus_are_not_captured(monkeypatch):
-    several = SimpleNamespace(world_size=2, device=torch.device("cuda", 0))
-    monkeypatch.setattr(trainer, "make_fabric", lambda *_: several)
+@pytest.mark.parametrize(("accelerator", "gpu"), [("cuda", False), ("gpu", False), ("auto", True)])
+def test_steps_of_several_gpus_are_refused_before_anything_starts(monkeypatch, tmp_path, accelerator, gpu):
+    """No process is joined, no batch asked for, no file written."""
+    monkeypatch.setattr(captured, "world", lambda: World(1, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(trainer, "make_fabric", lambda *_: pytest.fail("the processes were joined"))
     model, guide, batches = build()
-    with pytest.raises(ValueError, match="a GPU that is alone: leave it out under torchrun"):
-        fit(model, guide, batches, batches, **short(capture=True))
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the model was run"))
+    words = r"torchrun started 2 processes: set capture=False .*, or train in one process without torchrun"
+    with pytest.raises(ValueError, match=words):
+        fit(model, guide, batches, batches, out=tmp_path / "run", **short(capture=True, accelerator=accelerator))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("processes", "accelerator", "gpu"), [(2, "cpu", True), (2, "auto", False), (1, "cuda", True)])
+def test_one_gpu_or_several_cpus_may_be_captured(monkeypatch, processes, accelerator, gpu):
+    monkeypatch.setattr(captured, "world", lambda: World(0, processes))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    captured.check_alone(accelerator)
