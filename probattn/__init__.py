@@ -16,7 +16,7 @@ from probattn.attention.sgpa import SGPAttention  # noqa: E402
 from probattn.attention.softmax import SoftmaxAttention  # noqa: E402
 from probattn.attention.sparse_cgp import SparseCGPAttention  # noqa: E402
 from probattn.functional.errors import NumericalError  # noqa: E402
-from probattn.functional.linalg import JitterWarning  # noqa: E402
+from probattn.functional.jitter import JitterWarning  # noqa: E402
 from probattn.handlers import draws, local_posteriors, local_sites  # noqa: E402
 
 __all__ = [

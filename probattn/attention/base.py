@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
-from probattn.functional import errors, linalg
+from probattn.functional import dtypes, errors
 from probattn.quiet import Quiet
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
@@ -82,7 +82,7 @@ class ProbabilisticAttention(Quiet, PyroModule):
     @contextmanager
     def precise(self) -> Iterator[None]:
         """No autocast inside, and errors of :mod:`probattn.functional.errors` name this layer."""
-        with errors.located(self.label), linalg.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
+        with errors.located(self.label), dtypes.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
             yield
 
     @property

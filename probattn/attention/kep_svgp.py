@@ -10,7 +10,7 @@ from probattn import priors
 from probattn.attention import merge as merges
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.projection import DataProjection, PlainProjection
-from probattn.functional import kep_svgp, ksvd, linalg
+from probattn.functional import dtypes, kep_svgp, ksvd
 
 PAIRS = ("er", "ee", "rr")
 PROJECTIONS = ("data", "plain")
@@ -135,7 +135,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         return x
 
     def _weighted_penalty(self, e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lengths: Tensor | int) -> Tensor:
-        precise = map(linalg.at_least_float32, (e, r, w_e, w_r))
+        precise = map(dtypes.at_least_float32, (e, r, w_e, w_r))
         return self.eta * self.ksvd_penalty(*precise, self.scale, lengths)
 
     def _check_options(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:

@@ -16,7 +16,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import errors, linalg
+from probattn.functional import errors, jitter
 from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, captured, fit, trainer
 from probattn.inference.captured import DeferredStep, Graphs
@@ -194,7 +194,7 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypat
                 calls[0] += 1
                 if 4 <= calls[0] <= 8:  # in the second epoch of three batches, whichever step runs it
                     low = torch.ones(2, 2, dtype=x.dtype)
-                    linalg.cholesky(low - 1e-7 * torch.eye(2, dtype=x.dtype), "a matrix")
+                    jitter.cholesky(low - 1e-7 * torch.eye(2, dtype=x.dtype), "a matrix")
             return original(self, x, mask)
 
         monkeypatch.setattr(type(layer), "forward", forward)
@@ -214,19 +214,19 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypat
 def test_deferred_checks_gather_what_would_be_raised():
     matrix = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
     with errors.deferred() as failures:
-        factor = linalg.cholesky(matrix, "a matrix")
+        factor = jitter.cholesky(matrix, "a matrix")
         errors.check_finite(factor, "it")
     assert [each.item() for each in failures] == [False, False]
     torch.testing.assert_close(factor, matrix, rtol=0, atol=1e-7)
     broken = matrix.clone()
     broken[1] *= -1
     with errors.deferred() as failures:
-        linalg.cholesky(broken, "a matrix")
+        jitter.cholesky(broken, "a matrix")
         errors.check_finite(broken / 0, "it")
         errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
     assert [each.item() for each in failures] == [True, True, True]
     with pytest.raises(NumericalError):
-        linalg.cholesky(broken, "a matrix")
+        jitter.cholesky(broken, "a matrix")
     with pytest.raises(ValueError, match=r"\[1\]"):
         errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from probattn.functional import gaussian
 from probattn.functional.cgp import CGP
 from probattn.functional.gaussian import Dense
-from probattn.functional.linalg import JitterWarning
+from probattn.functional.jitter import JitterWarning
 
 SHAPE = BATCH, HEADS = 2, 3
 TOKENS, WIDTH, COLUMNS = 5, 3, 2
