@@ -1,6 +1,7 @@
 """The ``probattn`` command."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -216,6 +217,26 @@ def check_posterior(
     folder = out or Path("runs/posterior") / layer
     found.save(folder)
     say(f"text and figures: {folder}")
+
+
+@app.command("check-gp")
+def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and parameters.")] = 0) -> None:
+    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64: seconds."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what GPyTorch is built on compiles so
+        from probattn.experiments.gp_check import TOLERANCE, gp_check
+
+    found = gp_check(seed=seed)
+    table = Table(
+        "component", "quantity", Column("largest difference", justify="right"), Column("relative", justify="right")
+    )
+    for each in found:
+        table.add_row(each.component, each.quantity, f"{each.absolute:.1e}", f"{each.relative:.1e}")
+    show_table(table)
+    wrong = [f"{each.component}, {each.quantity}" for each in found if not each.passes]
+    if wrong:
+        fail(f"not GPyTorch's to a relative {TOLERANCE:.0e}: {'; '.join(wrong)}")
+    say(f"all are GPyTorch's to a relative {TOLERANCE:.0e}")
 
 
 def _compare(folders: list[Path], out: Path) -> None:

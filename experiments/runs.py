@@ -111,9 +111,9 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    fabric = make_fabric(accelerator, settings.train.devices)
     if settings.train.capture:
-        check_alone(fabric)
+        check_alone(accelerator)
+    make_fabric(accelerator, settings.train.devices)
     on_first_rank(lambda: check_free(out, settings, resume=resume))
 
 

@@ -8,6 +8,7 @@ import torch
 from probattn.functional import errors
 from probattn.handlers import at_mean
 from probattn.inference import rng
+from probattn.inference.diagnosis import first_line
 from probattn.inference.distributed import world
 from probattn.inference.members_step import MembersStep, stacked
 from probattn.inference.trainer import Trainer
@@ -50,17 +51,12 @@ def _try(trainers: Sequence[Trainer]) -> str | None:
                 [each.eager.objective(own, weights) for each, own in zip(trainers, batches, strict=True)]
             )
     except RuntimeError as error:
-        return reason(error)
+        return first_line(error)
     finally:
         for trainer, states in zip(trainers, before, strict=True):
             rng.restore(states, trainer.train)
     same = torch.allclose(together, alone, rtol=1e-2, equal_nan=True)
     return None if same else "together, their losses are not what they are alone"
-
-
-def reason(error: RuntimeError) -> str:
-    """The first line of an error, or what is known of one that says nothing."""
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _differ(values: Iterable) -> bool:

@@ -4,22 +4,29 @@ from collections.abc import Callable
 
 import pyro
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from probattn.functional import errors
+from probattn.inference.distributed import world
 from probattn.inference.objective import Weights
 from probattn.inference.step import Outcome, Step, clip
 
 
-def check_alone(fabric: Fabric) -> None:
-    """Refuses to capture the steps of several GPUs, which wait for each other.
+def check_alone(accelerator: str) -> None:
+    """Refuses to capture the steps of several GPUs, which wait for each other, before the processes are joined.
+
+    Args:
+        accelerator: as for Fabric.
 
     Raises:
-        ValueError: there are several.
+        ValueError: torchrun has started several processes, on GPUs.
     """
-    if fabric.world_size > 1 and fabric.device.type == "cuda":
-        raise ValueError("capture=True replays the step of a GPU that is alone: leave it out under torchrun")
+    on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    if world().size > 1 and on_gpu:
+        raise ValueError(
+            f"capture=True replays the step of a GPU that is alone, and torchrun started {world().size} processes: "
+            "set capture=False (train.capture=false), or train in one process without torchrun"
+        )
 
 
 class DeferredStep:

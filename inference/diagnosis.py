@@ -37,6 +37,14 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
     return None
 
 
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, or the name of its class where that line is empty.
+
+    Pyro puts the shapes of the trace below the message of an error, also where there is none.
+    """
+    return str(error).partition("\n")[0].strip() or type(error).__name__
+
+
 def refuses_nan(error: Exception) -> bool:
     """Whether an error is a distribution's refusal of parameters that are NaN or Inf."""
     refusal, _, values = str(error).partition("\n")

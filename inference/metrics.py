@@ -4,7 +4,7 @@ Every function takes ``probs (n, classes)``, floating point, already averaged ov
 and ``labels (n,)``, integer class indices. The prediction is the most probable class (the lowest index among
 equals) and its probability is the *confidence*. Everything is computed on the CPU in float64, whatever the
 inputs' device and dtype, so that confidences near 1 keep their order; torchmetrics sums in float32, so
-AUROC, AUPR, ECE, MCE and MCC are good to about six digits. Values are fractions; :data:`DISPLAY` has the
+AUROC, AUPR and MCC are good to about six digits. Values are fractions; :data:`DISPLAY` has the
 papers' scaling.
 
 All raise ``ValueError`` on malformed inputs: wrong shapes or dtypes, no examples, fewer than two classes,

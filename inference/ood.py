@@ -150,6 +150,9 @@ def metrics(inside: Tensor, outside: Tensor) -> dict[str, float]:
 def evaluate(inside: Prediction, outside: Prediction, *, fitted_on: Prediction) -> dict[str, dict[str, float]]:
     """The metrics of every detector that both predictions have, keyed and ordered as :data:`DETECTORS`.
 
+    Mutual information that is zero for every input of both, as of a deterministic network, does not exist: it is left
+    out, instead of being called a detector that guesses.
+
     Args:
         inside: of in-distribution inputs, such as the test part.
         outside: of out-of-distribution inputs.
@@ -161,6 +164,8 @@ def evaluate(inside: Prediction, outside: Prediction, *, fitted_on: Prediction) 
     known, strange = scores(inside, fitted_on=fitted_on), scores(outside, fitted_on=fitted_on)
     result = {}
     for name in (name for name in known if name in strange):
+        if name == "mutual_information" and not (known[name].any() or strange[name].any()):
+            continue
         try:
             result[name] = metrics(known[name], strange[name])
         except ValueError as error:

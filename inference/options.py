@@ -17,7 +17,8 @@ class TrainOptions:
         lr, min_lr: Adam's learning rate behind the warm-up and at the end.
         schedule: how it falls from the one to the other: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: epochs of linear warm-up before that.
-        weight_decay: L2 of Adam on the model's parameters; the guide's have none, the KL holds them.
+        weight_decay: L2 of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or inducing
+            inputs (see :func:`~probattn.inference.parameter_groups.decayed_names`), nor on the guide.
         clip_norm: largest norm of the gradient, or None.
         elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
         posterior_draws: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.

@@ -23,7 +23,7 @@ from probattn.handlers import (
     local_posteriors,
     local_priors,
 )
-from probattn.inference.diagnosis import find_non_finite, refuses_nan
+from probattn.inference.diagnosis import find_non_finite, first_line, refuses_nan
 from probattn.inference.posterior_samples import PosteriorSamples
 from probattn.inference.predicted import Prediction
 from probattn.inference.stacked import Stacked
@@ -146,7 +146,7 @@ class _Predictor:
                 raise NumericalError(f"batch {number}: {error}{because}") from error
             if source is None and not refuses_nan(error):
                 raise
-            why = f"from {source}" if source else str(error).splitlines()[0]
+            why = f"from {source}" if source else first_line(error)
             raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
 
     def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:

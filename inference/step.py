@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
-from probattn.inference.diagnosis import NonFiniteError, find_non_finite, refuses_nan
+from probattn.inference.diagnosis import NonFiniteError, find_non_finite, first_line, refuses_nan
 from probattn.inference.objective import Objective, Weights
 
 
@@ -72,7 +72,7 @@ class Step:
         try:
             loss = self.objective(batch, weights)
         except (ValueError, RuntimeError, NumericalError) as error:
-            symptom = str(error).splitlines()[0]
+            symptom = first_line(error)
             self.refuse_non_finite(batch, symptom)
             if isinstance(error, NumericalError):
                 raise NonFiniteError(str(error)) from error

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from probattn.inference import rng
-from probattn.inference.alike import reason
-from probattn.inference.diagnosis import NonFiniteError
+from probattn.inference.diagnosis import NonFiniteError, first_line
 from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
 from probattn.inference.members_step import MembersStep
@@ -63,7 +62,7 @@ class Together:
             ledgers = self._pass(runs)
         except RuntimeError as error:
             self.apart, self.step = True, None
-            self.say(f"one member after another from epoch {trainers[0].epoch + 1} on: {reason(error)}")
+            self.say(f"one member after another from epoch {trainers[0].epoch + 1} on: {first_line(error)}")
             for run, state in zip(runs, before, strict=True):
                 _roll_back(run, state)
             return

@@ -13,7 +13,7 @@ from torch import nn
 
 from probattn.functional.errors import NumericalError
 from probattn.inference import checkpoint, rank_rng, rng
-from probattn.inference.captured import DeferredStep, check_alone
+from probattn.inference.captured import DeferredStep
 from probattn.inference.compiled import compile_blocks
 from probattn.inference.diagnosis import NonFiniteError, find_non_finite
 from probattn.inference.distributed import make_fabric, on_every_rank, on_first_rank
@@ -22,6 +22,7 @@ from probattn.inference.ledger import Ledger
 from probattn.inference.logs import RunLog
 from probattn.inference.objective import Objective, Weights
 from probattn.inference.options import TrainOptions
+from probattn.inference.parameter_groups import parameter_groups
 from probattn.inference.progress import TrainProgress
 from probattn.inference.sharded import shard
 from probattn.inference.step import Outcome, Step
@@ -49,8 +50,6 @@ class Trainer:
         self.best_value: float | None = None
         self.best_weights: dict[str, dict] = {}
         self.fabric = make_fabric(settings.accelerator, settings.devices)
-        if settings.capture:
-            check_alone(self.fabric)
         self.batches = shard(train)
         self.vectorize = settings.vectorize
         if self.vectorize is None:
@@ -72,11 +71,7 @@ class Trainer:
         self.captured = self._captured()
 
     def _adam(self) -> torch.optim.Adam:
-        groups = [
-            {"params": list(self.model.parameters()), "weight_decay": self.settings.weight_decay},
-            {"params": list(self.guide.parameters()), "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
+        groups = parameter_groups(self.model, self.guide, weight_decay=self.settings.weight_decay)
         capturable = self.settings.capture and self.fabric.device.type == "cuda"
         return torch.optim.Adam(groups, lr=self.settings.lr, fused=True, capturable=capturable)
 

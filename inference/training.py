@@ -10,6 +10,7 @@ import torch
 
 from probattn import guides
 from probattn.inference import rank_rng
+from probattn.inference.captured import check_alone
 from probattn.inference.checkpoint import CheckpointError
 from probattn.inference.deterministic import deterministic
 from probattn.inference.distributed import on_first_rank, world
@@ -98,6 +99,8 @@ def begin(
 
     ``held`` gets what is to be given back at its end: the lock of its folder, and the deterministic mode.
     """
+    if settings.capture:
+        check_alone(settings.accelerator)
     folder = None if out is None else Path(out)
     last = None if folder is None else folder / "last.pt"
     if folder is not None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
@@ -50,6 +51,10 @@ class Block(Quiet, PyroModule):
     def feed_forward(self, x: Tensor) -> Tensor:
         """The second half: x + mlp(norm(x)), token by token."""
         return x + self.mlp(self.norm_mlp(x))
+
+    def carry(self, x: Tensor) -> Tensor:
+        """The second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
+        return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
 class Blocks(Quiet, PyroModule[nn.Sequential]):
@@ -102,7 +107,7 @@ class Blocks(Quiet, PyroModule[nn.Sequential]):
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
                 block.attention.follow(*path, block.normed)
-            path = [block.feed_forward]
+            path = [block.carry]
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
@@ -134,6 +139,15 @@ def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = 
     if not 0 <= number <= of:
         raise ValueError(f"cannot replace the last {number} of {of} blocks")
     return [rest] * (of - number) + [attention] * number
+
+
+def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
+    """The output of a module, or of a sequence of modules less those that drop out."""
+    if isinstance(module, nn.Sequential):
+        for part in module:
+            x = without_dropout(part, x)
+        return x
+    return x if isinstance(module, _DropoutNd) else module(x)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from probattn.attention.sgpa import SGPAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.attention.sparse_cgp import SparseCGPAttention
 from probattn.functional.errors import NumericalError
-from probattn.functional.linalg import JitterWarning
+from probattn.functional.jitter import JitterWarning
 from probattn.handlers import draws, local_posteriors, local_sites
 
 __all__ = [

@@ -4,63 +4,105 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.prediction import Prediction
+from probattn.inference.predicted import Prediction, entropy
 
 if TYPE_CHECKING:
     from laplace import KronLaplace
 
 _BATCH = 1024
+LINKS = ("probit", "draws")
 
 
 @dataclass(frozen=True, eq=False)
 class LaplacePredictor:
     """A network whose last layer's weights are Gaussian, as a callable ``data -> Prediction``.
 
-    The logits of one draw of the features φ are Gaussian, with the network's mean m = W φ + b and the variances v that
-    the weights give them; their expected softmax is approximated by softmax(m / √(1 + π v / 8)) (the multi-class
-    probit of laplace-torch), and averaged over draws.
+    The logits of one draw of the features φ are Gaussian, with the network's mean m = W φ + b and the covariance that
+    the weights give them. Their expected softmax is approximated by softmax(m / √(1 + π v / 8)), v the variances (the
+    multi-class probit of laplace-torch), and averaged over draws. Their expected entropy is averaged over draws of the
+    logits, so that the mutual information also holds the uncertainty of the last layer. The probit ignores the
+    covariances between logits, which makes the mutual information larger than that of the draws alone;
+    ``link="draws"`` averages the softmax over the same draws instead.
 
     Args:
         model, guide, num_draws: as for ``predict``; the weights of the model are not to change any more.
+        num_samples: draws of the logits per example in predictions, divided among the draws of its features; in pairs
+            that mirror each other at the mean, so at least two of each.
+        link: ``"probit"`` or ``"draws"``, see above.
         prior_precision: of the weights and the bias, which the posterior was computed with.
         log_marginal_likelihood: Laplace's approximation, of the training data, in nats; NaN at infinite precision.
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
-        variances: of each logit per squared feature in that basis ``(classes, D)``.
-        bias_variances: of each logit ``(classes,)``.
+        out_basis: eigenvectors of the log likelihood's curvature in the logits ``(classes, classes)``, in columns.
+        variances: of the weights in both bases ``(classes, D)``.
+        bias_basis, bias_variances: the same of the bias, ``(classes, classes)`` and ``(classes,)``.
     """
 
     model: nn.Module
     guide: nn.Module | None
     num_draws: int
+    num_samples: int
+    link: Literal["probit", "draws"]
     prior_precision: float
     log_marginal_likelihood: float
     basis: Tensor
+    out_basis: Tensor
     variances: Tensor
+    bias_basis: Tensor
     bias_variances: Tensor
 
     def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """The posterior predictive of inputs or batches, from new draws of the latent sites."""
+        """The posterior predictive of inputs or batches, from new draws of the latent sites and of the logits."""
         return self.of(features(self.model, self.guide, data, num_draws=self.num_draws))
 
     @torch.no_grad()
     def of(self, found: Features) -> Prediction:
-        """The same of features that are known already."""
-        probs = (found.head(found.values) * (1 + math.pi / 8 * self.logit_variances(found.values)).rsqrt()).softmax(-1)
-        entropy = torch.special.entr(probs).sum(-1)
-        plain = found.prediction
-        mean, expected_entropy = probs.mean(0).to(plain.probs), entropy.mean(0).to(plain.probs)
-        return replace(plain, probs=mean, expected_entropy=expected_entropy)
+        """The same of features that are known already, from new draws of the logits."""
+        logits, plain = found.head(found.values), found.prediction
+        probs, expected_entropy = self._averages(logits, found.values)
+        if self.link == "probit":
+            probs = (logits * (1 + math.pi / 8 * self.logit_variances(found.values)).rsqrt()).softmax(-1)
+        return replace(
+            plain,
+            probs=probs.mean(0).to(plain.probs),
+            expected_entropy=expected_entropy.mean(0).to(plain.probs),
+        )
 
     def logit_variances(self, values: Tensor) -> Tensor:
         """Variances of the logits ``(..., classes)`` of features ``(..., D)``."""
-        return (values @ self.basis).square() @ self.variances.mT + self.bias_variances
+        return self._weight_variances(values) @ self.out_basis.square().mT + self._bias_logit_variances()
+
+    def logit_noise(self, values: Tensor) -> Tensor:
+        """A draw of the logits minus their mean ``(..., classes)``, of each row of features ``(..., D)`` by itself."""
+        spread = self._weight_variances(values).sqrt()
+        noise = (spread * torch.randn_like(spread)) @ self.out_basis.mT
+        return noise + (self.bias_variances.sqrt() * torch.randn_like(spread)) @ self.bias_basis.mT
+
+    def _averages(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over pairs of mirrored draws."""
+        pairs = math.ceil(self.num_samples / len(values) / 2)
+        mean = torch.zeros_like(logits, dtype=torch.float64)
+        expected_entropy = torch.zeros_like(mean[..., 0])
+        for _ in range(pairs):
+            noise = self.logit_noise(values)
+            for sign in (1, -1):
+                probs = (logits + sign * noise).softmax(-1)
+                mean += probs
+                expected_entropy += entropy(probs)
+        return mean / (2 * pairs), expected_entropy / (2 * pairs)
+
+    def _weight_variances(self, values: Tensor) -> Tensor:
+        """What the weights add to the variances of the logits in their basis ``(..., classes)``."""
+        return (values @ self.basis).square() @ self.variances.mT
+
+    def _bias_logit_variances(self) -> Tensor:
+        return self.bias_basis.square() @ self.bias_variances
 
 
 def laplace(
@@ -69,6 +111,8 @@ def laplace(
     train: Iterable,
     *,
     num_draws: int = 10,
+    num_samples: int = 100,
+    link: Literal["probit", "draws"] = "probit",
     prior_precision: float | None = None,
 ) -> LaplacePredictor:
     """KFLLLA: a Gaussian posterior of the last layer alone, around its trained weights.
@@ -83,6 +127,8 @@ def laplace(
         guide: its guide.
         train: the training data, not augmented: batches ``(x, y)`` or ``(x, y, mask)``.
         num_draws: posterior draws, here and in predictions.
+        num_samples: draws of the logits per example in predictions, divided among those.
+        link: how probabilities follow from the logits' Gaussian, ``"probit"`` or the average over ``"draws"`` of it.
         prior_precision: of the weights (1 / variance); None maximises the marginal likelihood. At ``math.inf`` the
             predictions are those of ``predict``.
 
@@ -91,29 +137,39 @@ def laplace(
 
     Raises:
         ImportError: laplace-torch is not installed.
-        ValueError: no labels; a precision that is not positive; a network that does not end in an ``nn.Linear``.
+        ValueError: no labels; a precision that is not positive; no draws; an unknown link; a network that does not
+            end in an ``nn.Linear``.
     """
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision must be positive, or None to choose it, got {prior_precision}")
+    if num_samples < 1 or link not in LINKS:
+        raise ValueError(f"num_samples is positive and link one of {', '.join(LINKS)}; got {num_samples}, {link!r}")
     library = _library()
     found = features(model, guide, train, num_draws=num_draws)
     if found.labels is None:
         raise ValueError("laplace takes training batches (x, y): there are no labels")
     posterior = _posterior(library, found, prior_precision)
     delta = posterior.prior_precision
-    (out_vectors, basis), *bias = posterior.H.eigenvectors
+    (out_basis, basis), *bias = posterior.H.eigenvectors
     (out_values, in_values), *bias_values = posterior.H.eigenvalues
-    variances = out_vectors.square() @ (1 / (torch.outer(out_values, in_values) + delta))
-    bias_variances = bias[0][0].square() @ (1 / (bias_values[0][0] + delta)) if bias else torch.zeros(len(variances))
+    zeros = torch.zeros_like(out_basis)
+    bias_basis, bias_variances = (bias[0][0], 1 / (bias_values[0][0] + delta)) if bias else (zeros, zeros[0])
+    factors = {
+        "basis": basis,
+        "out_basis": out_basis,
+        "variances": 1 / (torch.outer(out_values, in_values) + delta),
+        "bias_basis": bias_basis,
+        "bias_variances": bias_variances,
+    }
     return LaplacePredictor(
         model=model,
         guide=guide,
         num_draws=num_draws,
+        num_samples=num_samples,
+        link=link,
         prior_precision=float(delta),
         log_marginal_likelihood=float(posterior.log_marginal_likelihood()),
-        basis=basis.to(found.values),
-        variances=variances.to(found.values),
-        bias_variances=bias_variances.to(found.values),
+        **{name: value.to(found.values) for name, value in factors.items()},
     )
 
 

@@ -9,7 +9,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from probattn.functional import errors, linalg
+from probattn.functional import dtypes, errors
 from probattn.sites import SiteModule
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
@@ -54,7 +54,7 @@ class ProbabilisticAttention(SiteModule):
     @contextmanager
     def precise(self) -> Iterator[None]:
         """No autocast inside, and errors of :mod:`probattn.functional.errors` name this layer."""
-        with errors.located(self.label), linalg.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
+        with errors.located(self.label), dtypes.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
             yield
 
     @property

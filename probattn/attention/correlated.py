@@ -12,7 +12,7 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
 from probattn.distributions import ColumnNormal
-from probattn.functional import errors, linalg
+from probattn.functional import dtypes, errors
 from probattn.functional.correlated import Correlated
 
 CHOICES = {
@@ -86,7 +86,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             law = self.law(self._given(*projected, mask))
             output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
             if self.alpha > 0 and self.is_scored():
-                self._regularise(law, linalg.at_least_float32(x))
+                self._regularise(law, dtypes.at_least_float32(x))
             if self.output == "draw":
                 predictive = ColumnNormal(output, law.predictive)
                 output = self.sample_local("f", predictive, predictive)
@@ -107,7 +107,7 @@ class CorrelatedAttention(ProbabilisticAttention):
 
     def _given(self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None) -> dict[str, Any]:
         """The fields of :class:`Correlated`, from projections ``(..., H, N, head_dim)``."""
-        query, key, value, latent = map(linalg.at_least_float32, (query, key, value, latent))
+        query, key, value, latent = map(dtypes.at_least_float32, (query, key, value, latent))
         real = None if mask is None else mask.unsqueeze(-2)
         return {
             "query": query,

@@ -12,7 +12,7 @@ from probattn import priors
 from probattn.attention import merge as merges
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.projection import DataProjection, PlainProjection
-from probattn.functional import kep_svgp, ksvd, linalg
+from probattn.functional import dtypes, kep_svgp, ksvd
 
 PAIRS = ("er", "ee", "rr")
 PROJECTIONS = ("data", "plain")
@@ -121,17 +121,16 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""
-        query, key = self.split_heads(self.query_key(self.checked(x, mask)), 2)
-        matrix = ksvd.cosine_features(query) @ ksvd.cosine_features(key).mT
+        query, key = map(ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2))
+        matrix = query @ key.mT
         return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x with its padding at zero; refuses another number of tokens where it is fixed."""
-        x = super().checked(x, mask)
-        if self.tokens is not None and x.shape[-2] != self.tokens:
+        if self.tokens not in (None, x.shape[-2]):
             hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
             raise ValueError(f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}")
-        return x
+        return super().checked(x, mask)
 
     def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
         """The prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
@@ -139,7 +138,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     def _weighted_penalty(self, *tensors: Tensor | int) -> Tensor:
         *precise, scale, lengths = tensors
-        return self.eta * self.ksvd_penalty(*map(linalg.at_least_float32, precise), scale, lengths)
+        return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, precise), scale, lengths)
 
     def _check(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:
         if not 1 <= rank <= self.head_dim:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
-from probattn.functional import errors, linalg
+from probattn.functional import dtypes, errors
 
 
 class KernelAttention(ProbabilisticAttention):
@@ -85,7 +85,7 @@ class KernelAttention(ProbabilisticAttention):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys (the same tensor where W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
         joint = self.query_value(x) if self.symmetric else self.query_key_value(x)
-        joint = linalg.at_least_float32(joint)
+        joint = dtypes.at_least_float32(joint)
         if self.symmetric:
             query, value = self.split_heads(joint, 2)
             return query, query, value

@@ -38,6 +38,8 @@ class ConcatLowRank(nn.Module):
         rank: width of A and B.
     """
 
+    decayed_parameters = ("a", "b")
+
     def __init__(self, tokens: int, rank: int) -> None:
         super().__init__()
         self.a = nn.Parameter(_fan_in_uniform(tokens, rank))

@@ -15,6 +15,8 @@ class PlainProjection(nn.Module):
         rank: s.
     """
 
+    decayed_parameters = ("w_e", "w_r")
+
     def __init__(self, heads: int, head_dim: int, rank: int) -> None:
         super().__init__()
         self.w_e = _orthogonal(heads, head_dim, rank)

@@ -11,7 +11,7 @@ from probattn import priors
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.sgpa_forms import Decoupled, Standard, Tokens
-from probattn.functional import errors, linalg, sgpa
+from probattn.functional import dtypes, errors, padding, sgpa
 
 DRAWS = ("marginal", "joint")
 
@@ -127,7 +127,7 @@ class SGPAttention(ProbabilisticAttention):
         query, value = self.split_heads(self.query_value(x), 2)
         with self.precise():
             tokens = self._tokens(query, value, mask)
-            remainder = getattr(self.form, self.draws)(self, tokens, linalg.at_least_float32(x))
+            remainder = getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
             f = self.sample_local("g", remainder.prior, remainder.posterior)
             f = f if u is None else f + remainder.features @ u.mT
         return self.out(self.join_heads(f))
@@ -139,9 +139,9 @@ class SGPAttention(ProbabilisticAttention):
             return self._tokens(query, value, mask).kernel
 
     def _tokens(self, query: Tensor, value: Tensor, mask: Tensor | None) -> Tokens:
-        query, value = map(linalg.at_least_float32, (query, value))
+        query, value = map(dtypes.at_least_float32, (query, value))
         real = None if mask is None else mask.unsqueeze(-2)
-        kernel = errors.check_finite(linalg.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
+        kernel = errors.check_finite(padding.on_pairs(self.kernel(query, query), real), "the kernel of the tokens")
         if real is None:
             return Tokens(query, kernel, errors.check_finite(value, "the values"), None, query.shape[-2])
         value = errors.check_finite(value.where(real.unsqueeze(-1), 0.0), "the values")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn.distributions import ColumnNormal, Counted
-from probattn.functional import errors, linalg, sgpa
+from probattn.functional import errors, jitter, padding, sgpa
 from probattn.functional.gaussian import Dense
 
 
@@ -52,14 +52,14 @@ class Decoupled(nn.Module):
     def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
         """Draws with their correlations."""
         a, mean = self._mean(layer, tokens)
-        c = linalg.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
-        tril = linalg.cholesky(c, "C, the covariance of g", linalg.mean_diagonal(tokens.kernel))
+        c = padding.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
+        tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
         covariance = Dense(tril, tokens.count, tokens.real)
         return Remainder(a, ColumnNormal(torch.zeros_like(mean), covariance), ColumnNormal(mean, covariance))
 
     def _mean(self, layer: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
         beta = layer.inducing_points()
-        tril = linalg.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
+        tril = jitter.cholesky(layer.kernel(beta, beta), "K_ββ, the kernel of the inducing inputs")
         k_qb = layer.kernel(tokens.points, beta)
         a = sgpa.features(k_qb if tokens.real is None else k_qb.where(tokens.real.unsqueeze(-1), 0.0), tril)
         return a, sgpa.conditional_mean(tokens.kernel, a, tokens.value)
@@ -94,7 +94,7 @@ class Standard(nn.Module):
         return Remainder(None, prior, ColumnNormal(mean, posterior))
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        tril = linalg.cholesky(linalg.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")
+        tril = jitter.cholesky(padding.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")
         spread = 1e-3 + F.softplus(self.spread(x)).mT
         spread = spread if tokens.real is None else spread.where(tokens.real, 1.0)
         return tril, spread, tokens.kernel @ tokens.value

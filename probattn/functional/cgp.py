@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import Dense
 from probattn.functional.kernels import rbf
@@ -59,21 +59,21 @@ class CGP(Correlated):
     @cached_property
     def predictive(self) -> Dense:
         """𝒦_q − A_q 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko A_qᵀ, + σ²I where the output is noisy; means cancel."""
-        explained = linalg.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
+        explained = triangular.solve_lower(self._marginal_key.tril, self._b_k.mT @ self._b_q)
         matrix = self._k_qq - explained.mT @ explained
         name = "the predictive covariance of z_q given z_k"
         return self._dense(matrix, name, whole=self._k_qq, noisy=self.noisy_output)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
-        whitened = linalg.solve_lower(self.prior.tril, z_o)
+        whitened = triangular.solve_lower(self.prior.tril, z_o)
         return self._b_q.mT @ whitened, self._b_k.mT @ whitened
 
     def spreads(self, covariance: Dense) -> Tensor:
         """‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖² for both."""
         roots = self._b_q.mT, self._b_k.mT
         if covariance is not self.prior:
-            whitened = linalg.solve_lower(self.prior.tril, covariance.tril)
+            whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
             roots = tuple(root @ whitened for root in roots)
         return self.query_covariance.quadratic(roots[0]) + self.key_covariance.quadratic(roots[1])
 
@@ -84,15 +84,15 @@ class CGP(Correlated):
 
     def posterior(self) -> Canonical:
         """In z_o = L w: precision I + Σ B Σ⁻¹ Bᵀ of w, over q and k."""
-        half_q = linalg.solve_lower(self.query_covariance.tril, self._b_q.mT)
-        half_k = linalg.solve_lower(self.key_covariance.tril, self._b_k.mT)
+        half_q = triangular.solve_lower(self.query_covariance.tril, self._b_q.mT)
+        half_k = triangular.solve_lower(self.key_covariance.tril, self._b_k.mT)
         precision = half_q.mT @ half_q + half_k.mT @ half_k
         precision = precision + torch.eye(precision.shape[-1]).to(precision)
         # The factor of the matrix read backwards, read backwards, is upper: L U⁻ᵀ is lower then.
-        upper = linalg.cholesky(precision.flip(-2, -1), "the precision of z_o given z_q and z_k").flip(-2, -1)
+        upper = jitter.cholesky(precision.flip(-2, -1), "the precision of z_o given z_q and z_k").flip(-2, -1)
         root = torch.linalg.solve_triangular(upper.mT, self.prior.tril, upper=False, left=False)
-        shift = half_q.mT @ linalg.solve_lower(self.query_covariance.tril, self.mean)
-        shift = shift + half_k.mT @ linalg.solve_lower(self.key_covariance.tril, self.observed_key)
+        shift = half_q.mT @ triangular.solve_lower(self.query_covariance.tril, self.mean)
+        shift = shift + half_k.mT @ triangular.solve_lower(self.key_covariance.tril, self.observed_key)
         whitened = torch.linalg.solve_triangular(upper, shift, upper=True)
         return Canonical(root @ whitened, Dense(root, self.count, self.real))
 
@@ -117,18 +117,18 @@ class CGP(Correlated):
     @cached_property
     def _b_q(self) -> Tensor:
         """L⁻¹ 𝒦_oq."""
-        return linalg.solve_lower(self.prior.tril, self._kernel(self.latent, self.query, self.scales[0].log()))
+        return triangular.solve_lower(self.prior.tril, self._kernel(self.latent, self.query, self.scales[0].log()))
 
     @cached_property
     def _b_k(self) -> Tensor:
         """L⁻¹ 𝒦_ok."""
-        return linalg.solve_lower(self.prior.tril, self._kernel(self.latent, self.key, self.scales[1].log()))
+        return triangular.solve_lower(self.prior.tril, self._kernel(self.latent, self.key, self.scales[1].log()))
 
     def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
-        return linalg.on_pairs(rbf(a, b, log_scale), self.real)
+        return padding.on_pairs(rbf(a, b, log_scale), self.real)
 
     def _dense(self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True) -> Dense:
         """The matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding it has."""
-        scale = linalg.mean_diagonal(matrix if whole is None else whole)
-        matrix = linalg.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
-        return Dense(linalg.cholesky(matrix, name, scale), self.count, self.real)
+        scale = jitter.mean_diagonal(matrix if whole is None else whole)
+        matrix = padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
+        return Dense(jitter.cholesky(matrix, name, scale), self.count, self.real)

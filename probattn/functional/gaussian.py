@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import jitter, triangular
 
 Count = int | Tensor
 """The number of real tokens: one for all, or ``(..., 1)`` for each example."""
@@ -78,11 +78,11 @@ class Dense(Covariance):
 
     def quadratic(self, x: Tensor) -> Tensor:
         """‖L⁻¹ x‖²."""
-        return linalg.solve_lower(self.tril, x).square().sum((-2, -1))
+        return triangular.solve_lower(self.tril, x).square().sum((-2, -1))
 
     def log_det(self) -> Tensor:
         """2 Σ log L_ii."""
-        return linalg.log_det(self.tril)
+        return triangular.log_det(self.tril)
 
     def relative_trace(self, other: Covariance) -> Tensor:
         """‖L⁻¹ L_other‖² − N."""
@@ -128,11 +128,11 @@ class LowRank(Covariance):
     def capacitance(self) -> Tensor:
         """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
         gram = self.factor.mT @ self._scaled
-        return linalg.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
+        return jitter.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
 
     def whitened(self, x: Tensor) -> Tensor:
         """R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
-        return linalg.solve_lower(self.capacitance, self._scaled.mT @ x)
+        return triangular.solve_lower(self.capacitance, self._scaled.mT @ x)
 
     def quadratic(self, x: Tensor) -> Tensor:
         """‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖²."""
@@ -145,11 +145,11 @@ class LowRank(Covariance):
     def log_det(self) -> Tensor:
         """Σ log σ² + log |I + Uᵀ(U/σ²)|."""
         noise = _over_real(self.noise.log().expand(self.shape), self.real).sum(-1)
-        return noise + linalg.log_det(self.capacitance)
+        return noise + triangular.log_det(self.capacitance)
 
     def relative_trace(self, other: "LowRank") -> Tensor:
         """Σ D_i (Σ⁻¹)_ii + tr(Wᵀ Σ⁻¹ W) − n for S = diag(D) + W Wᵀ."""
-        rows = linalg.solve_lower(self.capacitance, self._scaled.mT).square().sum(-2)
+        rows = triangular.solve_lower(self.capacitance, self._scaled.mT).square().sum(-2)
         diagonal = (_over_real(other.noise, self.real) * (1 / self.noise - rows)).sum(-1)
         return diagonal + self.quadratic(other.factor) - self.count
 

@@ -7,7 +7,7 @@ Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens
 import torch
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import triangular
 
 
 def features(k_qb: Tensor, tril: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def features(k_qb: Tensor, tril: Tensor) -> Tensor:
     Returns:
         ``(..., H, N, M)``.
     """
-    return linalg.solve_lower(tril, k_qb.mT).mT
+    return triangular.solve_lower(tril, k_qb.mT).mT
 
 
 def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from probattn.functional import linalg
+from probattn.functional import jitter, triangular
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import LowRank
 from probattn.functional.kernels import rbf
@@ -59,7 +59,7 @@ class SparseCGP(Correlated):
     def predictive(self) -> LowRank:
         """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ, S = Ψ R⁻ᵀ; means cancel."""
         inner = self._t_o.mT @ self._t_o / self._sigma2 + self._bridge @ self._bridge.mT / self._sigma2.square()
-        root = linalg.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
+        root = jitter.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
         return self._low_rank(self._t_q @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,7 +101,7 @@ class SparseCGP(Correlated):
         """T_q and T_o."""
         phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
         root = self._root(phi.chunk(2, dim=-1)[1], "B_m, whitened")
-        t_q, t_o = linalg.solve_lower(root, phi).mT.chunk(2, dim=-2)
+        t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
         return t_q * self.scales[0, :, None, None], t_o
 
     @property
@@ -134,12 +134,12 @@ class SparseCGP(Correlated):
     @cached_property
     def _bridge(self) -> Tensor:
         """T_oᵀ Ψ_o R⁻ᵀ, ``(..., H, m, ℓ)``."""
-        return self._t_o.mT @ linalg.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
+        return self._t_o.mT @ triangular.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
 
     @cached_property
     def _d(self) -> tuple[Tensor, Tensor]:
         """D_k and D_o."""
-        solved = linalg.solve_lower(self._root(self._psi_o.mT, "B_ℓo, whitened"), self._psi)
+        solved = triangular.solve_lower(self._root(self._psi_o.mT, "B_ℓo, whitened"), self._psi)
         of_key, of_latent = solved.mT.chunk(2, dim=-2)
         return of_key * self.scales[1, :, None, None], of_latent
 
@@ -156,11 +156,11 @@ class SparseCGP(Correlated):
         matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))
         if self.real is not None:
             matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)
-        return linalg.solve_lower(linalg.cholesky(rbf(inducing, inducing), name), matrix)
+        return triangular.solve_lower(jitter.cholesky(rbf(inducing, inducing), name), matrix)
 
     def _root(self, factor: Tensor, name: str) -> Tensor:
         """The Cholesky factor of I + σ⁻² F Fᵀ for F ``(..., H, m, N)``."""
-        return linalg.cholesky(_plus_identity(factor @ factor.mT / self._sigma2), name)
+        return jitter.cholesky(_plus_identity(factor @ factor.mT / self._sigma2), name)
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)

@@ -1,7 +1,6 @@
 """The step for which the host never waits: the same as the step that waits, with the same errors, later."""
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,10 +16,11 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import errors, linalg
+from probattn.functional import errors, jitter
 from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, captured, fit, trainer
 from probattn.inference.captured import DeferredStep, Graphs
+from probattn.inference.distributed import World
 from probattn.inference.objective import Objective, Weights
 from probattn.inference.step import Outcome, Step
 from probattn.models import Classifier, ViT
@@ -194,7 +194,7 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypat
                 calls[0] += 1
                 if 4 <= calls[0] <= 8:  # in the second epoch of three batches, whichever step runs it
                     low = torch.ones(2, 2, dtype=x.dtype)
-                    linalg.cholesky(low - 1e-7 * torch.eye(2, dtype=x.dtype), "a matrix")
+                    jitter.cholesky(low - 1e-7 * torch.eye(2, dtype=x.dtype), "a matrix")
             return original(self, x, mask)
 
         monkeypatch.setattr(type(layer), "forward", forward)
@@ -214,19 +214,19 @@ def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypat
 def test_deferred_checks_gather_what_would_be_raised():
     matrix = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
     with errors.deferred() as failures:
-        factor = linalg.cholesky(matrix, "a matrix")
+        factor = jitter.cholesky(matrix, "a matrix")
         errors.check_finite(factor, "it")
     assert [each.item() for each in failures] == [False, False]
     torch.testing.assert_close(factor, matrix, rtol=0, atol=1e-7)
     broken = matrix.clone()
     broken[1] *= -1
     with errors.deferred() as failures:
-        linalg.cholesky(broken, "a matrix")
+        jitter.cholesky(broken, "a matrix")
         errors.check_finite(broken / 0, "it")
         errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
     assert [each.item() for each in failures] == [True, True, True]
     with pytest.raises(NumericalError):
-        linalg.cholesky(broken, "a matrix")
+        jitter.cholesky(broken, "a matrix")
     with pytest.raises(ValueError, match=r"\[1\]"):
         errors.refuse(torch.tensor([False, True]), lambda rows: ValueError(str(rows)))
 
@@ -300,9 +300,22 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
     assert captured.Graphs is Graphs
 
 
-def test_steps_of_several_gpus_are_not_captured(monkeypatch):
-    several = SimpleNamespace(world_size=2, device=torch.device("cuda", 0))
-    monkeypatch.setattr(trainer, "make_fabric", lambda *_: several)
+@pytest.mark.parametrize(("accelerator", "gpu"), [("cuda", False), ("gpu", False), ("auto", True)])
+def test_steps_of_several_gpus_are_refused_before_anything_starts(monkeypatch, tmp_path, accelerator, gpu):
+    """No process is joined, no batch asked for, no file written."""
+    monkeypatch.setattr(captured, "world", lambda: World(1, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(trainer, "make_fabric", lambda *_: pytest.fail("the processes were joined"))
     model, guide, batches = build()
-    with pytest.raises(ValueError, match="a GPU that is alone: leave it out under torchrun"):
-        fit(model, guide, batches, batches, **short(capture=True))
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the model was run"))
+    words = r"torchrun started 2 processes: set capture=False .*, or train in one process without torchrun"
+    with pytest.raises(ValueError, match=words):
+        fit(model, guide, batches, batches, out=tmp_path / "run", **short(capture=True, accelerator=accelerator))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("processes", "accelerator", "gpu"), [(2, "cpu", True), (2, "auto", False), (1, "cuda", True)])
+def test_one_gpu_or_several_cpus_may_be_captured(monkeypatch, processes, accelerator, gpu):
+    monkeypatch.setattr(captured, "world", lambda: World(0, processes))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    captured.check_alone(accelerator)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from probattn.inference import metrics
-from probattn.inference.diagnosis import find_non_finite
+from probattn.inference.diagnosis import find_non_finite, first_line
 from probattn.inference.validation import is_better
 
 NAN, INF = math.nan, math.inf
@@ -81,3 +81,17 @@ def test_any_value_beats_none_and_nan_beats_nothing(monitor):
         assert not (math.isnan(value) and is_better(monitor, value, best))
     assert is_better(monitor, 0.5, NAN)
     assert not is_better(monitor, NAN, NAN)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("one\ntwo"), "one"),
+        (ValueError("\n Trace Shapes:"), "ValueError"),
+        (RuntimeError(), "RuntimeError"),
+        (ValueError(""), "ValueError"),
+        (ValueError("\n "), "ValueError"),
+    ],
+)
+def test_the_first_line_of_an_error_is_its_message_or_its_class(error, expected):
+    assert first_line(error) == expected

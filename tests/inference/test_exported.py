@@ -24,9 +24,9 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import errors, linalg
+from probattn.functional import errors, jitter
 from probattn.functional.errors import NumericalError
-from probattn.functional.linalg import JITTERS, JitterWarning
+from probattn.functional.jitter import JITTERS, JitterWarning
 from probattn.handlers import at_mean
 from probattn.inference import export, mean_network, predict, predictor_network
 from probattn.models import (
@@ -375,7 +375,7 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
     class Factor(nn.Module):
         def forward(self, x):
             with errors.deferred():
-                return {"tril": linalg.cholesky(x, "x")}
+                return {"tril": jitter.cholesky(x, "x")}
 
     root = torch.randn(3, 3, dtype=F64)
     good, middle = root @ root.T, JITTERS[F64][2]
@@ -388,7 +388,7 @@ def test_a_program_factorises_as_far_as_a_middle_jitter_goes(tmp_path):
     assert_close(tril[1], torch.linalg.cholesky(moved), rtol=0, atol=1e-12)
     assert tril[2:].isnan().all()
     with pytest.warns(JitterWarning):
-        linalg.cholesky(rank_one, "x")
+        jitter.cholesky(rank_one, "x")
 
 
 # Files
@@ -430,7 +430,7 @@ def test_a_file_holds_neither_the_example_nor_paths_of_this_machine(tmp_path):
     export(tmp_path / "a.pt2", mean_network(*vit()), images(2))
     with zipfile.ZipFile(tmp_path / "a.pt2") as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
-    roots = [str(Path(module.__file__).parent).encode() for module in (torch, linalg, sys.modules[__name__])]
+    roots = [str(Path(module.__file__).parent).encode() for module in (torch, jitter, sys.modules[__name__])]
     assert not [name for name, data in content.items() if any(root in data for root in roots)]
     (x,), _ = torch.export.load(tmp_path / "a.pt2").example_inputs
     assert (x == 1).all()

@@ -19,7 +19,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.functional import linalg
+from probattn.functional import jitter
 from probattn.handlers import at_mean
 from probattn.inference import NonFiniteError, TrainOptions, fit
 from probattn.inference.alike import find_obstacle
@@ -239,7 +239,7 @@ class Singular(PyroModule):
     def forward(self, x):
         eye = torch.eye(2, dtype=x.dtype)
         matrix = torch.where(x.amax() > 50, torch.ones_like(eye) - 1e-7 * eye, eye)
-        return self.head(self.dropout(x.flatten(1).clamp(max=3.0))) + 1e-3 * linalg.cholesky(matrix, "a matrix").sum()
+        return self.head(self.dropout(x.flatten(1).clamp(max=3.0))) + 1e-3 * jitter.cholesky(matrix, "a matrix").sum()
 
 
 def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_for_its_member_alone(together):

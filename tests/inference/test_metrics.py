@@ -9,7 +9,7 @@ import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchmetrics.functional.classification import multiclass_matthews_corrcoef
+from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_matthews_corrcoef
 
 from probattn.inference import metrics
 
@@ -137,6 +137,43 @@ def test_calibration_defaults_to_fifteen_bins():
     assert metrics.ece(probs, labels, bins=16) == pytest.approx(abs(0.5 - 0.72), abs=1e-6)
 
 
+def on_edges(bins, dtype):
+    """Confidences k / bins among as many classes, right and wrong in turn, and their bins."""
+    k = torch.arange(1, bins + 1)
+    confidence = k.to(dtype) / bins
+    rest = ((1 - confidence) / max(bins - 1, 1)).unsqueeze(1).expand(-1, bins - 1)
+    return torch.cat([confidence.unsqueeze(1), rest], dim=1), k % 2, k.clamp(max=bins - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("bins", [10, 15, 20])
+def test_a_confidence_on_an_edge_is_in_the_bin_above(bins, dtype):
+    """All of k / bins, one by one beside an example within that bin, and all at once; 1 is in the last bin."""
+    probs, labels, index = on_edges(bins, dtype)
+    gaps = (1 - labels.double()) - probs[:, 0].double()  # label 0 is right
+    for k in range(1, bins):
+        middle = torch.full((1, bins), (1 - (k + 0.5) / bins) / (bins - 1), dtype=dtype)
+        middle[0, 0] = (k + 0.5) / bins
+        if middle[0, 0] <= middle[0, 1]:
+            continue  # not the most probable class
+        pair, of_pair = torch.cat([probs[k - 1 : k], middle]), torch.tensor([labels[k - 1].item(), 0])
+        expected = abs(gaps[k - 1].item() + 1 - middle[0, 0].double().item()) / 2
+        assert metrics.ece(pair, of_pair, bins=bins) == pytest.approx(expected, abs=1e-12)
+        assert metrics.mce(pair, of_pair, bins=bins) == pytest.approx(expected, abs=1e-12)
+    sums = np.array([gaps[index == b].sum().item() for b in range(bins)])
+    counts = np.bincount(index.numpy(), minlength=bins)
+    assert metrics.ece(probs, labels, bins=bins) == pytest.approx(np.abs(sums).sum() / bins, abs=1e-12)
+    assert metrics.mce(probs, labels, bins=bins) == pytest.approx(np.abs(sums / counts.clip(1)).max(), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calibration_agrees_with_torchmetrics_away_from_edges(seed):
+    probs, labels = random_predictions(seed)
+    for function, norm in ((metrics.ece, "l1"), (metrics.mce, "max")):
+        expected = multiclass_calibration_error(probs, labels, probs.shape[1], n_bins=15, norm=norm)
+        assert function(probs, labels) == pytest.approx(expected.item(), abs=1e-6)
+
+
 def test_certainty_shares_the_last_bin():
     # 1 wrong and .95 right are both in the last bin: |1/2 − .975|. Apart they would give (1 + .05) / 2.
     probs, labels = predictions([1.0, 0.95], [0, 1])
@@ -230,8 +267,8 @@ def test_agrees_with_scikit_learn(seed):
 def test_calibration_agrees_with_brute_force(seed, bins):
     probs, labels = random_predictions(seed)
     ece, mce = brute_force_calibration(probs, labels, bins)
-    assert metrics.ece(probs, labels, bins=bins) == pytest.approx(ece, abs=1e-6)
-    assert metrics.mce(probs, labels, bins=bins) == pytest.approx(mce, abs=1e-6)
+    assert metrics.ece(probs, labels, bins=bins) == pytest.approx(ece, abs=1e-12)
+    assert metrics.mce(probs, labels, bins=bins) == pytest.approx(mce, abs=1e-12)
 
 
 @property_test

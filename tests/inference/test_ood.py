@@ -340,15 +340,26 @@ class TestMalformedScores:
 def test_evaluate_is_the_metrics_of_the_scores():
     inside, outside, valid = (from_logits(scale * torch.randn(200, 5)) for scale in (4, 1, 4))
     found = ood.evaluate(inside, outside, fitted_on=valid)
-    assert list(found) == list(ood.DETECTORS)
-    for key in ood.DETECTORS:
+    assert list(found) == [key for key in ood.DETECTORS if key != "mutual_information"]
+    for key in found:
         pair = (ood.scores(prediction, fitted_on=valid)[key] for prediction in (inside, outside))
         assert found[key] == ood.metrics(*pair)
         assert list(found[key]) == list(ood.DISPLAY)
-    # Flat logits are strange to a network that is sure of what it knows; one draw has no mutual information.
+    # Flat logits are strange to a network that is sure of what it knows.
     assert all(found[key]["auroc"] > 0.8 for key in ("max_softmax", "entropy", "energy"))
     assert found["kl_matching"]["auroc"] > 0.6
-    assert found["mutual_information"]["auroc"] == 0.5
+
+
+def test_mutual_information_is_judged_where_anything_was_drawn():
+    """Two members that disagree on the one input or the other; without members there is none to judge."""
+    one, other = (from_logits(3 * torch.randn(50, 4)) for _ in range(2))
+    mixed = Prediction(
+        probs=(one.probs + other.probs) / 2, expected_entropy=(one.expected_entropy + other.expected_entropy) / 2
+    )
+    for inside, outside, expected in ((one, mixed, 1.0), (mixed, one, 0.0), (mixed, mixed, 0.5)):
+        found = ood.evaluate(inside, outside, fitted_on=one)
+        assert found["mutual_information"]["auroc"] == expected
+    assert "mutual_information" not in ood.evaluate(one, other, fitted_on=one)
 
 
 def test_display_directions_favour_the_better_detector():

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides, local_sites
-from probattn.functional import linalg
+from probattn.functional import jitter
 from probattn.functional.errors import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict, prediction
@@ -531,7 +531,7 @@ def test_a_matrix_that_is_not_positive_definite_is_not_called_nan():
 
     def refuse(module, inputs):
         if len(inputs[0]) == 3:
-            linalg.cholesky(-torch.eye(2, dtype=F64), "C")
+            jitter.cholesky(-torch.eye(2, dtype=F64), "C")
 
     model.network.layers[0].register_forward_pre_hook(refuse)
     with pytest.raises(NumericalError, match=r"^batch 1: .*not positive definite") as caught:

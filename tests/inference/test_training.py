@@ -25,6 +25,7 @@ from probattn.inference import (
     trainer,
 )
 from probattn.inference.logs import read_log
+from probattn.inference.objective import Objective
 from probattn.inference.schedule import SCHEDULES, learning_rate
 from probattn.models import Categorical, Normal, Supervised
 
@@ -414,6 +415,28 @@ def test_an_error_of_the_numerics_in_validation_is_named(tmp_path):
     with pytest.raises(NonFiniteError, match=words):
         fit(model, guide, train, [(x, y), (1e6 * x, y)], out=tmp_path, **short())
     assert not (tmp_path / "last.pt").exists()
+
+
+@pytest.mark.parametrize("place", ["model", "handlers"])
+def test_an_error_without_a_message_stays_itself(place, monkeypatch):
+    """Also one that comes from outside of Pyro's traces, which add shapes to a message."""
+
+    def refuse(*_):
+        raise RuntimeError
+
+    model, guide, train, _ = build()
+    if place == "model":
+        model.network.attention.register_forward_pre_hook(refuse)
+    else:
+        monkeypatch.setattr(Objective, "_handlers", refuse)
+    with pytest.raises(RuntimeError) as raised:
+        fit(model, guide, train, **short())
+    assert type(raised.value) is RuntimeError
+    assert str(raised.value).partition("\n")[0] == ""
+    with torch.no_grad():
+        model.network.head.weight.fill_(math.nan)
+    with pytest.raises(NonFiniteError, match=r"head\.weight of the model: .* \(RuntimeError\)"):
+        fit(model, guide, train, **short())
 
 
 def test_broken_regression_labels_are_named():

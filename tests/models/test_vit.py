@@ -179,6 +179,28 @@ def test_inducing_inputs_follow_a_path_whose_modules_and_layers_may_be_replaced(
     )
 
 
+def test_training_dropout_leaves_inducing_inputs_whole():
+    """Values and gradients in training are those of evaluation, where nothing is dropped; the tokens still are."""
+    torch.manual_seed(0)
+    network = ViT(**SIZES, depth=2, dropout=0.5, attention=SGPAttention.partial(inducing=3))
+    layer, found = network.blocks[1].attention, {}
+    for mode in (True, True, False):
+        network.train(mode).zero_grad()
+        points = layer.inducing_points()
+        points.square().sum().backward()
+        below = network.blocks[0].mlp[0].weight.grad
+        found.setdefault(mode, []).append((points.detach(), below.clone()))
+    (first, second), (expected,) = found[True], found[False]
+    assert expected[1].abs().sum() > 0
+    for each in (first, second):
+        assert_close(each, expected, rtol=0, atol=0)
+    tokens = torch.randn(2, 4, SIZES["dim"])
+    block = network.blocks[0].train()
+    assert not torch.equal(block.feed_forward(tokens), block.feed_forward(tokens))
+    block.eval()
+    assert_close(block.carry(tokens), block.feed_forward(tokens), rtol=0, atol=0)
+
+
 def test_plain_modules_may_stand_in_for_attention():
     shape = {"image_size": 8, "patch_size": 4, "channels": 1, "classes": 2, "dim": 8, "heads": 2, "mlp_dim": 8}
     network = ViT(**shape, depth=2, attention=lambda dim, heads: torch.nn.Identity())

@@ -126,7 +126,7 @@ def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, t
         ("cgp/cola-softmax", {}),
     ],
 )
-@pytest.mark.filterwarnings("ignore::probattn.functional.linalg.JitterWarning")
+@pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")
 def test_every_layer_trains_on_texts(command, tmp_path, preset, layer):
     out = tmp_path / "run"
     code, _, err = command("train", preset, "--out", out, *changes(**{"layer.rank": None, "train.epochs": 1}, **layer))

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, predict
+from probattn.inference.methods.ensembles import mix
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import laplace
 from probattn.models import Categorical, Classifier, Supervised, ViT
@@ -73,7 +74,6 @@ def test_probabilities_are_the_probit_of_the_kronecker_factored_posterior(monkey
     result = laplace(model, None, [(x, y)], prior_precision=0.7)(new)
     expected = probit(head, model.network[:-1](new).detach(), *by_hand(head, phi, 0.7))
     torch.testing.assert_close(result.probs, expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(result.expected_entropy, -(expected * expected.log()).sum(-1), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(result.energy, -model.network(new).logsumexp(-1).detach())
     assert (result.probs - predict(model, None, new).probs).abs().max() > 1e-2
 
@@ -130,8 +130,84 @@ def test_a_stochastic_network_is_averaged_over_its_draws():
     probs = (model.network.head(phi) / (1 + math.pi / 8 * variances).sqrt()).softmax(-1).detach()
     assert (probs[0] - probs[1]).abs().max() > 1e-4
     torch.testing.assert_close(result.probs, probs.mean(0))
-    torch.testing.assert_close(result.expected_entropy, torch.special.entr(probs).sum(-1).mean(0))
     assert (result.mutual_information > 0).all()
+
+
+def sampled_weights(head, phi, y_phi, precision, number):
+    """Mean probabilities and entropies over draws of W and b from the dense posterior, features ``(..., D)``."""
+    weights, bias = by_hand(head, phi, precision)
+    tril = torch.linalg.cholesky(torch.linalg.inv(weights))
+    bias_tril = torch.linalg.cholesky(torch.linalg.inv(bias))
+    mean, entropies = 0.0, 0.0
+    for _ in range(number // 100):
+        w = head.weight.detach() + (torch.randn(100, len(weights), dtype=F64) @ tril.T).view(100, *head.weight.shape)
+        b = head.bias.detach() + torch.randn(100, len(bias), dtype=F64) @ bias_tril.T
+        probs = torch.einsum("...d,kcd->k...c", y_phi, w).add_(b.view(100, *[1] * (y_phi.dim() - 1), -1)).softmax(-1)
+        mean = mean + probs.mean(0) / (number // 100)
+        entropies = entropies + torch.special.entr(probs).sum(-1).mean(0) / (number // 100)
+    return mean, entropies
+
+
+@pytest.mark.parametrize("precision", [0.3, 5.0])
+def test_expected_entropy_is_that_of_draws_of_the_last_layers_weights(precision):
+    """Draws of the dense Gaussian of all weights; its mutual information is that of ``link="draws"``."""
+    model, x, y = mlp()
+    head, phi, new = model.network[-1], model.network[:-1](x).detach(), 2 * torch.randn(8, 2, dtype=F64)
+    mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 40_000)
+    options = {"num_samples": 20_000, "prior_precision": precision}
+    probit = laplace(model, None, [(x, y)], **options)(new)
+    drawn = laplace(model, None, [(x, y)], link="draws", **options)(new)
+    for result in (probit, drawn):
+        torch.testing.assert_close(result.expected_entropy, entropies, rtol=0, atol=0.015)
+    torch.testing.assert_close(drawn.probs, mean, rtol=0, atol=0.01)
+    information = torch.special.entr(mean).sum(-1) - entropies
+    torch.testing.assert_close(drawn.mutual_information, information, rtol=0, atol=0.02)
+    assert information.max() > 0.05
+    assert (probit.mutual_information > 0).any()
+
+
+def test_expected_entropy_averages_draws_of_features_and_of_weights(monkeypatch):
+    """Two draws of the features of each example, each under the same Gaussian of the weights."""
+    model, x, y = mlp()
+    head, values = model.network[-1], torch.randn(2, 5, 10, dtype=F64)
+    predictor = laplace(model, None, [(x, y)], num_samples=20_000, link="draws", prior_precision=1.0)
+    found = predictor.of(Features(values, head, Prediction(probs=torch.zeros(5, 3, dtype=F64))))
+    mean, entropies = sampled_weights(head, model.network[:-1](x).detach(), values, 1.0, 20_000)
+    torch.testing.assert_close(found.expected_entropy, entropies.mean(0), rtol=0, atol=0.02)
+    torch.testing.assert_close(found.probs, mean.mean(0), rtol=0, atol=0.015)
+
+
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KEP_SVGP])
+def test_at_infinite_precision_the_mutual_information_is_that_of_the_layers(attention):
+    """Zero for softmax attention, that of the draws of u for KEP-SVGP; with a finite one it is larger for both."""
+    model, guide, x, y = vit(attention, 12)
+    found = features(model, guide, x, num_draws=6)
+    plain = found.prediction.mutual_information
+    infinite = laplace(model, guide, [(x, y)], prior_precision=math.inf).of(found)
+    torch.testing.assert_close(infinite.mutual_information, plain, rtol=0, atol=1e-6)
+    finite = laplace(model, guide, [(x, y)], prior_precision=0.05).of(found)
+    assert (finite.mutual_information > plain + 1e-2).all()
+    assert (plain.max() > 1e-5) == (attention is KEP_SVGP)
+
+
+def test_ensembles_keep_the_information_of_their_members():
+    model, x, y = mlp()
+    new = torch.randn(6, 2, dtype=F64)
+    predictor = laplace(model, None, [(x, y)], prior_precision=0.3, link="draws", num_samples=2000)
+    torch.manual_seed(1)
+    members = [predictor(new), predictor(new)]
+    mixed = mix(members)
+    between = mixed.entropy - (members[0].entropy + members[1].entropy) / 2
+    within = (members[0].mutual_information + members[1].mutual_information) / 2
+    torch.testing.assert_close(mixed.mutual_information, within + between)
+    assert (mixed.mutual_information > 1e-3).any()
+
+
+@pytest.mark.parametrize("option", [{"num_samples": 0}, {"link": "logit"}])
+def test_options_that_do_not_fit_are_refused(option):
+    model, x, y = mlp()
+    with pytest.raises(ValueError, match="link one of probit, draws"):
+        laplace(model, None, [(x, y)], **option)
 
 
 def test_the_posterior_sees_each_example_with_one_draw_of_its_own(monkeypatch):

@@ -1,13 +1,11 @@
-"""SV-DKL against GPyTorch's own strategy, quadrature and its limits."""
+"""SV-DKL against quadrature and its limits (its marginals against GPyTorch's: tests/experiments/test_gp_check.py)."""
 
-import copy
 import importlib
 
 import gpytorch
 import numpy as np
 import pytest
 import torch
-from gpytorch.variational import GridInterpolationVariationalStrategy
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -53,22 +51,6 @@ def quadrature(predictor, x):
             parts = p, -(p * p.log()).sum(-1), -logits.logsumexp(-1)
             totals = [total + weight_a * weight_b * part for total, part in zip(totals, parts, strict=True)]
     return [total.detach().float() for total in totals]
-
-
-def test_marginals_are_those_of_gpytorchs_own_strategy(monkeypatch):
-    ours = FeatureGPs(3, grid_size=12)
-    scramble(ours)
-    theirs = copy.deepcopy(ours)
-    strategy = theirs.variational_strategy.base_variational_strategy
-    monkeypatch.setattr(type(strategy), "forward", GridInterpolationVariationalStrategy.forward)
-    z = torch.rand(7, 3) * 1.9 - 0.95
-    expected = theirs.eval()(z)
-    mean, variance = expected.mean, expected.variance
-    monkeypatch.undo()
-    found = ours.eval()(z)
-    torch.testing.assert_close(found.mean, mean)
-    torch.testing.assert_close(found.variance, variance)
-    assert found.mean.shape == (7, 3)
 
 
 def test_each_gp_sees_its_own_feature_alone():

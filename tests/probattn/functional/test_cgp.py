@@ -2,7 +2,6 @@
 
 import warnings
 
-import gpytorch
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -11,7 +10,7 @@ from torch.testing import assert_close
 from probattn.functional import gaussian
 from probattn.functional.cgp import CGP
 from probattn.functional.gaussian import Dense
-from probattn.functional.linalg import JitterWarning
+from probattn.functional.jitter import JitterWarning
 
 SHAPE = BATCH, HEADS = 2, 3
 TOKENS, WIDTH, COLUMNS = 5, 3, 2
@@ -136,38 +135,6 @@ def test_the_two_processes_are_correlated_through_the_canonical_one_only():
         brute = Brute(law, b, h)
         assert_close(cross[b, h], brute.joint[brute.q, brute.k])
         assert (cross[b, h] - brute.k_qk).abs().max() > 0.1
-
-
-class Exact(gpytorch.models.ExactGP):
-    def __init__(self, x, y, noise):
-        likelihood = gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.full_like(y, noise))
-        super().__init__(x, y, likelihood)
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.RBFKernel()
-        self.covar_module.lengthscale = 1.0
-        self.double().eval()
-
-    def forward(self, x):
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-
-def test_gpytorch_in_two_steps():
-    """An exact GP at K predicts at X_o, and an exact GP with that mean at X_o predicts at Q (eqs. 19-21)."""
-    law = make()
-    exactly = gpytorch.settings.fast_computations(False, False, False)
-    for b, h in INDICES:
-        query, key, latent = law.query[b, h], law.key[b, h], law.latent[b, h]
-        (sq, sk), noise = law.scales[:, h], law.noise[h].item()
-        for column in range(COLUMNS):
-            z_k = law.observed_key[b, h, :, column]
-            with torch.no_grad(), exactly:
-                first = Exact(key, z_k / sk, noise / sk.item() ** 2)(latent).mean
-                second = Exact(latent, first, noise)(query)
-                mean, spread = sq * second.mean, sq**2 * second.covariance_matrix
-            assert_close(law.mean[b, h, :, column], mean)
-            noiseless = covariance(law.query_covariance)[b, h] - noise * torch.eye(TOKENS, dtype=torch.float64)
-            assert_close(noiseless, spread)
-            assert_close(covariance(make(noisy_output=False).query_covariance)[b, h], spread)
 
 
 def test_one_projection_gives_kernel_attention_as_the_noise_vanishes():

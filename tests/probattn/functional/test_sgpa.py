@@ -1,6 +1,5 @@
-"""SGPA's formulae against the joint Gaussian over (u, f), written densely, and against GPyTorch's sparse GP."""
+"""SGPA's formulae against the joint Gaussian over (u, f), written densely."""
 
-import gpytorch
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -110,47 +109,6 @@ def test_prior_of_f_is_the_kernel():
     a = problem.features()
     assert_close(a @ a.T + sgpa.conditional_covariance(problem.k_qq, a), problem.k_qq)
     assert_close(a @ problem.tril.T, problem.k_qb)
-
-
-@pytest.mark.parametrize("seed", [0, 10])
-def test_against_gpytorchs_unwhitened_sparse_gp(seed):
-    """v_γ = 0, evaluation mode, no jitter: mean and covariance (its KL carries extra jitter)."""
-    problem = Problem("ard", seed)
-
-    class Model(gpytorch.models.ApproximateGP):
-        def __init__(self):
-            super().__init__(
-                gpytorch.variational.UnwhitenedVariationalStrategy(
-                    self,
-                    problem.beta,
-                    gpytorch.variational.CholeskyVariationalDistribution(M),
-                    learn_inducing_locations=False,
-                    jitter_val=0.0,
-                )
-            )
-            self.mean_module = gpytorch.means.ZeroMean()
-            self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=3))
-
-        def forward(self, x):
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-    model = Model().double()
-    model.covar_module.outputscale = 1.3
-    model.covar_module.base_kernel.lengthscale = torch.tensor([0.9, 1.4, 0.7])
-    a = problem.features()
-    for d in range(D):
-        parameters = model.variational_strategy._variational_distribution
-        with torch.no_grad():
-            parameters.variational_mean.copy_(problem.k_bb @ problem.v_beta[:, d])
-            parameters.chol_variational_covar.copy_(problem.tril @ problem.t[d])
-        model.variational_strategy.variational_params_initialized.fill_(1)
-        model.train()
-        model.eval()
-        with torch.no_grad():
-            predicted = model(problem.points)
-        assert_close(a @ problem.tril.T @ problem.v_beta[:, d], predicted.mean, rtol=1e-6, atol=1e-6)
-        covariance = a @ problem.t[d] @ problem.t[d].T @ a.T + sgpa.conditional_covariance(problem.k_qq, a)
-        assert_close(covariance, predicted.covariance_matrix, rtol=1e-6, atol=1e-6)
 
 
 @KINDS

@@ -1,4 +1,4 @@
-"""Factorisation with bounded, relative, reported jitter, and the small helpers, against torch and loops."""
+"""Factorisation with bounded, relative, reported jitter, against torch."""
 
 import math
 import warnings
@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.functional import errors, linalg
+from probattn.functional import errors
 from probattn.functional.errors import NumericalError, located
-from probattn.functional.linalg import JitterWarning
+from probattn.functional.jitter import JitterWarning, cholesky, mean_diagonal
 
 F32, F64 = torch.float32, torch.float64
 
@@ -35,19 +35,19 @@ def singular(size=5, rank=2, *, seed=0, dtype=F64):
 @pytest.mark.parametrize("shape", [(1,), (4,), (3, 4), (2, 3, 5), (0, 4)])
 def test_a_positive_definite_matrix_gives_torchs_factor_to_the_bit_without_a_warning(shape, dtype):
     matrix = positive(*shape, dtype=dtype)
-    assert torch.equal(linalg.cholesky(matrix, "K"), torch.linalg.cholesky(matrix))
+    assert torch.equal(cholesky(matrix, "K"), torch.linalg.cholesky(matrix))
 
 
 def test_an_ill_conditioned_matrix_that_can_be_factorised_gets_nothing():
     matrix = torch.diag(torch.tensor([1.0, 1e-14, 1e-30], dtype=F64))
-    assert torch.equal(linalg.cholesky(matrix, "K"), torch.linalg.cholesky(matrix))
+    assert torch.equal(cholesky(matrix, "K"), torch.linalg.cholesky(matrix))
 
 
 def test_only_the_failing_matrices_of_a_batch_are_moved_each_by_its_own_mean_diagonal():
     good = positive(2, 5, seed=1)
     batch = torch.stack([good[0], singular(), good[1], 1e6 * singular(seed=3)]).unflatten(0, (2, 2))
     with pytest.warns(JitterWarning, match="K: some matrices needed a jitter"):
-        factor = linalg.cholesky(batch, "K").flatten(0, 1)
+        factor = cholesky(batch, "K").flatten(0, 1)
     for index in (0, 2):
         assert_close(factor[index], torch.linalg.cholesky(good[index // 2]), rtol=1e-13, atol=1e-13)
     for index in (1, 3):
@@ -65,9 +65,9 @@ def test_the_move_is_relative(scale, dtype):
     """A matrix a million times larger or smaller is moved by the same share; powers of two round nothing."""
     matrix = singular(dtype=dtype)
     with pytest.warns(JitterWarning) as reference:
-        expected = linalg.cholesky(matrix, "K")
+        expected = cholesky(matrix, "K")
     with pytest.warns(JitterWarning) as caught:
-        factor = linalg.cholesky(scale * matrix, "K")
+        factor = cholesky(scale * matrix, "K")
     assert_close(factor / scale**0.5, expected, rtol=1e-6, atol=0)
     assert str(caught[0].message) == str(reference[0].message)
 
@@ -82,7 +82,7 @@ def test_the_jitter_that_was_needed_is_reported_and_is_what_was_added(dtype, eig
     share = eigenvalue * 2 / (3 - eigenvalue)
     matrix = (basis * torch.tensor([1.0, 1.0, share], dtype=F64)) @ basis.T
     with located("SGPAttention 'blocks.3.attention'"), pytest.warns(JitterWarning) as caught:
-        factor = linalg.cholesky(matrix.to(dtype), "K_ββ").to(F64)
+        factor = cholesky(matrix.to(dtype), "K_ββ").to(F64)
     assert len(caught) == 1
     message = str(caught[0].message)
     assert message == (
@@ -99,13 +99,13 @@ def test_a_difference_of_large_matrices_is_moved_by_a_share_of_those(dtype):
     epsilon = torch.finfo(dtype).eps
     matrix = scale[:, None, None] * epsilon * torch.tensor([[1.0, 3.0], [3.0, 1.0]], dtype=dtype)
     with pytest.raises(NumericalError, match="C is not positive"):
-        linalg.cholesky(matrix, "C")
+        cholesky(matrix, "C")
     with pytest.warns(JitterWarning, match="C: some"):
-        factor = linalg.cholesky(matrix, "C", scale)
+        factor = cholesky(matrix, "C", scale)
     share = 1e-6 if dtype == F32 else 1e-8
     added = (factor @ factor.mT - matrix).diagonal(dim1=-2, dim2=-1)
     assert_close(added, (share * scale).unsqueeze(-1).expand(2, 2), rtol=1e-4, atol=0)
-    assert torch.equal(linalg.mean_diagonal(matrix), matrix[:, 0, 0])
+    assert torch.equal(mean_diagonal(matrix), matrix[:, 0, 0])
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [(F64, 1e-4), (F32, 1e-2)])
@@ -115,14 +115,14 @@ def test_a_clearly_negative_eigenvalue_is_an_error_that_names_layer_and_matrix(d
     matrix = scale * (basis * torch.tensor([1.0, 1.0, 1.0, -4 * largest], dtype=F64)) @ basis.T
     batch = torch.stack([positive(4), matrix]).to(dtype)
     with located("the layer"), pytest.raises(NumericalError, match=rf"the layer: C is not positive.*{largest:.0e}"):
-        linalg.cholesky(batch, "C")
+        cholesky(batch, "C")
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("matrix", [-torch.eye(3), torch.tensor([[0.0, 1.0], [1.0, 0.0]])])
 def test_without_a_positive_diagonal_there_is_no_factor(matrix, dtype):
     with pytest.raises(NumericalError, match="C is not positive definite"):
-        linalg.cholesky(matrix.to(dtype), "C")
+        cholesky(matrix.to(dtype), "C")
 
 
 @pytest.mark.parametrize("place", [(0, 0), (2, 2), (2, 1)])
@@ -134,7 +134,7 @@ def test_nan_and_inf_are_named_errors_wherever_they_stand(place, value, dtype):
     batch[1][place] = batch[1][place[::-1]] = value
     count = 1 if place[0] == place[1] else 2
     with located("CGPAttention 'a.b'"), pytest.raises(NumericalError) as caught:
-        linalg.cholesky(batch, "K_oo")
+        cholesky(batch, "K_oo")
     assert str(caught.value) == f"CGPAttention 'a.b': K_oo: NaN or Inf in {count} of 18 entries"
 
 
@@ -162,7 +162,7 @@ def test_located_nests_and_is_left_after_an_error():
 def test_other_libraries_warnings_do_not_get_out():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        linalg.cholesky(singular(), "K")
+        cholesky(singular(), "K")
     assert [warning.category for warning in caught] == [JitterWarning]
 
 
@@ -170,7 +170,7 @@ def test_gradient_through_a_jittered_factor_is_that_of_the_moved_matrix():
     matrix = singular().requires_grad_()
     weight = randn(5, 5, seed=4)
     with pytest.warns(JitterWarning):
-        (linalg.cholesky(matrix, "K") * weight).sum().backward()
+        (cholesky(matrix, "K") * weight).sum().backward()
     moved = (matrix + 1e-8 * matrix.detach().diagonal().mean() * torch.eye(5, dtype=F64)).detach().requires_grad_()
     (torch.linalg.cholesky(moved) * weight).sum().backward()
     assert_close(matrix.grad, moved.grad, rtol=1e-3, atol=1e-3 * moved.grad.abs().max().item())
@@ -179,84 +179,8 @@ def test_gradient_through_a_jittered_factor_is_that_of_the_moved_matrix():
 def test_gradcheck_of_the_factor():
     root = randn(2, 3, 3).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda root: linalg.cholesky(root @ root.mT + torch.eye(3, dtype=F64), "K").square(), (root,)
+        lambda root: cholesky(root @ root.mT + torch.eye(3, dtype=F64), "K").square(), (root,)
     )
-
-
-@pytest.mark.parametrize(
-    ("tril", "b"),
-    [
-        ((3, 3), (3, 2)),
-        ((3, 3), (4, 3, 2)),
-        ((3, 3), (5, 4, 3, 2)),
-        ((2, 3, 3), (4, 2, 3, 5)),
-        ((2, 3, 3), (6, 4, 2, 3, 5)),
-        ((4, 2, 3, 3), (4, 2, 3, 5)),
-        ((2, 4, 2, 3, 3), (4, 2, 3, 5)),
-        ((4, 1, 3, 3), (4, 2, 3, 5)),
-        ((2, 3, 3), (1, 2, 3, 1)),
-        ((1, 3, 3), (4, 2, 3, 5)),
-    ],
-)
-def test_solve_lower_is_the_plain_solve_with_its_gradients(tril, b):
-    tril = (randn(*tril).tril() + 3 * torch.eye(3, dtype=F64)).requires_grad_()
-    b = randn(*b, seed=1).requires_grad_()
-    solved = linalg.solve_lower(tril, b)
-    expected = torch.linalg.solve(tril, b)
-    assert_close(solved, expected)
-    weight = randn(*expected.shape, seed=2)
-    actual_grads = torch.autograd.grad((solved * weight).sum(), (tril, b))
-    expected_grads = torch.autograd.grad((expected * weight).sum(), (tril, b))
-    assert_close(actual_grads[0], expected_grads[0].tril())
-    assert_close(actual_grads[1], expected_grads[1])
-
-
-def test_solve_lower_reads_the_lower_triangle_only():
-    full, b = randn(3, 3) + 3 * torch.eye(3, dtype=F64), randn(4, 3, 2, seed=1)
-    assert_close(linalg.solve_lower(full, b), torch.linalg.solve(full.tril(), b))
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("value", [0.0, 0.3, "heads"])
-def test_plus_diagonal_in_loops(value, masked):
-    matrix, original = randn(2, 3, 4, 4), randn(2, 3, 4, 4)
-    mask = torch.tensor([[True, True, True, True], [True, False, True, False]])
-    value = torch.tensor([0.1, 0.2, 0.7], dtype=F64) if value == "heads" else value
-    expected = matrix.clone()
-    for b in range(2):
-        for h in range(3):
-            for i in range(4):
-                real = mask[b, i] or not masked
-                expected[b, h, i, i] += (value[h] if isinstance(value, torch.Tensor) else value) if real else 1.0
-    assert_close(linalg.plus_diagonal(matrix, value, mask.unsqueeze(-2) if masked else None), expected)
-    assert torch.equal(matrix, original)
-
-
-def test_plus_diagonal_carries_the_gradient_of_the_value():
-    value = torch.tensor([0.1, 0.2], dtype=F64, requires_grad=True)
-    real = torch.tensor([[[True, True, False]]])
-    linalg.plus_diagonal(randn(1, 2, 3, 3), value, real).diagonal(dim1=-2, dim2=-1).sum().backward()
-    assert_close(value.grad, torch.tensor([2.0, 2.0], dtype=F64))
-
-
-def test_on_pairs_in_loops_whatever_stands_at_padding():
-    matrix = randn(2, 3, 4, 4)
-    mask = torch.tensor([[True, True, True, True], [True, False, True, False]])
-    expected = torch.zeros_like(matrix)
-    for b in range(2):
-        for i in range(4):
-            for j in range(4):
-                if mask[b, i] and mask[b, j]:
-                    expected[b, :, i, j] = matrix[b, :, i, j]
-    matrix[1, :, 1] = torch.nan
-    matrix[1, :, :, 3] = torch.inf
-    assert torch.equal(linalg.on_pairs(matrix, mask.unsqueeze(-2)), expected)
-    assert linalg.on_pairs(matrix, None) is matrix
-
-
-def test_log_det_is_torchs():
-    matrix = positive(2, 3, 4)
-    assert_close(linalg.log_det(torch.linalg.cholesky(matrix)), torch.linalg.slogdet(matrix).logabsdet)
 
 
 def test_a_nan_that_the_factorisation_does_not_report_is_an_error(monkeypatch):
@@ -264,12 +188,12 @@ def test_a_nan_that_the_factorisation_does_not_report_is_an_error(monkeypatch):
     real = torch.linalg.cholesky_ex
     monkeypatch.setattr(torch.linalg, "cholesky_ex", lambda matrix: (real(matrix).L.fill_(torch.nan), torch.zeros(1)))
     with pytest.raises(NumericalError, match="K: NaN"):
-        linalg.cholesky(torch.full((1, 2, 2), torch.nan), "K")
+        cholesky(torch.full((1, 2, 2), torch.nan), "K")
 
 
 def test_a_repeated_jitter_is_reported_once_under_the_default_filter():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
-            linalg.cholesky(singular(), "K")
+            cholesky(singular(), "K")
     assert len(caught) == 1

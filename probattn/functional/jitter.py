@@ -1,12 +1,9 @@
-"""Cholesky factors with bounded, relative, reported jitter, and triangular solves.
+"""Cholesky factors with bounded, relative, reported jitter.
 
 Nothing is ever inverted. What cannot be factorised is an error that names the layer and the matrix.
 """
 
-import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -52,65 +49,9 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     return _jittered_cholesky(matrix, name, _positive(matrix, scale), failed)
 
 
-@contextmanager
-def without_autocast(device_type: str) -> Iterator[None]:
-    """No autocast inside; where there is none anyway, nothing is done, which an exported program would repeat."""
-    off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
-    with off:
-        yield
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32, or float64 where it is that."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
-    """L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
-
-    Where L lacks leading dimensions of B, these become columns: one solve with many columns is several times faster
-    than many small ones.
-    """
-    missing = b.dim() - tril.dim()
-    if missing <= 0:
-        return torch.linalg.solve_triangular(tril, b, upper=False)
-    lead = b.shape[:missing]
-    columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
-    solved = torch.linalg.solve_triangular(tril, columns, upper=False)
-    return solved.unflatten(-1, (math.prod(lead), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
-
-
-def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:
-    """The matrix ``(..., N, N)`` with 0 wherever one of the two tokens is padding.
-
-    Args:
-        matrix: the matrix.
-        real: ``(..., 1, N)``, True where there is a token, or None.
-    """
-    return matrix if real is None else matrix.where(real.unsqueeze(-1) & real.unsqueeze(-2), 0.0)
-
-
-def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) -> Tensor:
-    """The matrix with a value added to its diagonal at real tokens, and ones on it at padding, which was 0.
-
-    Args:
-        matrix: ``(..., H, N, N)``, not changed.
-        value: a number, or one for each head ``(H,)``.
-        real: ``(..., 1, N)``, True where there is a token, or None.
-    """
-    value = torch.as_tensor(value, dtype=matrix.dtype, device=matrix.device).unsqueeze(-1)
-    added = value.expand(matrix.shape[:-1]) if real is None else value.where(real, 1.0).expand(matrix.shape[:-1])
-    return matrix + torch.diag_embed(added)
-
-
 def mean_diagonal(matrix: Tensor) -> Tensor:
     """tr(M) / n of M ``(..., n, n)``: ``(...)``."""
     return matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-
-
-def log_det(tril: Tensor) -> Tensor:
-    """log |L Lᵀ| for L ``(..., n, n)``."""
-    return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor) -> Tensor:

@@ -1,0 +1,128 @@
+"""GPyTorch's Gaussian processes that ours are compared with: exact, low-rank and variational, in float64."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import InducingPointKernel, Kernel
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.variational import CholeskyVariationalDistribution, VariationalStrategy
+from torch import Tensor
+
+
+class Law(NamedTuple):
+    """Mean ``(n,)`` and covariance ``(n, n)`` of function values; KL of q(u) to its prior, in nats, if there is one."""
+
+    mean: Tensor
+    covariance: Tensor
+    kl: Tensor | None = None
+
+
+class _ExactGP(gpytorch.models.ExactGP):
+    def __init__(self, x: Tensor, y: Tensor, *, kernel: Kernel, noise: float, inducing: Tensor | None) -> None:
+        likelihood = FixedNoiseGaussianLikelihood(torch.full_like(y, noise))
+        super().__init__(x, y, likelihood)
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = kernel if inducing is None else InducingPointKernel(kernel, inducing, likelihood)
+        self.double()
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class _VariationalGP(gpytorch.models.ApproximateGP):
+    def __init__(self, inducing: Tensor, kernel: Kernel) -> None:
+        posterior = CholeskyVariationalDistribution(len(inducing))
+        strategy = VariationalStrategy(self, inducing, posterior, learn_inducing_locations=False, jitter_val=0.0)
+        super().__init__(strategy)
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
+        self.double()
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+@torch.no_grad()
+def exact(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float) -> Law:
+    """The latent function's posterior at other inputs, from an ``ExactGP``.
+
+    Args:
+        x, y: training inputs ``(n, d)`` and targets ``(n,)``.
+        at: test inputs ``(m, d)``.
+        kernel: of the GP, whose mean is 0.
+        noise: variance.
+    """
+    gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=None).eval()
+    with _by_cholesky():
+        posterior = gp(at)
+        return Law(posterior.mean, posterior.covariance_matrix)
+
+
+@torch.no_grad()
+def low_rank(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float, inducing: Tensor) -> Law:
+    """The same of a GP whose kernel is 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx at all inputs (DTC), from an ``InducingPointKernel``.
+
+    Without GPyTorch's correction of the diagonal, which would make it FITC.
+
+    Args:
+        x, y, at, kernel, noise: as for :func:`exact`.
+        inducing: Z ``(l, d)``.
+    """
+    gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=inducing).eval()
+    with _by_cholesky(), gpytorch.settings.sgpr_diagonal_correction(False):
+        posterior = gp(at)
+        return Law(posterior.mean, posterior.covariance_matrix)
+
+
+@torch.no_grad()
+def log_evidence(x: Tensor, y: Tensor, *, kernel: Kernel, noise: float) -> Tensor:
+    """log N(y; 0, 𝒦 + noise I) in nats, from an ``ExactMarginalLogLikelihood``."""
+    gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=None).train()
+    with _by_cholesky():
+        return gpytorch.mlls.ExactMarginalLogLikelihood(gp.likelihood, gp)(gp(x), y) * len(y)
+
+
+@torch.no_grad()
+def variational(loc: Tensor, tril: Tensor, at: Tensor, *, kernel: Kernel, inducing: Tensor) -> Law:
+    """q(f) at test inputs and the KL, from a whitened ``VariationalStrategy`` without jitter.
+
+    Args:
+        loc, tril: m ``(l,)`` and T ``(l, l)`` of q(w) = N(m, T Tᵀ), u = L w, L Lᵀ = 𝒦_zz.
+        at: test inputs ``(n, d)``.
+        kernel: of the GP, whose mean is 0.
+        inducing: Z ``(l, d)``.
+    """
+    gp = _VariationalGP(inducing, kernel).eval()
+    strategy = gp.variational_strategy
+    strategy._variational_distribution.variational_mean.copy_(loc)
+    strategy._variational_distribution.chol_variational_covar.copy_(tril)
+    strategy.variational_params_initialized.fill_(1)
+    with _by_cholesky():
+        posterior = gp(at)
+        return Law(posterior.mean, posterior.covariance_matrix, strategy.kl_divergence())
+
+
+def rbf(*, lengthscale: Tensor | float = 1.0, variance: float | Tensor = 1.0) -> Kernel:
+    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²)."""
+    lengthscale, variance = (torch.as_tensor(each, dtype=torch.float64) for each in (lengthscale, variance))
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=len(lengthscale) if lengthscale.dim() else None).double()
+    kernel = gpytorch.kernels.ScaleKernel(base).double()
+    base.lengthscale, kernel.outputscale = lengthscale, variance
+    return kernel
+
+
+def linear() -> Kernel:
+    """aᵀ b."""
+    kernel = gpytorch.kernels.LinearKernel().double()
+    kernel.variance = 1.0
+    return kernel
+
+
+@contextmanager
+def _by_cholesky() -> Iterator[None]:
+    """Cholesky factors instead of iterative solvers, and no warning where test inputs are the training inputs."""
+    with gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.debug(False):
+        yield
