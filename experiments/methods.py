@@ -48,7 +48,8 @@ def _mc_dropout(run: TrainedRun, draws: int) -> Method:
 
 
 def _laplace(run: TrainedRun, draws: int) -> Method:
-    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_draws=draws)
+    batches = run.batches(run.dataset.train)
+    predictor = laplace(run.model, run.guide, batches, num_draws=draws, link="draws")  # the probit's mean has no draws
     return lambda seen: predictor.of(seen.found)
 
 

@@ -4,7 +4,6 @@ from typing import Literal
 
 import pyro.distributions as dist
 import torch
-from pyro.distributions import constraints
 from pyro.nn import PyroParam
 from torch import Tensor, nn
 
@@ -14,8 +13,7 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.projection import DataProjection, PlainProjection
 from probattn.functional import dtypes, kep_svgp, ksvd
 
-PAIRS = ("er", "ee", "rr")
-PROJECTIONS = ("data", "plain")
+PAIRS, PROJECTIONS = ("er", "ee", "rr"), ("data", "plain")
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
@@ -79,7 +77,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
             self.projection = DataProjection(heads, self.head_dim, rank, rows=rows)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
-        self.scale = PyroParam(torch.full((heads, rank), scale), constraint=constraints.positive)
+        self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
         self.scale_unconstrained.requires_grad_(learn_scale)
         self.out = nn.Linear(heads * rank, dim)
 
@@ -127,10 +125,11 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x with its padding at zero; refuses another number of tokens where it is fixed."""
+        x = super().checked(x, mask)
         if self.tokens not in (None, x.shape[-2]):
             hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
             raise ValueError(f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}")
-        return super().checked(x, mask)
+        return x
 
     def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
         """The prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
