@@ -26,7 +26,9 @@ from probattn.inference.methods.temperature import temperature_scaled
 from probattn.inference.networks import mean_network, predictor_network
 from probattn.inference.options import TrainOptions
 from probattn.inference.posterior import posterior_summary, posterior_variants
+from probattn.inference.posterior_samples import PosteriorSamples
 from probattn.inference.prediction import Prediction, predict
+from probattn.inference.sgld import sgld
 from probattn.inference.training import History, fit
 from probattn.inference.warm_start import WarmStart, warm_start
 from probattn.inference.weights import load_safetensors, save_safetensors
@@ -36,6 +38,7 @@ __all__ = [
     "History",
     "Member",
     "NonFiniteError",
+    "PosteriorSamples",
     "Prediction",
     "Predictor",
     "TraceMeanField_ELBO",
@@ -70,6 +73,7 @@ __all__ = [
     "risk_threshold",
     "save",
     "save_safetensors",
+    "sgld",
     "simulation_based_calibration",
     "sv_dkl",
     "temperature_scaled",

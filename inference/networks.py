@@ -74,7 +74,7 @@ class PosteriorNetwork(nn.Module):
             )
             handlers.enter_context(local_posteriors())
             handlers.enter_context(poutine.mask(mask=False))
-            self.model(x, None, mask)
+            self.model(x, None, *(() if mask is None else (mask,)))
             found = summarise(fixed.likelihood, None, x.device, num_draws=self.num_draws or 1, keep_draws=False)
         names = POINT if self.num_draws is None or found.probs is None else POINT + SPREAD
         values = {name: getattr(found, name) for name in names}

@@ -152,10 +152,10 @@ class _Predictor:
     def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
         """Return the model's arguments on its device; before the first batch, draw the global sites."""
         here = self.device or x.device
-        inputs = (x.to(here), None, None if mask is None else mask.to(here))
+        inputs = (x.to(here), None) if mask is None else (x.to(here), None, mask.to(here))
         if self.latents is None and self.samples is None:
             if self.guide is not None and y is not None:
-                guides.materialise(self.guide, (inputs[0], y.to(here), inputs[2]))
+                guides.materialise(self.guide, (inputs[0], y.to(here), *inputs[2:]))
             self.latents = self._draw(inputs)
         if self.samples is not None and not self.is_checked:
             self.samples.check(self._prior_trace(inputs))

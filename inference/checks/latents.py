@@ -10,7 +10,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
 
-from probattn.handlers import is_amortised, is_global_latent, local_posteriors, local_priors
+from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors
 from probattn.inference.prediction import Prediction, predict
 
 
@@ -47,10 +47,10 @@ class record(Messenger):  # noqa: N801 - lower case as the other handlers are
         name, value = msg["name"], msg["value"]
         if not _in_model() or (self.sites is not None and name not in self.sites):
             return
-        if is_amortised(msg):
-            self.local[name].append(value)
-        elif is_global_latent(msg):
+        if is_global_latent(msg):
             self.shared[name] = value.squeeze(1)
+        elif is_latent(msg):
+            self.local[name].append(value)
 
 
 def posterior_draws(
