@@ -10,7 +10,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import metrics, predict
 from probattn.inference.validation import validate
-from probattn.models import Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 
 class Pool(nn.Module):
@@ -47,7 +48,7 @@ def test_a_classifier_has_all_metrics_of_its_mean_probabilities():
 
 
 def test_regression_has_the_mean_log_density():
-    model, guide = build(Normal(0.5))
+    model, guide = build(Gaussian(0.5))
     x, y = torch.randn(9, 5, 4, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
     torch.manual_seed(0)
     values = validate(model, guide, [(x[:4], y[:4]), (x[4:], y[4:])], num_draws=5)

@@ -6,13 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from probattn.models import Bernoulli, Categorical, Normal, TokenCategorical
+from probattn.models import Bernoulli, Categorical, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 LIKELIHOODS = [
     (Categorical(), (4, 3), ()),
     (Bernoulli(), (4, 3), (3,)),
-    (Normal(0.7), (4, 3), (3,)),
+    (Gaussian(0.7), (4, 3), (3,)),
     (TokenCategorical(), (4, 5, 3), (5,)),
 ]
 
@@ -36,7 +37,7 @@ def test_bernoulli_is_the_binary_cross_entropy_summed_over_labels():
 
 
 def test_normal_has_the_log_density_of_its_noise_which_is_learned():
-    likelihood = Normal(0.3).double()
+    likelihood = Gaussian(0.3).double()
     outputs, targets = torch.randn(6, 2, dtype=F64), torch.randn(6, 2, dtype=F64)
     log_prob = likelihood(outputs).log_prob(targets)
     scale = likelihood.log_scale.exp()

@@ -11,7 +11,8 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
 from probattn.inference import predict
 from probattn.inference.checks.latents import posterior_draws, record, replicate
-from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 
@@ -111,7 +112,7 @@ def test_labels_have_the_probabilities_of_the_prediction(attention):
 
 
 def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_likelihood():
-    model, guide = build(likelihood=Normal(0.3), outputs=2, gain=30.0)
+    model, guide = build(likelihood=Gaussian(0.3), outputs=2, gain=30.0)
     widen(guide)
     x, y = torch.randn(5, 5, 4, dtype=F64), torch.randn(5, 2, dtype=F64)
     with record() as drawn:

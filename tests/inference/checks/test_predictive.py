@@ -14,7 +14,8 @@ from torch.distributions import transform_to
 from probattn import KEPSVGPAttention, guides, priors
 from probattn.inference import metrics, predict
 from probattn.inference.checks.predictive import p_value, posterior_predictive_check, prior_predictive_check
-from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 
@@ -38,7 +39,7 @@ def build(likelihood=None, **options):
 
 def data(n=12, likelihood=Categorical):
     x = torch.randn(n, 5, 4, dtype=F64)
-    if likelihood is Normal:
+    if likelihood is Gaussian:
         return x, torch.randn(n, 2, dtype=F64)
     if likelihood is Bernoulli:
         return x, torch.randint(2, (n, 3)).double()
@@ -128,7 +129,7 @@ def conjugate(noise=0.5):
         def forward(self, x):
             return 6 * self.head(self.layer(x).mean(-2))
 
-    model = Supervised(Mean(), Normal(noise), num_data=8).double()
+    model = Supervised(Mean(), Gaussian(noise), num_data=8).double()
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         head.weight.copy_(torch.tensor([[1.0, 0.0]]))
@@ -206,7 +207,7 @@ def uniformity(found, levels=40, bins=8):
     return stats.chisquare(found.bincount(minlength=levels).reshape(bins, -1).sum(1).numpy()).pvalue
 
 
-@pytest.mark.parametrize("likelihood", [Categorical, Normal])
+@pytest.mark.parametrize("likelihood", [Categorical, Gaussian])
 def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior_not(likelihood):
     """With many ties between classes, and with none between numbers, whose p-values are uniform as they are."""
     x = torch.randn(5, 4, dtype=F64) + 0.05 * torch.randn(12, 5, 4, dtype=F64)
@@ -223,7 +224,7 @@ def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior
     found, p_values = ranks(x, model, model, simulations=240)
     assert uniformity(found) > 0.01
     assert abs(p_values.mean() - 0.5) < 3 * p_values.std() / 240**0.5
-    if likelihood is Normal:
+    if likelihood is Gaussian:
         assert stats.kstest(p_values, "uniform").pvalue > 0.01
         assert math.isclose(p_values.std(), 12**-0.5, rel_tol=0.1)
     for factor in (0.25, 4.0):
@@ -242,8 +243,8 @@ def test_a_model_that_does_not_fit_is_found_out():
     assert check.p_values["accuracy"] > 0.99
     torch.testing.assert_close(check.p_values["class_frequencies"][:2], torch.tensor([0.995, 0.005], dtype=F64))
     assert check.two_sided["ece"] < 0.02
-    model, guide = build(Normal(0.1), outputs=2)
-    check = posterior_predictive_check(model, guide, [data(likelihood=Normal)], num_replicates=99)
+    model, guide = build(Gaussian(0.1), outputs=2)
+    check = posterior_predictive_check(model, guide, [data(likelihood=Gaussian)], num_replicates=99)
     assert (check.p_values["std"] < 0.01).all()
     assert (check.p_values["rmse"] < 0.01).all()
 
@@ -262,9 +263,9 @@ def test_p_values_do_not_depend_on_how_the_data_are_batched():
     assert abs(results[0].p_values["agreement"] - results[1].p_values["agreement"]) < 0.1
 
 
-@pytest.mark.parametrize("likelihood", [Normal, Bernoulli])
+@pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli])
 def test_labels_that_are_no_classes_have_statistics_of_numbers(likelihood):
-    model, guide = build(likelihood(), outputs=2 if likelihood is Normal else 3)
+    model, guide = build(likelihood(), outputs=2 if likelihood is Gaussian else 3)
     x, y = data(likelihood=likelihood)
     check = posterior_predictive_check(model, guide, batches(x, y), num_replicates=6)
     for labels, at in [(y, None), *((labels, r) for r, labels in enumerate(check.replicated_labels))]:
