@@ -122,7 +122,7 @@ def _mean_abs(loc: Tensor, scale: Tensor) -> Tensor:
 
 
 def _energy_score(draws: Tensor, y: Tensor) -> Tensor:
-    """Unbiased from k draws of each of S parts ``(k, S, ...)``: pairs of one part leave out those of a draw and itself."""
+    """Unbiased from k draws of each of S parts ``(k, S, ...)``: pairs of a part are of different draws."""
     count, parts = draws.shape[:2]
     within = _pairs(draws).sum(0)  # over all ordered pairs of a part, summed over parts
     between = _pairs(draws.flatten(0, 1)) - within

@@ -1,7 +1,7 @@
 """Metrics of predicted numbers: errors, proper scores, intervals and the calibration of quantiles.
 
-Every function takes a :class:`~probattn.inference.Prediction` of numbers, real or counts, and labels of the shape of its
-mean ``(n, ...)``; what it averages over is examples and targets alike, in float64. Of numbers per token take
+Every function takes a :class:`~probattn.inference.Prediction` of numbers, real or counts, and labels of the shape of
+its mean ``(n, ...)``; what it averages over is examples and targets alike, in float64. Of numbers per token take
 ``prediction.tokens()``. Intervals are central ones of the posterior predictive, noise and draws together. What draws
 estimate (:mod:`probattn.inference.mixture` says where) is the same in every call.
 
@@ -33,7 +33,7 @@ def mae(prediction: Prediction, labels: Tensor) -> float:
 
 
 def nll(prediction: Prediction, labels: Tensor) -> float:
-    """Mean over examples of −log of the draws' mean likelihood of all its targets, in nats; of densities of any sign."""
+    """Mean over examples of −log of the draws' mean likelihood of all its targets, in nats; a density has any sign."""
     _checked(prediction, labels)
     return float(-prediction.log_prob(labels).double().mean())
 

@@ -17,8 +17,8 @@ FEW = 40
 def observed_and_replicated(check: PredictiveCheck) -> Figure:
     """A panel per statistic: the replicates' histogram and the data's value, with P(replicate ≥ data).
 
-    A vector has an interval from 5 to 95 % of the replicates for each entry, and the data's value on it. Of a discrepancy
-    the differences between replicate and data at each draw are shown, beside 0.
+    A vector has an interval from 5 to 95 % of the replicates for each entry, and the data's value on it. Of a
+    discrepancy the differences between replicate and data at each draw are shown, beside 0.
     """
     figure, axes = grid(len(check.observed), height=2.2)
     handles = {}

@@ -72,8 +72,8 @@ def posterior_predictive_check(
     Stern, 1996). On the data that the model was trained on the posterior has seen what it is asked to reproduce, so
     that p-values gather around ½ even for the true model; on held-out data they show misfit more sharply.
 
-    A statistic that has a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites that of the
-    replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman, Meng & Stern, 1996, eq. 7).
+    A statistic that has a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites that of
+    the replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman, Meng & Stern, 1996).
 
     Args:
         model, guide: the model and its guide.

@@ -6,8 +6,8 @@ a function of the labels alone. Labels of tokens come as those of examples, with
 A statistic gets more by naming it in its signature:
 
 - ``x``: the inputs ``(n, ...)``, padded to the longest example; where labels are of tokens, those of the real tokens.
-- ``latents``: the latent sites of one posterior draw by name, ``(*event)`` of what all examples share and ``(n, *event)``
-  of what each has of its own. T is then a realised discrepancy T(y, θ): see
+- ``latents``: the latent sites of one posterior draw by name, ``(*event)`` of what all examples share and
+  ``(n, *event)`` of what each has of its own. T is then a realised discrepancy T(y, θ): see
   :func:`~probattn.inference.posterior_predictive_check`.
 
 >>> def residual_slope(labels, prediction, *, x):  # a trend that the model has missed
