@@ -38,7 +38,7 @@ def cdf(component: Distribution, value: Tensor, *, below: bool = False) -> Tenso
 def quantiles(component: Distribution, levels: Tensor) -> Tensor:
     """The smallest y with P(Y ≤ y) ≥ level for each of levels ``(L,)`` between 0 and 1, ``(L, b, *event)``.
 
-    Of real numbers to a 10⁹th of the bracket that the search starts from.
+    Of real numbers to 9 digits, or to a 10¹²th of the bracket that the search starts from.
     """
     levels = levels.double()
     try:
@@ -96,9 +96,10 @@ def _bisect(component: Distribution, levels: Tensor) -> Tensor:
         if not (above.any() or below.any()):
             break
         low, high = low.where(~above, low - 2 * (high - low)), high.where(~below, high + 2 * (high - low))
-    tolerance = 1.0 if discrete else 1e-9 * (high - low)
+    least = 1.0 if discrete else 1e-12 * (high - low)
     for _ in range(STEPS):
-        if ((high - low) <= tolerance).all():
+        tolerance = least if discrete else torch.maximum(least, 1e-9 * torch.maximum(low.abs(), high.abs()))
+        if (high - low <= tolerance).all():
             break
         middle = (low + high) / 2
         middle = middle.floor() if discrete else middle
@@ -118,7 +119,7 @@ def _mean_abs(loc: Tensor, scale: Tensor) -> Tensor:
     """E|X| of X ~ N(loc, scale²)."""
     z = loc / scale
     density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
-    return scale * (2 * density + z * (2 * torch.special.ndtr(z) - 1))
+    return scale * (2 * density + z * (2 * marginals.normal_cdf(z) - 1))
 
 
 def _energy_score(draws: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.inference import mixture
-from probattn.inference.marginals import device_of, is_discrete
+from probattn.inference.marginals import SEED, device_of, is_discrete
 from probattn.inference.predicted import Prediction
 
 LEVELS = (0.5, 0.9)
@@ -24,17 +24,17 @@ GRID = torch.arange(1, 100, dtype=torch.float64) / 100
 
 def rmse(prediction: Prediction, labels: Tensor) -> float:
     """Root mean squared distance to the predictive mean, in units of the targets; NaN where there is no mean."""
-    return float((_checked(prediction, labels) - prediction.mean).square().mean().sqrt())
+    return float((checked(prediction, labels) - prediction.mean).square().mean().sqrt())
 
 
 def mae(prediction: Prediction, labels: Tensor) -> float:
     """Mean absolute distance to the predictive median, which minimises it, in units of the targets."""
-    return float((_checked(prediction, labels) - prediction.median).abs().mean())
+    return float((checked(prediction, labels) - prediction.median).abs().mean())
 
 
 def nll(prediction: Prediction, labels: Tensor) -> float:
     """Mean over examples of −log of the draws' mean likelihood of all its targets, in nats; a density has any sign."""
-    _checked(prediction, labels)
+    checked(prediction, labels)
     return float(-prediction.log_prob(labels).double().mean())
 
 
@@ -45,7 +45,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     unbiased from 1000 draws of Y (Gneiting & Raftery, 2007, eq. 21), so that it may lie below 0 by chance. NaN where a
     target has no mean.
     """
-    values = _checked(prediction, labels)
+    values = checked(prediction, labels)
     parts = values.split([each.batch_shape[-1] for each in prediction.components])
     pairs = zip(prediction.components, parts, strict=True)
     return float(torch.cat([mixture.crps(each, part.to(device_of(each))) for each, part in pairs]).mean())
@@ -59,7 +59,7 @@ def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
 
 def coverage(prediction: Prediction, labels: Tensor, *, level: float) -> float:
     """Share of labels in the central interval, ends included; ``level`` is right, of counts at least that."""
-    values = _checked(prediction, labels)
+    values = checked(prediction, labels)
     return _share_inside(values, *interval(prediction, level))
 
 
@@ -79,12 +79,12 @@ def pit(prediction: Prediction, labels: Tensor, *, generator: Generator | None =
         labels: its labels.
         generator: where v is drawn from, on the CPU; None takes the same v in every call.
     """
-    values = _checked(prediction, labels)
+    values = checked(prediction, labels)
     upper = prediction.cdf(values)
     if not is_discrete(prediction.components[0]):
         return upper
     lower = prediction.cdf(values, below=True)
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    generator = torch.Generator().manual_seed(SEED) if generator is None else generator
     return lower + torch.rand(upper.shape, dtype=upper.dtype, generator=generator).to(upper) * (upper - lower)
 
 
@@ -112,7 +112,7 @@ def evaluate(prediction: Prediction, labels: Tensor, *, levels: Sequence[float] 
         labels: in the shape of its mean.
         levels: probabilities of the intervals.
     """
-    values = _checked(prediction, labels)
+    values = checked(prediction, labels)
     ends = [(1 + sign * level) / 2 for level in levels for sign in (-1, 1)]
     median, *ends = prediction.quantiles([0.5, *ends])  # all at once
     found = {
@@ -132,7 +132,7 @@ def _share_inside(values: Tensor, low: Tensor, high: Tensor) -> float:
     return float(((low <= values) & (values <= high)).double().mean())
 
 
-def _checked(prediction: Prediction, labels: Tensor) -> Tensor:
+def checked(prediction: Prediction, labels: Tensor) -> Tensor:
     """The labels in float64 on the prediction's device."""
     if prediction.mean is None:
         raise ValueError("this is a prediction of classes: metrics.evaluate takes its probabilities")

@@ -73,7 +73,7 @@ def posterior_predictive_check(
     that p-values gather around ½ even for the true model; on held-out data they show misfit more sharply.
 
     A statistic that has a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites that of
-    the replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman, Meng & Stern, 1996).
+    the replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman et al., 1996).
 
     Args:
         model, guide: the model and its guide.
