@@ -1,4 +1,4 @@
-"""Distribution functions of a likelihood's scalars, its moments and draws, and the distribution inside its wrappers."""
+"""Distribution functions of a likelihood's scalars, its moments, and the distribution inside its wrappers."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -60,10 +60,12 @@ def moments(likelihood: Distribution) -> tuple[Tensor, Tensor]:
     return found[0], found[1]
 
 
-def draw(likelihood: Distribution, count: int) -> Tensor:
-    """Draws ``(count, *batch, *event)`` in float64, the same in every call: global generators stay where they are."""
-    with _seeded(device_of(likelihood)), torch.no_grad():
-        return likelihood.sample((count,)).double()
+@contextmanager
+def seeded(device: torch.device) -> Iterator[None]:
+    """Draws inside are the same every time, and PyTorch's global generators stay where they are."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(SEED)
+        yield
 
 
 @singledispatch
@@ -148,10 +150,3 @@ def _by_scipy(function: Callable, *arguments: Tensor) -> Tensor:
     """A function of scipy, in float64 on the CPU and back."""
     arrays = [each.detach().cpu().double().numpy() for each in arguments]
     return torch.as_tensor(function(*arrays), dtype=torch.float64).to(arguments[-1].device)
-
-
-@contextmanager
-def _seeded(device: torch.device) -> Iterator[None]:
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(SEED)
-        yield

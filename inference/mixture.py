@@ -2,7 +2,7 @@
 
 A component is the likelihood of some examples, of batch shape ``(S, b)`` and event shape ``(*event)``. All functions
 look at one component and at each of its scalars by itself, in float64, and give ``(b, *event)``. Where no distribution
-function is known, they count :data:`DRAWS` draws of the mixture, which are the same in every call.
+function is known, they count :data:`DRAWS` draws of the mixture, from PyTorch's global generator.
 """
 
 import math
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from probattn.inference import marginals
+from probattn.inference.root_finding import bracket, first_integer, root
 
-DRAWS = 1000
-"""Draws of the mixture, all components together, where there is no closed form."""
-STEPS = 200
+DRAWS, CRPS_DRAWS = 1000, 200
+"""Draws of the mixture, all of its parts together, where there is no closed form."""
 
 
 def sample(component: Distribution, count: int) -> Tensor:
@@ -38,11 +38,11 @@ def cdf(component: Distribution, value: Tensor, *, below: bool = False) -> Tenso
 def quantiles(component: Distribution, levels: Tensor) -> Tensor:
     """The smallest y with P(Y ≤ y) ≥ level for each of levels ``(L,)`` between 0 and 1, ``(L, b, *event)``.
 
-    Of real numbers to 9 digits, or to a 10¹²th of the bracket that the search starts from.
+    Of real numbers to 9 digits.
     """
     levels = levels.double()
     try:
-        return _bisect(component, levels.reshape(-1, *(1,) * _inner(component)))
+        return _by_root(component, levels.reshape(-1, *(1,) * _inner(component)))
     except NotImplementedError:
         draws = sample(component, DRAWS).sort(0).values
         return draws[(levels * len(draws)).ceil().long().clamp(min=1).cpu() - 1]
@@ -51,15 +51,15 @@ def quantiles(component: Distribution, levels: Tensor) -> Tensor:
 def crps(component: Distribution, y: Tensor) -> Tensor:
     """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of labels ``(b, *event)``, in their units.
 
-    Of Gaussian parts exact (Grimit et al., 2006, eq. 3), of others unbiased over :data:`DRAWS` draws; NaN where a part
-    has no mean.
+    Of Gaussian parts exact (Grimit et al., 2006, eq. 3), of others unbiased over :data:`CRPS_DRAWS` draws; NaN where
+    a part has no mean.
     """
     y = y.double()
     base = marginals.unwrap(component)
     if isinstance(base, torch.distributions.Normal):
         shape = component.batch_shape + component.event_shape
         return _gaussian_crps(base.loc.double().expand(shape), base.scale.double().expand(shape), y)
-    draws = _stratified(component, DRAWS)
+    draws = _stratified(component, CRPS_DRAWS)
     mean, _ = marginals.moments(component)
     return _energy_score(draws, y).where(mean.isfinite().all(0), torch.nan)
 
@@ -71,7 +71,8 @@ def _inner(component: Distribution) -> int:
 
 def _stratified(component: Distribution, count: int) -> Tensor:
     """Draws ``(k, S, b, *event)``, k ≥ 2 of each part."""
-    return marginals.draw(component, max(2, math.ceil(count / component.batch_shape[0])))
+    with torch.no_grad():
+        return component.sample((max(2, math.ceil(count / component.batch_shape[0])),)).double()
 
 
 def _exact_cdf(component: Distribution, value: Tensor) -> Tensor:
@@ -79,33 +80,23 @@ def _exact_cdf(component: Distribution, value: Tensor) -> Tensor:
     return marginals.cdf(component, value.unsqueeze(draws)).mean(draws)
 
 
-def _bisect(component: Distribution, levels: Tensor) -> Tensor:
-    """Keeps F(low) < level ≤ F(high) and halves what is between; of integers until they are neighbours."""
+def _by_root(component: Distribution, levels: Tensor) -> Tensor:
+    """Quantiles from the distribution function, started one standard deviation around the mean where they exist."""
     shape, discrete = component.batch_shape[1:] + component.event_shape, marginals.is_discrete(component)
-    mean, variance = (
-        each.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) for each in marginals.moments(component)
-    )
+    mean, variance = (each.double().nan_to_num(0.0, posinf=0.0, neginf=0.0) for each in marginals.moments(component))
     centre, width = mean.mean(0), variance.mean(0).sqrt()
-    width = width.where(width > 0, 1.0)
+    width, levels = width.where(width > 0, 1.0), levels.to(centre.device)
     if discrete:
         centre, width = centre.floor(), width.ceil()
-    levels = levels.to(centre.device)
     low, high = ((centre + sign * width).expand(len(levels), *shape) for sign in (-1, 1))
-    for _ in range(STEPS):
-        above, below = _exact_cdf(component, low) >= levels, _exact_cdf(component, high) < levels
-        if not (above.any() or below.any()):
-            break
-        low, high = low.where(~above, low - 2 * (high - low)), high.where(~below, high + 2 * (high - low))
-    least = 1.0 if discrete else 1e-12 * (high - low)
-    for _ in range(STEPS):
-        tolerance = least if discrete else torch.maximum(least, 1e-9 * torch.maximum(low.abs(), high.abs()))
-        if (high - low <= tolerance).all():
-            break
-        middle = (low + high) / 2
-        middle = middle.floor() if discrete else middle
-        reached = _exact_cdf(component, middle) >= levels
-        low, high = low.where(reached, middle), middle.where(reached, high)
-    return high
+
+    def reaches(value: Tensor) -> Tensor:
+        return _exact_cdf(component, value) >= levels
+
+    low, high = bracket(reaches, low, high)
+    if discrete:
+        return first_integer(reaches, low, high)
+    return root(lambda value: _exact_cdf(component, value) - levels, low, high)
 
 
 def _gaussian_crps(loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:

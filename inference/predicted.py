@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference import mixture
-from probattn.inference.marginals import device_of
+from probattn.inference.marginals import device_of, seeded
 from probattn.inference.real_tokens import real_tokens
 
 
@@ -92,7 +92,8 @@ class Prediction:
         if y.shape != self._numbers().shape:
             raise ValueError(f"the likelihood takes labels of shape {tuple(self.mean.shape)}, got {tuple(y.shape)}")
         parts = zip(self.components, y.split([each.batch_shape[-1] for each in self.components]), strict=True)
-        found = [mixture.cdf(each, part.to(device_of(each)), below=below) for each, part in parts]
+        with seeded(device_of(self.components[0])):
+            found = [mixture.cdf(each, part.to(device_of(each)), below=below) for each, part in parts]
         return torch.cat(found).to(y.device)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
@@ -110,7 +111,8 @@ class Prediction:
         chosen, home = torch.as_tensor(levels, dtype=torch.float64), self._numbers().device
         if chosen.dim() != 1 or not ((chosen > 0) & (chosen < 1)).all():
             raise ValueError(f"levels must be a sequence of numbers between 0 and 1, got {levels}")
-        return torch.cat([mixture.quantiles(each, chosen) for each in self.components], dim=1).to(home)
+        with seeded(device_of(self.components[0])):
+            return torch.cat([mixture.quantiles(each, chosen) for each in self.components], dim=1).to(home)
 
     @property
     def median(self) -> Tensor:
@@ -126,7 +128,8 @@ class Prediction:
             ValueError: as for :meth:`cdf`.
         """
         home = self._numbers().device
-        return torch.cat([mixture.sample(each, count) for each in self.components], dim=1).to(home)
+        with seeded(device_of(self.components[0])):
+            return torch.cat([mixture.sample(each, count) for each in self.components], dim=1).to(home)
 
     def tokens(self) -> "Prediction":
         """The m real tokens, example after example, as if each were an example: what takes examples takes these.

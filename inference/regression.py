@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.inference import mixture
-from probattn.inference.marginals import SEED, device_of, is_discrete
+from probattn.inference.marginals import SEED, device_of, is_discrete, seeded
 from probattn.inference.predicted import Prediction
 
 LEVELS = (0.5, 0.9)
@@ -42,13 +42,14 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     """Mean continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, in units of the targets, 0 or more.
 
     Of Gaussian likelihoods in closed form, over the mixture of the draws (Grimit et al., 2006, eq. 3), and of others
-    unbiased from 1000 draws of Y (Gneiting & Raftery, 2007, eq. 21), so that it may lie below 0 by chance. NaN where a
+    unbiased from 200 draws of Y (Gneiting & Raftery, 2007, eq. 21), so that it may lie below 0 by chance. NaN where a
     target has no mean.
     """
     values = checked(prediction, labels)
     parts = values.split([each.batch_shape[-1] for each in prediction.components])
     pairs = zip(prediction.components, parts, strict=True)
-    return float(torch.cat([mixture.crps(each, part.to(device_of(each))) for each, part in pairs]).mean())
+    with seeded(device_of(prediction.components[0])):
+        return float(torch.cat([mixture.crps(each, part.to(device_of(each))) for each, part in pairs]).mean())
 
 
 def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
