@@ -40,12 +40,8 @@ def is_discrete(likelihood: Distribution) -> bool:
 
 def device_of(distribution: Distribution) -> torch.device:
     """The device of a distribution's parameters; of one without tensors the CPU."""
-    for value in vars(distribution).values():
-        if isinstance(value, Tensor):
-            return value.device
-        if isinstance(value, Distribution):
-            return device_of(value)
-    return torch.device("cpu")
+    parameter = _parameter(distribution)
+    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def moments(likelihood: Distribution) -> tuple[Tensor, Tensor]:
@@ -80,7 +76,8 @@ def cdf(likelihood: Distribution, value: Tensor) -> Tensor:
     if likelihood.event_shape or is_discrete(likelihood):
         raise NotImplementedError(f"the distribution function of {type(likelihood).__name__} is not known")
     support = likelihood.support
-    value = value.to(likelihood.sample((0,)).dtype)
+    parameter = _parameter(likelihood)
+    value = value if parameter is None else value.to(parameter.dtype)
     inside = support.check(value)
     within = transform_to(support)(torch.zeros_like(value))
     outside = value > getattr(support, "lower_bound", -torch.inf)  # what is not below the support is above it
@@ -134,6 +131,16 @@ def _(likelihood: torch.distributions.NegativeBinomial, value: Tensor) -> Tensor
         return scipy.special.betainc(total_count, k + 1, stops)
 
     return _of_counts(by_beta, value, likelihood.total_count, (-likelihood.logits.double()).sigmoid())
+
+
+def _parameter(distribution: Distribution) -> Tensor | None:
+    """A tensor that a distribution is made of, for its device and dtype."""
+    for value in vars(distribution).values():
+        if isinstance(value, Tensor):
+            return value
+        if isinstance(value, Distribution):
+            return _parameter(value)
+    return None
 
 
 def normal_cdf(z: Tensor) -> Tensor:

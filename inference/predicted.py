@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyro.distributions as dist
 import torch
@@ -114,7 +115,7 @@ class Prediction:
         with seeded(device_of(self.components[0])):
             return torch.cat([mixture.quantiles(each, chosen) for each in self.components], dim=1).to(home)
 
-    @property
+    @cached_property
     def median(self) -> Tensor:
         """Median of each number ``(n, ...)``, which exists where the mean does not."""
         return self.quantiles([0.5])[0]

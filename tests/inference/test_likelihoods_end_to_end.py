@@ -21,7 +21,7 @@ from probattn.models.likelihoods import (
     StudentT,
 )
 
-N = 600
+N, EPOCHS = 600, 30
 
 
 class Network(PyroModule):
@@ -61,16 +61,16 @@ def law(kind, f):
 LIKELIHOODS = {
     "gaussian": (lambda: Gaussian(), 2, lambda found: found.log_scale.exp().item(), 0.3),
     "heteroscedastic": (lambda: HeteroscedasticGaussian(), 2, None, None),
-    "student": (lambda: StudentT(8.0, learn_df=True), 2, lambda found: found.log_scale.exp().item(), 0.3),
+    "student": (lambda: StudentT(4.0, learn_df=True), 2, lambda found: found.log_scale.exp().item(), 0.3),
     "bernoulli": (lambda: Bernoulli(), 2, None, None),
     "poisson": (lambda: Poisson(), 2, None, None),
-    "negative": (lambda: NegativeBinomial(10.0), 2, lambda found: found.concentration.item(), 2.0),
+    "negative": (lambda: NegativeBinomial(4.0), 2, lambda found: found.concentration.item(), 2.0),
     "ordinal": (lambda: Ordinal(3), 1, lambda found: found.cutpoints.diff().item(), 2.5),
 }
 NUMBERS = ("gaussian", "heteroscedastic", "student", "poisson", "negative")
 
 
-def batches(x, y, size=150):
+def batches(x, y, size=100):
     return list(zip(x.split(size), y.split(size), strict=True))
 
 
@@ -85,7 +85,7 @@ def trained(request):
     guide = guides.for_model(model)
     monitor = "rps" if kind == "ordinal" else "label_nll" if kind == "bernoulli" else "crps"
     data = batches(x, y), batches(x_test, y_test)
-    history = fit(model, guide, *data, epochs=50, lr=0.03, monitor=monitor, progress=False)
+    history = fit(model, guide, *data, epochs=EPOCHS, lr=0.05, monitor=monitor, num_draws=2, progress=False)
     torch.manual_seed(3)
     prediction = predict(model, guide, data[1], num_draws=10)
     return kind, model, guide, history, prediction, law(kind, f_test), data[1]
@@ -94,7 +94,7 @@ def trained(request):
 def test_what_is_learned_is_the_truth(trained):
     kind, model, _, history, *_ = trained
     *_, learned, truth = LIKELIHOODS[kind]
-    assert len(history.epochs) == 50
+    assert len(history.epochs) == EPOCHS
     assert history.best_value == min(epoch[f"valid/{MONITOR.get(kind, 'crps')}"] for epoch in history.epochs)
     if truth is not None:
         assert learned(model.likelihood) == pytest.approx(truth, rel=0.25)
@@ -154,28 +154,31 @@ def test_conformal_intervals_of_the_trained_model_cover(trained):
         assert 0.86 < found["coverage"] < (0.97 if kind in ("poisson", "negative") else 0.94)
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong", "statistic"),
-    [
-        ("student", lambda: Gaussian(), lambda y, p: (y - p.mean).abs().max()),
-        ("negative", lambda: Poisson(), lambda y, p: ((y - p.mean).square() / p.mean).mean()),
-        ("heteroscedastic", lambda: Gaussian(), lambda y, p: (y - p.mean).pow(4).mean()),
-    ],
-)
-def test_a_likelihood_that_is_wrong_is_found_out_by_its_check_and_its_scores(kind, wrong, statistic):
+WRONG = {
+    "student": (Gaussian, lambda y, p: (y - p.mean).abs().max()),
+    "negative": (Poisson, lambda y, p: ((y - p.mean).square() / p.mean).mean()),
+    "heteroscedastic": (Gaussian, lambda y, p: (y - p.mean).pow(4).mean()),
+}
+
+
+def test_a_likelihood_that_is_wrong_is_found_out_by_its_check_and_its_scores(trained):
+    kind, right, right_guide, _, _, _, data = trained
+    if kind not in WRONG:
+        return
+    wrong, statistic = WRONG[kind]
     torch.manual_seed(1)
     x, f = inputs(1)
     y = law(kind, f).sample()
-    make, outputs, *_ = LIKELIHOODS[kind]
+    model = Supervised(Network(y.shape[1]), wrong(), num_data=N)
+    guide = guides.for_model(model)
+    fit(model, guide, batches(x, y), epochs=EPOCHS, lr=0.05, progress=False)
     found = {}
-    for name, likelihood, width in (("right", make, outputs), ("wrong", wrong, y.shape[1])):
-        model = Supervised(Network(width), likelihood(), num_data=N)
-        guide = guides.for_model(model)
-        data = batches(x, y)
-        fit(model, guide, data, data, epochs=50, lr=0.03, progress=False)
-        check = posterior_predictive_check(model, guide, data, statistics={"t": statistic}, num_replicates=200)
-        found[name] = check.p_values["t"].item(), predict(model, guide, data).log_prob(y).mean().item()
-    assert found["right"][0] > 0.02 > 0.01 > found["wrong"][0]
+    for name, pair in (("right", (right, right_guide)), ("wrong", (model, guide))):
+        check = posterior_predictive_check(*pair, data, statistics={"t": statistic}, num_replicates=200)
+        labels = torch.cat([labels for _, labels in data])
+        found[name] = check.p_values["t"].item(), predict(*pair, data).log_prob(labels).mean().item()
+    assert 0.02 < found["right"][0] < 0.98
+    assert found["wrong"][0] < 0.01
     assert found["right"][1] > found["wrong"][1] + 0.03
 
 
@@ -214,7 +217,7 @@ def test_a_likelihood_of_ones_own_goes_all_the_way_also_without_a_mean(name):
     y, y_test = make(f).sample(), make(f_test).sample()
     model = Supervised(Network(2), Own(make), num_data=N)
     guide = guides.for_model(model)
-    fit(model, guide, batches(x, y), batches(x_test, y_test), epochs=30, lr=0.03, monitor="mae", progress=False)
+    fit(model, guide, batches(x, y), epochs=15, lr=0.05, progress=False)
     prediction = predict(model, guide, batches(x_test, y_test), num_draws=8)
     best = make(f_test).log_prob(y_test).mean().item()
     assert best - 0.06 < prediction.log_prob(y_test).mean().item() < best + 0.03
@@ -224,7 +227,7 @@ def test_a_likelihood_of_ones_own_goes_all_the_way_also_without_a_mean(name):
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.05)
     assert found["pit_error"] < 0.04
     low, middle, high = prediction.quantiles([0.1, 0.5, 0.9])
-    assert torch.equal(middle, prediction.median)
+    torch.testing.assert_close(middle, prediction.median, rtol=1e-6, atol=1e-6)
     assert (low < middle).all()
     assert (middle < high).all()
     calibrated = conformal.quantiles(prediction, y_test, alpha=0.1)
@@ -256,7 +259,7 @@ def test_several_gaussians_as_one_likelihood():
     y = make(f).sample()
     model = Supervised(Network(2), Own(make), num_data=N)
     guide = guides.for_model(model)
-    fit(model, guide, batches(x, y), epochs=30, lr=0.03, progress=False)
+    fit(model, guide, batches(x, y), epochs=15, lr=0.05, progress=False)
     found = metrics.evaluate_prediction(predict(model, guide, batches(x, y)))
     assert found["pit_error"] < 0.04
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.05)

@@ -18,10 +18,7 @@ def test_roots_of_hard_functions_to_ten_digits_in_few_evaluations():
         y = x - truth
         return torch.stack([y[0] ** 3, y[1].exp() - 1, (1e9 * y[2]).tanh(), y[3], y[4].sign() * y[4].abs().sqrt()])
 
-    found = root(function, torch.full((5,), -2e6, dtype=F64), torch.full((5,), 2e6, dtype=F64).clamp(max=700))
-    assert found is not None
     low = torch.tensor([-9.0, -20.0, -1.0, -3e6, 0.0], dtype=F64)
-    calls.clear()
     found = root(function, low, torch.tensor([11.0, 30.0, 2.0, 2e6, 100.0], dtype=F64))
     torch.testing.assert_close(found[1:], truth[1:], rtol=1e-9, atol=1e-12)
     assert abs(found[0]) < 1e-4
