@@ -49,7 +49,7 @@ def law(kind, f):
     cutpoints = torch.cat([ends[0], torch.tensor([-1.0, 1.5]) - 2 * first, ends[1]], 1)
     return {
         "gaussian": lambda: dist.Normal(f, 0.3).to_event(1),
-        "heteroscedastic": lambda: dist.Normal(first, 0.1 + f[:, 1:].exp() / 3).to_event(1),
+        "heteroscedastic": lambda: dist.Normal(first, (1.5 * f[:, 1:] - 0.5).exp().log1p()).to_event(1),
         "student": lambda: dist.StudentT(3.0, f, 0.3).to_event(1),
         "bernoulli": lambda: dist.Bernoulli(logits=3 * f).to_event(1),
         "poisson": lambda: dist.Poisson((f + 1).exp()).to_event(1),

@@ -578,7 +578,7 @@ def test_rows_may_be_off_by_rounding():
     assert metrics.accuracy(loose, torch.tensor([1, 0])) == 1
 
 
-# ---------------------------------------------------------------- ordered classes, and metrics by the kind of likelihood
+# ---------------------------------------------------------------- ordered classes, metrics by kind of likelihood
 
 
 def test_rps_is_the_crps_of_the_class_as_a_number():
