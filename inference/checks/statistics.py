@@ -75,8 +75,10 @@ STATISTICS: dict[str, Statistic] = {each.__name__: each for each in OF_CLASSES +
 
 
 def of_kind(prediction: Prediction) -> tuple[Statistic, ...]:
-    """The default statistics of a prediction: those of classes, or of numbers."""
-    return OF_CLASSES if prediction.probs is not None else OF_NUMBERS
+    """The default statistics of a prediction: those of classes, or of numbers, without RMSE where there is no mean."""
+    if prediction.probs is not None:
+        return OF_CLASSES
+    return OF_NUMBERS if prediction.mean.isfinite().all() else (mean, std)
 
 
 def resolve(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:

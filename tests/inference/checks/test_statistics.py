@@ -48,6 +48,7 @@ def share_of_zeros(labels, prediction):
 def test_statistics_are_resolved_by_name_by_function_and_by_mapping():
     assert list(resolve(of_kind(CLASSES))) == ["accuracy", "class_frequencies", "ece", "entropy"]
     assert list(resolve(of_kind(NUMBERS))) == ["mean", "std", "rmse"]
+    assert list(resolve(of_kind(Prediction(mean=torch.tensor([[math.nan], [1.0]]))))) == ["mean", "std"]
     chosen = resolve(["ece", share_of_zeros, "mean"])
     assert chosen == {"ece": statistics.ece, "share_of_zeros": share_of_zeros, "mean": statistics.mean}
     assert resolve({"zeros": share_of_zeros}) == {"zeros": share_of_zeros}
