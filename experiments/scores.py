@@ -15,15 +15,15 @@ def scores(predictions: Mapping[str, Prediction]) -> dict[str, Any]:
         ``shift``: corruption → severity → metrics; ``ood``: set → detector → metrics of detection.
     """
     test, valid = predictions["test"], predictions["valid"]
-    found: dict[str, Any] = {"test": metrics.evaluate(test.probs, test.labels)}
+    found: dict[str, Any] = {"test": metrics.evaluate_prediction(test)}
     for name, prediction in predictions.items():
         kind, *rest = name.split("/")
         if kind == "shift":
             corruption, severity = rest
-            values = metrics.evaluate(prediction.probs, prediction.labels)
+            values = metrics.evaluate_prediction(prediction)
             found.setdefault("shift", {}).setdefault(corruption, {})[int(severity)] = values
         elif kind == "domain":
-            found.setdefault("domain", {})["/".join(rest)] = metrics.evaluate(prediction.probs, prediction.labels)
+            found.setdefault("domain", {})["/".join(rest)] = metrics.evaluate_prediction(prediction)
         elif kind == "ood":
             found.setdefault("ood", {})["/".join(rest)] = ood.evaluate(test, prediction, fitted_on=valid)
     return found

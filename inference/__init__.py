@@ -1,6 +1,6 @@
 """Everything done to a model: SVI, prediction, uncertainty methods, checks, decisions, metrics, checkpoints."""
 
-from probattn.inference import metrics, ood
+from probattn.inference import metrics, multilabel, ood, regression
 from probattn.inference.checkpoint import CheckpointError, load, save
 from probattn.inference.checks.agreement import compare_posteriors
 from probattn.inference.checks.export import to_inference_data
@@ -59,6 +59,7 @@ __all__ = [
     "mc_dropout",
     "mean_network",
     "metrics",
+    "multilabel",
     "nuts",
     "ood",
     "posterior_draws",
@@ -70,6 +71,7 @@ __all__ = [
     "predictor_network",
     "prior_predictive_check",
     "psis_khat",
+    "regression",
     "risk_threshold",
     "save",
     "save_safetensors",

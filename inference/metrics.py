@@ -1,6 +1,8 @@
 """Accuracy, calibration and misclassification detection from predictive probabilities.
 
-Every function takes ``probs (n, classes)``, floating point, already averaged over draws, rows summing to 1,
+:func:`evaluate_prediction` finds the metrics that belong to a prediction; those of numbers are in
+:mod:`probattn.inference.regression`, of binary labels in :mod:`probattn.inference.multilabel`. Here,
+every function takes ``probs (n, classes)``, floating point, already averaged over draws, rows summing to 1,
 and ``labels (n,)``, integer class indices. The prediction is the most probable class (the lowest index among
 equals) and its probability is the *confidence*. Everything is computed on the CPU in float64, whatever the
 inputs' device and dtype, so that confidences near 1 keep their order; torchmetrics sums in float32, so
@@ -19,12 +21,16 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_matthews_corrcoef
 
+from probattn.inference import multilabel, regression
 from probattn.inference.answers import checked, confidence_and_correct, is_constant
 from probattn.inference.calibration import ece, mce
+from probattn.inference.marginals import unwrap
+from probattn.inference.predicted import Prediction
 from probattn.inference.selective import aupr_error, aupr_success, aurc, auroc, eaurc, fpr95, risk_coverage
 
 __all__ = [
     "DISPLAY",
+    "MONITORS",
     "Metric",
     "accuracy",
     "aupr_error",
@@ -36,11 +42,14 @@ __all__ = [
     "eaurc",
     "ece",
     "evaluate",
+    "evaluate_prediction",
     "fpr95",
+    "is_binary",
     "matthews",
     "mce",
     "nll",
     "risk_coverage",
+    "rps",
 ]
 
 
@@ -68,6 +77,17 @@ DISPLAY: dict[str, Metric] = {
     "brier": Metric("Brier", 100, higher_is_better=False),
 }
 """The keys of :func:`evaluate`, in its order, with the display of the papers' tables."""
+
+MONITORS: dict[str, bool] = {
+    "log_prob": True,
+    **{name: metric.higher_is_better for name, metric in DISPLAY.items()},
+    "rps": False,
+    **dict.fromkeys(("rmse", "mae", "crps", "pit_error"), False),
+    **{f"width_{100 * level:g}": False for level in regression.LEVELS},
+    **dict.fromkeys(("label_accuracy", "exact_match", "label_auroc"), True),
+    **dict.fromkeys(("label_nll", "label_brier"), False),
+}
+"""Metrics that can choose the best epoch, each with whether higher is better. Coverage has no such direction."""
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -134,3 +154,40 @@ def evaluate(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, floa
         "nll": nll(probs, labels),
         "brier": brier(probs, labels),
     }
+
+
+def rps(probs: Tensor, labels: Tensor) -> float:
+    """Ranked probability score Σ_k (P(Y ≤ k) − [y ≤ k])² of ordered classes, mean over examples (Epstein, 1969).
+
+    0 to classes − 1, in classes: that of a sure prediction is the number of classes it is off by, as of the CRPS.
+    """
+    probs, labels = checked(probs, labels)
+    below = torch.arange(probs.shape[1]) >= labels[:, None]
+    return float((probs.cumsum(1) - below.double())[:, :-1].square().sum(1).mean())
+
+
+def evaluate_prediction(prediction: Prediction) -> dict[str, float]:
+    """The metrics of a prediction that knows its labels, by the kind of its likelihood.
+
+    Of classes :func:`evaluate`, and of ordered ones ``rps`` too; of binary labels
+    :func:`probattn.inference.multilabel.evaluate`; of numbers :func:`probattn.inference.regression.evaluate`. Where
+    every token has a label, over all real tokens alike.
+
+    Raises:
+        ValueError: a prediction without labels, and what those functions refuse.
+    """
+    if prediction.labels is None:
+        raise ValueError("metrics need labels: predict batches (x, y) or (x, y, mask)")
+    if prediction.mask is not None:
+        prediction = prediction.tokens()
+    if prediction.probs is not None:
+        values = evaluate(prediction.probs, prediction.labels)
+        return values | {"rps": rps(prediction.probs, prediction.labels)} if prediction.ordered else values
+    if is_binary(prediction):
+        return multilabel.evaluate(*(each.reshape(len(each), -1) for each in (prediction.mean, prediction.labels)))
+    return regression.evaluate(prediction, prediction.labels)
+
+
+def is_binary(prediction: Prediction) -> bool:
+    """True for predictions of labels that are 0 or 1."""
+    return bool(prediction.components) and isinstance(unwrap(prediction.components[0]), torch.distributions.Bernoulli)

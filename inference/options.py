@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from probattn.inference.metrics import DISPLAY
+from probattn.inference.metrics import MONITORS
 from probattn.inference.schedule import SCHEDULES
 
 
@@ -30,8 +30,10 @@ class TrainOptions:
         kl_anneal_epochs: epochs in which both weights rise from 0 linearly.
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
             linear between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
-        monitor: validation metric that chooses the best epoch: one of ``metrics.DISPLAY``, or ``"log_prob"``; None
-            is ``"accuracy"`` for classifiers and ``"log_prob"`` for others.
+        monitor: validation metric that chooses the best epoch, one of ``metrics.MONITORS`` that the likelihood has: of
+            classes ``metrics.DISPLAY``, of ordered ones ``"rps"`` too, of binary labels ``"label_nll"`` …, of numbers
+            ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, of all ``"log_prob"``; None is ``"accuracy"`` for
+            classifiers and ``"log_prob"`` for others.
         patience: epochs without a better one before stopping, or None.
         num_draws: posterior draws of the validation's predictive.
         precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
@@ -93,7 +95,7 @@ class TrainOptions:
             "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
             "alpha_start": 0 <= self.alpha_start < math.inf,
             "alpha_end": 0 <= self.alpha_end < math.inf,
-            "monitor": self.monitor in (None, "log_prob", *DISPLAY),
+            "monitor": self.monitor is None or self.monitor in MONITORS,
             "patience": self.patience is None or self.patience >= 1,
             "num_draws": self.num_draws >= 1,
             "precision": self.precision in ("32", "bf16-mixed"),

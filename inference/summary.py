@@ -7,7 +7,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.distributions import OrderedCategorical
 from probattn.functional import errors
+from probattn.inference.marginals import device_of, masked_part, moments, unwrap
 from probattn.inference.predicted import Prediction, entropy
 
 
@@ -34,22 +36,30 @@ def summarise(
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_draws, *likelihood.batch_shape))
-    categorical, counted = _categorical(likelihood)
-    if categorical is None:
-        means, variances = likelihood.mean, likelihood.variance
-        variance = variances.mean(0) + means.var(0, correction=0)
+    base, mask = unwrap(likelihood), counted(likelihood)
+    if not isinstance(base, torch.distributions.Categorical):
+        means, variances = moments(likelihood)
+        mean, variance = means.mean(0), variances.mean(0) + means.var(0, correction=0)
+        if mask is not None:
+            mean, variance = (value.where(_behind(mask, value), 0.0) for value in (mean, variance))
+            labels = None if labels is None else _at_tokens(labels, mask, likelihood.event_shape)
         return Prediction(
-            mean=means.mean(0).to(home), variance=variance.to(home), labels=labels, components=(likelihood,)
+            mask=None if mask is None else mask.to(home),
+            mean=mean.to(home),
+            variance=variance.to(home),
+            labels=labels,
+            components=(likelihood,),
         )
-    probs, energy = categorical.probs, getattr(categorical, "energy", None)
+    probs, energy = base.probs, getattr(base, "energy", None)
     why = "the network's outputs are NaN or Inf: its weights are broken, load a checkpoint before that"
     errors.refuse(~probs.isfinite(), lambda _: ValueError(why))
-    mask = None
     if likelihood.event_shape:
-        mask = torch.as_tensor(counted, device=probs.device).expand(probs.shape[:-1])[0]
+        mask = torch.ones_like(probs[0, ..., 0], dtype=torch.bool) if mask is None else mask
         probs = probs.where(mask.unsqueeze(-1), 0.0)
         energy = None if energy is None else energy.where(mask, 0.0)
-        labels = None if labels is None else _at_tokens(labels, mask)
+        labels = None if labels is None else _at_tokens(labels, mask, likelihood.event_shape)
+    else:
+        mask = None
     draws = probs.to(home) if keep_draws else None
     if deterministic:  # the mean of copies would differ from them in the last bit, and give mutual information
         probs = probs[:1]
@@ -58,6 +68,7 @@ def summarise(
         expected_entropy=entropy(probs).mean(0).to(home),
         energy=None if energy is None else energy[: len(probs)].mean(0).to(home),
         draws=draws,
+        ordered=isinstance(base, OrderedCategorical),
         mask=None if mask is None else mask.to(home),
         labels=labels,
         components=() if mask is None else (likelihood,),
@@ -78,6 +89,7 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     return Prediction(
         **{field: cat(field) for field in fields},
         draws=cat("draws", 1),
+        ordered=parts[0].ordered,
         components=tuple(component for part in parts for component in part.components),
     )
 
@@ -87,32 +99,33 @@ def _padded(part: Prediction, shape: Sequence[int]) -> Prediction:
     behind = [0] * (2 * len(shape))
     behind[1::2] = [whole - own for whole, own in zip(shape, part.mask.shape[1:], strict=True)][::-1]
 
-    def pad(value: Tensor | None, *inner: int) -> Tensor | None:
-        return None if value is None else nn.functional.pad(value, (*inner, *behind))
+    def pad(value: Tensor | None, *, before: int = 1) -> Tensor | None:
+        """The tokens follow the first dimensions; those behind them are left as they are."""
+        if value is None:
+            return None
+        inner = value.dim() - before - len(shape)
+        return nn.functional.pad(value, (0, 0) * inner + tuple(behind))
 
-    return replace(
-        part,
-        **{field: pad(getattr(part, field)) for field in ("expected_entropy", "energy", "mask", "labels")},
-        **{field: pad(getattr(part, field), 0, 0) for field in ("probs", "draws")},
-    )
-
-
-def _at_tokens(labels: Tensor, mask: Tensor) -> Tensor:
-    """The labels ``(batch, tokens)``, 0 at padding."""
-    if labels.shape != mask.shape:
-        raise ValueError(
-            f"the likelihood takes labels of shape {tuple(mask.shape)}, one per token, got {tuple(labels.shape)}"
-        )
-    return labels.where(mask.to(labels.device), 0)
+    fields = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
+    return replace(part, **{field: pad(getattr(part, field)) for field in fields}, draws=pad(part.draws, before=2))
 
 
-def _categorical(
-    likelihood: dist.TorchDistribution,
-) -> tuple[torch.distributions.Categorical | None, Tensor | bool]:
-    """The categorical distribution inside a likelihood, if it is one, and where it counts."""
-    counted = True
-    while isinstance(likelihood, (torch.distributions.Independent, dist.MaskedDistribution)):
-        if isinstance(likelihood, dist.MaskedDistribution):
-            counted = counted & likelihood._mask
-        likelihood = likelihood.base_dist
-    return (likelihood if isinstance(likelihood, torch.distributions.Categorical) else None), counted
+def counted(likelihood: dist.TorchDistribution) -> Tensor | None:
+    """The mask ``(batch, tokens)`` of what a likelihood of batch shape ``(S, batch)`` counts; None for everything."""
+    masked = masked_part(likelihood)
+    if masked is None:
+        return None
+    mask = torch.as_tensor(masked._mask, device=device_of(masked))
+    return mask.expand(masked.batch_shape)[0]
+
+
+def _behind(mask: Tensor, value: Tensor) -> Tensor:
+    return mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
+
+
+def _at_tokens(labels: Tensor, mask: Tensor, event_shape: torch.Size) -> Tensor:
+    """The labels ``(batch, tokens, ...)``, 0 at padding."""
+    expected = (len(mask), *event_shape)
+    if labels.shape != expected:
+        raise ValueError(f"the likelihood takes labels of shape {expected}, one per token, got {tuple(labels.shape)}")
+    return labels.where(_behind(mask, labels).to(labels.device), 0)

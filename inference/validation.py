@@ -15,8 +15,8 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_draws: i
     """Validation metrics of the posterior predictive, over the whole set.
 
     Returns:
-        ``log_prob``, the mean over examples of the log likelihood of all their labels, in nats. For classifiers, of
-        examples or of tokens, :func:`probattn.inference.metrics.evaluate` too, over all real tokens of the set alike.
+        ``log_prob``, the mean over examples of the log likelihood of all their labels, in nats, and the metrics of
+        its kind, :func:`probattn.inference.metrics.evaluate_prediction`, over all real tokens of the set alike.
 
     Raises:
         ValueError: data without labels.
@@ -33,13 +33,9 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
         return True
     if math.isnan(best) or math.isnan(value):
         return math.isnan(best) and not math.isnan(value)
-    higher = monitor == "log_prob" or metrics.DISPLAY[monitor].higher_is_better
-    return value > best if higher else value < best
+    return value > best if metrics.MONITORS[monitor] else value < best
 
 
 def _metrics(prediction: Prediction) -> dict[str, float]:
-    values = {"log_prob": prediction.log_prob(prediction.labels).mean().item()}
-    if prediction.probs is not None:
-        answers = prediction if prediction.mask is None else prediction.tokens()
-        values |= metrics.evaluate(answers.probs, answers.labels)
-    return values
+    log_prob = prediction.log_prob(prediction.labels).mean().item()
+    return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}

@@ -1,8 +1,9 @@
 """Whole networks, likelihoods, the model that joins them, and probabilistic attention for networks of others."""
 
+from probattn.models import likelihoods
 from probattn.models.blocks import last
 from probattn.models.foreign import replace_attention
-from probattn.models.likelihoods import Bernoulli, Categorical, Normal, TokenCategorical
+from probattn.models.likelihoods import Bernoulli, Categorical, TokenCategorical
 from probattn.models.supervised import Classifier, Supervised
 from probattn.models.text import TextTagger, TextTransformer
 from probattn.models.vit import ViT
@@ -11,12 +12,12 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Classifier",
-    "Normal",
     "Supervised",
     "TextTagger",
     "TextTransformer",
     "TokenCategorical",
     "ViT",
     "last",
+    "likelihoods",
     "replace_attention",
 ]

@@ -120,6 +120,10 @@ class Softmax(dist.Categorical):
         return new
 
 
+class OrderedCategorical(dist.Categorical):
+    """Categorical distribution of classes that have an order, so that a miss by one is better than one by two."""
+
+
 @register_kl(ColumnNormal, ColumnNormal)
 def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
     if q is p:

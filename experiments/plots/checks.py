@@ -1,6 +1,7 @@
 """Figures of predictive checks: the statistics of the data among those of replicated data."""
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -16,16 +17,20 @@ FEW = 40
 def observed_and_replicated(check: PredictiveCheck) -> Figure:
     """A panel per statistic: the replicates' histogram and the data's value, with P(replicate ≥ data).
 
-    A vector has an interval from 5 to 95 % of the replicates for each entry, and the data's value on it.
+    A vector has an interval from 5 to 95 % of the replicates for each entry, and the data's value on it. Of a
+    discrepancy the differences between replicate and data at each draw are shown, beside 0.
     """
     figure, axes = grid(len(check.observed), height=2.2)
     handles = {}
     for ax, (name, observed) in zip(axes, check.observed.items(), strict=True):
+        replicated = check.replicated[name]
+        if check.is_discrepancy(name):
+            observed, replicated = torch.zeros_like(observed[0]), replicated - observed
         if observed.dim():
-            _intervals(ax, observed, check.replicated[name])
+            _intervals(ax, observed, replicated)
             note = f"smallest of {len(observed)} two-sided p: {check.two_sided[name].min():.3f}"
         else:
-            _histogram(ax, observed, check.replicated[name])
+            _histogram(ax, observed, replicated)
             note = f"P(replicated ≥ data) = {check.p_values[name]:.3f}"
         ax.set_title(f"{short(name.replace('_', ' '))}\n{note}", fontsize=TEXT, loc="left", color=INK)
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}

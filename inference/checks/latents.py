@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
@@ -79,7 +78,7 @@ class Replicates:
     Args:
         labels: the labels of the data ``(n, ...)``.
         mask: which of them count, in their shape: all but padded tokens.
-        replicated_labels: labels from the likelihood ``(R, n, ...)``; those that do not count are 0,
+        replicated_labels: labels from the likelihood ``(R, n, ...)`` in its own dtype; those that do not count are 0,
             in the data's labels, too.
         log_likelihood: of the data's labels, in nats ``(R, n)``.
         prediction: the mean over the same draws.
@@ -109,13 +108,15 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     relabel = _Relabel(num_draws)
     with relabel:
         prediction = predict(model, guide, relabel.watch(data), num_draws=num_draws)
-    shape = prediction.labels.shape[1:]
-    mask = torch.cat([_padded(each, shape) for each in relabel.mask])
-    drawn = torch.cat([_padded(each, shape) for each in relabel.replicated_labels], dim=1)
+    labels = prediction.labels
+    drawn = torch.cat([padded(each, labels.shape[1:]) for each in relabel.replicated_labels], dim=1)
+    mask = torch.ones_like(labels, dtype=torch.bool)
+    if prediction.mask is not None:
+        mask &= prediction.mask.reshape(prediction.mask.shape + (1,) * (labels.dim() - prediction.mask.dim()))
     return Replicates(
-        labels=prediction.labels,
+        labels=labels.to(torch.promote_types(labels.dtype, drawn.dtype)),
         mask=mask,
-        replicated_labels=drawn.where(mask, prediction.labels),
+        replicated_labels=drawn.where(mask, 0),
         log_likelihood=torch.cat(relabel.log_likelihood, dim=1),
         prediction=prediction,
     )
@@ -127,14 +128,13 @@ class _Relabel(Messenger):
     def __init__(self, num_draws: int) -> None:
         super().__init__()
         self.num_draws = num_draws
-        self.mask: list[Tensor] = []
         self.replicated_labels: list[Tensor] = []
         self.log_likelihood: list[Tensor] = []
 
     def watch(self, data: Iterable) -> Iterator:
         """The batches, each noted on its way to ``predict``, which asks for the next when it is done with one."""
         for number, batch in enumerate((data,) if isinstance(data, Tensor) else data):
-            x, self._labels, self._mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
+            x, self._labels = (*((batch,) if isinstance(batch, Tensor) else batch), None)[:2]
             if self._labels is None:
                 raise ValueError(f"batch {number} has no labels to compare with: pass batches (x, y) or (x, y, mask)")
             if len(self._labels) != len(x):
@@ -156,14 +156,12 @@ class _Relabel(Messenger):
         if labels.shape != drawn.shape[1:]:
             expected = (len(self._labels), *likelihood.event_shape)
             raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
-        masked = self._mask is not None and _is_masked(likelihood)
-        self.mask.append(self._mask[piece].to(labels.device) if masked else torch.ones_like(labels, dtype=torch.bool))
         self.log_likelihood.append(likelihood.log_prob(labels.to(drawn)).to(labels.device))
-        self.replicated_labels.append(drawn.to(labels))
+        self.replicated_labels.append(drawn.to(labels.device))
 
 
-def _padded(labels: Tensor, shape: torch.Size) -> Tensor:
-    """Labels ``(..., *event)`` of one batch with 0 behind them, up to the shape of the longest example's."""
+def padded(labels: Tensor, shape: torch.Size) -> Tensor:
+    """Labels or inputs ``(..., *event)`` of one batch with 0 behind them, up to the shape of the longest example's."""
     own = labels.shape[labels.dim() - len(shape) :]
     behind = [(0, whole - part) for whole, part in zip(shape, own, strict=True)]
     return nn.functional.pad(labels, [side for pair in reversed(behind) for side in pair])
@@ -172,9 +170,3 @@ def _padded(labels: Tensor, shape: torch.Size) -> Tensor:
 def _in_model() -> bool:
     """Whether it is the model that runs, not the guide: ``predict`` says where its local sites are drawn from."""
     return any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK)
-
-
-def _is_masked(likelihood: dist.TorchDistribution) -> bool:
-    while isinstance(likelihood, torch.distributions.Independent):
-        likelihood = likelihood.base_dist
-    return isinstance(likelihood, dist.MaskedDistribution)

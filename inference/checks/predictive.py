@@ -1,13 +1,14 @@
 """Predictive checks: would the model produce data like these? Observed statistics among replicated ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.checks.latents import Replicates, replicate
-from probattn.inference.checks.statistics import Statistic, evaluate, of_kind, resolve
+from probattn.inference.checks.latents import Replicates, padded, record, replicate
+from probattn.inference.checks.statistics import Statistic, asks_for, evaluate, of_kind, resolve
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -15,8 +16,9 @@ class PredictiveCheck(Replicates):
     """Test statistics of a data set's labels and of R replicated ones. Printed, it is a table.
 
     Args:
-        observed: T of the data by name, ``()`` or ``(k,)``.
-        replicated: T of each replicate, ``(R,)`` or ``(R, k)``.
+        observed: T of the data by name, ``()`` or ``(k,)``; of a discrepancy, which depends on the draw of the latent
+            sites, too, T at each draw ``(R,)`` or ``(R, k)``.
+        replicated: T of each replicate, ``(R,)`` or ``(R, k)``; of a discrepancy at the same draws.
     """
 
     observed: dict[str, Tensor]
@@ -32,6 +34,10 @@ class PredictiveCheck(Replicates):
         """2 min(p, 1 − p) by name: small where the data lie in either tail."""
         return {name: 2 * torch.minimum(p, 1 - p) for name, p in self.p_values.items()}
 
+    def is_discrepancy(self, name: str) -> bool:
+        """True for a statistic of the latent sites' draws, too, whose table shows the mean over them for the data."""
+        return self.observed[name].dim() == self.replicated[name].dim()
+
     def __str__(self) -> str:
         width = max(map(len, self.observed)) + 6
         replicates, examples = self.log_likelihood.shape
@@ -40,6 +46,8 @@ class PredictiveCheck(Replicates):
             f"{'statistic':{width}} observed  replicated: 5 %    median      95 %  P(rep ≥ obs)  two-sided",
         ]
         for name, observed in self.observed.items():
+            if self.is_discrepancy(name):
+                observed = observed.mean(0)
             levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
             columns = (observed, *self.replicated[name].quantile(levels, dim=0))
             rows = torch.stack((*columns, self.p_values[name], self.two_sided[name])).reshape(6, -1).T
@@ -64,11 +72,15 @@ def posterior_predictive_check(
     Stern, 1996). On the data that the model was trained on the posterior has seen what it is asked to reproduce, so
     that p-values gather around ½ even for the true model; on held-out data they show misfit more sharply.
 
+    A statistic that has a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites that of
+    the replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman et al., 1996).
+
     Args:
         model, guide: the model and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``, under any likelihood.
         statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of names out of
-            :data:`~probattn.inference.checks.statistics.STATISTICS` and callables. By default accuracy, class
+            :data:`~probattn.inference.checks.statistics.STATISTICS` and callables. A parameter ``x`` behind these gets
+            the inputs ``(n, ...)``, ``latents`` a draw of the latent sites by name. By default accuracy, class
             frequencies, ECE and the labels' entropy; mean, standard deviation and RMSE where labels are no classes.
         num_replicates: R; no p-value is nearer to 0 or 1 than 1/(2 (R + 1)).
 
@@ -83,25 +95,36 @@ def posterior_predictive_check(
     if num_replicates < 1:
         raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
     chosen = None if statistics is None else resolve(statistics)
-    replicates = replicate(model, guide, data, num_draws=num_replicates)
+    wanted = {name: asks_for(each) for name, each in (chosen or {}).items()}
+    inputs: list[Tensor] = []
+    with ExitStack() as held:
+        if any("x" in names for names in wanted.values()):
+            data = _keeping_inputs(data, inputs)
+        drawn = held.enter_context(record()) if any("latents" in names for names in wanted.values()) else None
+        replicates = replicate(model, guide, data, num_draws=num_replicates)
+    latents = {} if drawn is None else drawn.latents
     prediction, mask = replicates.prediction, None
     if prediction.mask is not None:
         mask, prediction = prediction.mask, prediction.tokens()
+    x = _of_labels(_joined(inputs), mask) if inputs else None
 
-    def value(name: str, labels: Tensor) -> Tensor:
-        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction)
+    def value(name: str, labels: Tensor, draw: int) -> Tensor:
+        known = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
+        more = {each: known[each] for each in wanted.get(name, ())}
+        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction, **more)
 
     chosen, observed, replicated = chosen or resolve(of_kind(prediction)), {}, {}
     for name in chosen:
-        observed[name] = value(name, replicates.labels)
-        values = [value(name, labels) for labels in replicates.replicated_labels]
-        for each in values:
-            if each.shape != observed[name].shape:
+        paired = "latents" in wanted.get(name, ())
+        of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if paired else (0,))]
+        values = [value(name, labels, r) for r, labels in enumerate(replicates.replicated_labels)]
+        for each in (*of_data, *values):
+            if each.shape != of_data[0].shape:
                 raise ValueError(
-                    f"statistic {name!r} changes its shape: {tuple(observed[name].shape)} for the data's labels, "
+                    f"statistic {name!r} changes its shape: {tuple(of_data[0].shape)} for the data's labels, "
                     f"{tuple(each.shape)} for a replicate's"
                 )
-        replicated[name] = torch.stack(values)
+        observed[name], replicated[name] = torch.stack(of_data) if paired else of_data[0], torch.stack(values)
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
@@ -128,9 +151,31 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     values, ties or not (mid-p, Lancaster, 1961), and that of −T is one minus it.
 
     Args:
-        observed: T of the data ``(...)``.
+        observed: T of the data ``(...)``, or at each draw ``(R, ...)``.
         replicated: T of the replicates ``(R, ...)``.
     """
     above = (replicated > observed).double().sum(0)
     ties = (replicated == observed).double().sum(0)
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
+
+
+def _keeping_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
+    """The batches, whose inputs are kept on their way."""
+    for batch in (data,) if isinstance(data, Tensor) else data:
+        inputs.append(batch if isinstance(batch, Tensor) else batch[0])
+        yield batch
+
+
+def _joined(inputs: list[Tensor]) -> Tensor:
+    """The inputs of all batches ``(n, ...)``, with 0 behind shorter ones."""
+    shape = [max(sizes) for sizes in zip(*(each.shape[1:] for each in inputs), strict=True)]
+    return torch.cat([padded(each, torch.Size(shape)) for each in inputs])
+
+
+def _of_labels(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The inputs themselves, or those of the real tokens ``(m, ...)``."""
+    if mask is None:
+        return x
+    if x.shape[: mask.dim()] != mask.shape:
+        raise ValueError(f"inputs of shape {tuple(x.shape)} are not one per token, {tuple(mask.shape)}")
+    return x[mask.to(x.device)]

@@ -2,9 +2,21 @@
 
 The prediction is the mean over all draws and the same for the labels of the data and for every replicate, so that T is
 a function of the labels alone. Labels of tokens come as those of examples, without padding.
+
+A statistic gets more by naming it in its signature:
+
+- ``x``: the inputs ``(n, ...)``, padded to the longest example; where labels are of tokens, those of the real tokens.
+- ``latents``: the latent sites of one posterior draw by name, ``(*event)`` of what all examples share and
+  ``(n, *event)`` of what each has of its own. T is then a realised discrepancy T(y, θ): see
+  :func:`~probattn.inference.posterior_predictive_check`.
+
+>>> def residual_slope(labels, prediction, *, x):  # a trend that the model has missed
+...     return ((labels - prediction.mean) * x).mean(0)
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +24,11 @@ from torch import Tensor
 from probattn.inference import metrics
 from probattn.inference.prediction import Prediction
 
-Statistic = Callable[[Tensor, Prediction], Tensor | float]
-"""A callable ``(labels (n, ...), prediction) -> number or vector (k,)``."""
+Statistic = Callable[..., Tensor | float]
+"""A callable ``(labels (n, ...), prediction) -> number or vector (k,)``, which may ask for :data:`MORE` by name."""
+
+MORE = ("x", "latents")
+"""What a statistic may ask for beside labels and prediction, as parameters behind them."""
 
 
 def accuracy(labels: Tensor, prediction: Prediction) -> float:
@@ -60,8 +75,10 @@ STATISTICS: dict[str, Statistic] = {each.__name__: each for each in OF_CLASSES +
 
 
 def of_kind(prediction: Prediction) -> tuple[Statistic, ...]:
-    """The default statistics of a prediction: those of classes, or of numbers."""
-    return OF_CLASSES if prediction.probs is not None else OF_NUMBERS
+    """The default statistics of a prediction: those of classes, or of numbers, without RMSE where there is no mean."""
+    if prediction.probs is not None:
+        return OF_CLASSES
+    return OF_NUMBERS if prediction.mean.isfinite().all() else (mean, std)
 
 
 def resolve(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
@@ -87,13 +104,25 @@ def resolve(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> 
     return dict(pairs)
 
 
-def evaluate(name: str, statistic: Statistic, labels: Tensor, prediction: Prediction) -> Tensor:
-    """T(labels, prediction) as a tensor ``()`` or ``(k,)`` in float64 on the CPU.
+def asks_for(statistic: Statistic) -> tuple[str, ...]:
+    """Those of :data:`MORE` that are parameters of a statistic, beside its first two."""
+    try:
+        parameters = list(inspect.signature(statistic).parameters.values())
+    except ValueError:  # a builtin has no signature
+        return ()
+    named = {each.name for each in parameters[2:]} | {
+        each.name for each in parameters if each.kind is each.KEYWORD_ONLY
+    }
+    return tuple(name for name in MORE if name in named)
+
+
+def evaluate(name: str, statistic: Statistic, labels: Tensor, prediction: Prediction, **more: Any) -> Tensor:
+    """T(labels, prediction, **more) as a tensor ``()`` or ``(k,)`` in float64 on the CPU.
 
     Raises:
         ValueError: NaN, or a value of another shape, with the name of the statistic.
     """
-    value = torch.as_tensor(statistic(labels, prediction), dtype=torch.float64).detach().cpu()
+    value = torch.as_tensor(statistic(labels, prediction, **more), dtype=torch.float64).detach().cpu()
     if value.dim() > 1:
         raise ValueError(f"statistic {name!r} must give a number or a vector, got shape {tuple(value.shape)}")
     if value.isnan().any():

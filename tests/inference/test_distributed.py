@@ -35,7 +35,8 @@ from probattn.inference.distributed import (
 from probattn.inference.elbo import ELBOS
 from probattn.inference.rank_rng import capture, diverge, restore
 from probattn.inference.sharded import Shard, predict_sharded, shard
-from probattn.models import Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 SIZE, BATCH, STEPS = 21, 5, 10  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 KEP = KEPSVGPAttention.partial(rank=2, eta=0.1)
@@ -159,7 +160,7 @@ def predictions():
         "fewer batches than ranks": ((None, {}), batches[:1], False),
         "a tensor": ((None, {}), x, False),
         "tokens": ((TokenCategorical(), {"pool": False}), texts, True),
-        "regression": ((Normal(), {"outputs": 2}), [(x, x.mean(-2)[:, :2]) for x, _ in batches], False),
+        "regression": ((Gaussian(), {"outputs": 2}), [(x, x.mean(-2)[:, :2]) for x, _ in batches], False),
     }
     found = {}
     for name, ((likelihood, options), given_data, keep_draws) in cases.items():

@@ -32,7 +32,6 @@ from probattn.inference import export, mean_network, predict, predictor_network
 from probattn.models import (
     Bernoulli,
     Categorical,
-    Normal,
     Supervised,
     TextTagger,
     TextTransformer,
@@ -41,6 +40,7 @@ from probattn.models import (
     replace_attention,
 )
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
@@ -149,7 +149,7 @@ def test_a_network_predicts_what_predict_does_with_the_same_draws(name, num_draw
         assert (found["mutual_information"] > 1e-6).any()
 
 
-@pytest.mark.parametrize("likelihood", [Normal, Bernoulli])
+@pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli])
 @spread
 def test_other_labels_have_mean_and_variance(likelihood, num_draws):
     model, guide = vit(likelihood=likelihood())
@@ -158,7 +158,7 @@ def test_other_labels_have_mean_and_variance(likelihood, num_draws):
     found = seeded(lambda: network_of(model, guide, num_draws)(x))
     assert set(found) == {"mean", "variance"}
     same_as(expected, found)
-    if likelihood is Normal:  # noise, and what the draws add to it
+    if likelihood is Gaussian:  # noise, and what the draws add to it
         assert (found["variance"] > 1).all() if num_draws else (found["variance"] == 1).all()
 
 

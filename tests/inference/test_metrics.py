@@ -4,6 +4,7 @@ import math
 from itertools import permutations
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import sklearn.metrics
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_matthews_corrcoef
 
-from probattn.inference import metrics
+from probattn.inference import Prediction, metrics, multilabel, regression
 
 FUNCTIONS = {key: getattr(metrics, "matthews" if key == "mcc" else key) for key in metrics.DISPLAY}
 DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
@@ -612,3 +613,40 @@ def test_bins_must_be_a_positive_int(function, bins):
 def test_rows_may_be_off_by_rounding():
     loose = torch.tensor([[0.5, 0.5009], [0.7, 0.2991]], dtype=torch.float64)
     assert metrics.accuracy(loose, torch.tensor([1, 0])) == 1
+
+
+# ---------------------------------------------------------------- ordered classes, metrics by kind of likelihood
+
+
+def test_rps_is_the_crps_of_the_class_as_a_number():
+    """E|Y − y| − ½ E|Y − Y′| over the classes' numbers, by a loop (Gneiting & Raftery, 2007, eq. 21)."""
+    probs, labels = random_predictions(3, n=50)
+    expected = []
+    for row, y in zip(probs.tolist(), labels.tolist(), strict=True):
+        near = sum(p * abs(k - y) for k, p in enumerate(row))
+        apart = sum(p * q * abs(k - j) for k, p in enumerate(row) for j, q in enumerate(row))
+        expected.append(near - apart / 2)
+    assert metrics.rps(probs, labels) == pytest.approx(np.mean(expected), rel=1e-9)
+
+
+def test_rps_of_sure_predictions_is_how_many_classes_they_are_off_by():
+    for off in range(4):
+        assert metrics.rps(torch.eye(4)[:1], torch.tensor([off])) == off
+
+
+def test_metrics_follow_the_kind_of_likelihood():
+    probs, labels = random_predictions(4, n=60)
+    assert metrics.evaluate_prediction(Prediction(probs=probs, labels=labels)) == metrics.evaluate(probs, labels)
+    ordered = metrics.evaluate_prediction(Prediction(probs=probs, labels=labels, ordered=True))
+    assert ordered == metrics.evaluate(probs, labels) | {"rps": metrics.rps(probs, labels)}
+    p, y = torch.rand(2, 60, 3), torch.randint(2, (60, 3))
+    binary = Prediction(mean=p.mean(0), labels=y, components=(dist.Bernoulli(p).to_event(1),))
+    assert metrics.evaluate_prediction(binary) == multilabel.evaluate(p.mean(0), y)
+    law = dist.Poisson(3 * p).to_event(1)
+    counts = Prediction(mean=law.mean.mean(0), labels=law.sample()[0], components=(law,))
+    assert metrics.evaluate_prediction(counts) == regression.evaluate(counts, counts.labels)
+    for each in (ordered, *map(metrics.evaluate_prediction, (binary, counts))):
+        unknown = set(each) - set(metrics.MONITORS)
+        assert unknown <= {"coverage_50", "coverage_90"}  # which have no better direction
+    with pytest.raises(ValueError, match="metrics need labels"):
+        metrics.evaluate_prediction(Prediction(probs=probs))

@@ -18,7 +18,8 @@ from probattn.functional import jitter
 from probattn.functional.errors import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict, prediction
-from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 
@@ -177,7 +178,7 @@ def test_without_a_guide_draws_come_from_the_prior(recorded):
 
 
 def test_regression_moments_and_log_prob_by_hand(recorded):
-    model, guide = build(Normal(0.4), outputs=2)
+    model, guide = build(Gaussian(0.4), outputs=2)
     x, y = torch.randn(5, 4, 3, dtype=F64), torch.randn(5, 2, dtype=F64)
     result = predict(model, guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_draws=6)
     means = outputs_by_hand(model, recorded[0], x, 6)
@@ -198,7 +199,7 @@ def test_regression_moments_and_log_prob_by_hand(recorded):
 
 
 def test_regression_labels_that_would_broadcast_are_refused():
-    model, guide = build(Normal(), outputs=1)
+    model, guide = build(Gaussian(), outputs=1)
     x = torch.randn(5, 4, 3, dtype=F64)
     result = predict(model, guide, [x[:3], x[3:]])
     assert result.log_prob(torch.zeros(5, 1)).shape == (5,)
@@ -271,7 +272,7 @@ def test_broken_inputs_are_refused_with_their_batch(value):
         predict(model, guide, [x, x, broken])
 
 
-@pytest.mark.parametrize("likelihood", [Categorical(), Normal(), Bernoulli(), TokenCategorical()])
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(), Bernoulli(), TokenCategorical()])
 def test_broken_weights_are_named_with_the_batch(likelihood):
     model, guide = build(likelihood, pool=not isinstance(likelihood, TokenCategorical))
     with torch.no_grad():
@@ -304,7 +305,7 @@ def test_a_number_of_draws_below_one_is_refused(number):
         predict(model, guide, torch.randn(2, 5, 3, dtype=F64), num_draws=number)
 
 
-@pytest.mark.parametrize("likelihood", [Categorical(), Normal()])
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian()])
 def test_nothing_of_earlier_batches_is_kept_but_results(likelihood):
     model, guide = build(likelihood)
     alive = []
@@ -322,7 +323,7 @@ def test_nothing_of_earlier_batches_is_kept_but_results(likelihood):
     assert max(alive) <= 1
 
 
-@pytest.mark.parametrize("likelihood", [Categorical(), Normal()])
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian()])
 def test_an_auto_guide_without_parameters_is_made_with_labels_or_refused(likelihood):
     model, _ = build(likelihood)
     model.float()

@@ -27,7 +27,8 @@ from probattn.inference import (
 from probattn.inference.logs import read_log
 from probattn.inference.objective import Objective
 from probattn.inference.schedule import SCHEDULES, learning_rate
-from probattn.models import Categorical, Normal, Supervised
+from probattn.models import Categorical, Supervised
+from probattn.models.likelihoods import Gaussian
 
 STEPS = 3
 
@@ -92,7 +93,7 @@ def build(
 ):
     """Model, guide and loaders (three batches of 3, 3 and 2), all of them from ``seed``."""
     torch.manual_seed(seed)
-    outputs = 1 if isinstance(likelihood, Normal) else 3
+    outputs = 1 if isinstance(likelihood, Gaussian) else 3
     network = Network(dropout=dropout, width=width, outputs=outputs, attention=attention and attention(width, 2))
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
     made = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
@@ -440,7 +441,7 @@ def test_an_error_without_a_message_stays_itself(place, monkeypatch):
 
 
 def test_broken_regression_labels_are_named():
-    model, guide, _, _ = build(likelihood=Normal())
+    model, guide, _, _ = build(likelihood=Gaussian())
     x, y = torch.randn(4, 4, 3), torch.tensor([[0.0], [1.0], [math.nan], [2.0]])
     with pytest.raises(NonFiniteError, match=r"epoch 1, batch 0: NaN or Inf in the labels, rows \[2\]"):
         fit(model, guide, [(x, y)], **short())
@@ -509,7 +510,7 @@ def test_without_validation_the_last_epoch_counts(tmp_path, on_disk):
 
 
 def test_a_monitor_that_the_model_does_not_have_is_an_error_that_names_those_it_has(tmp_path):
-    model, guide, _, _ = build(likelihood=Normal())
+    model, guide, _, _ = build(likelihood=Gaussian())
     batches = [(torch.randn(4, 4, 3), torch.randn(4, 1))]
     with pytest.raises(ValueError, match="monitor 'accuracy' is no metric of this model; choose one of log_prob"):
         fit(model, guide, batches, batches, out=tmp_path, **short(monitor="accuracy"))
@@ -647,7 +648,7 @@ def test_posterior_draws_and_elbo_are_the_ones_asked_for():
 def test_bf16_trains_float32_weights_with_labels_as_they_are():
     seen = []
 
-    class Spy(Normal):
+    class Spy(Gaussian):
         def forward(self, outputs, mask=None):
             distribution = super().forward(outputs, mask)
             original = distribution.log_prob
@@ -745,7 +746,7 @@ def test_several_devices_are_refused(monkeypatch):
 
 
 def test_the_default_monitor_of_a_regression_is_its_log_probability():
-    model, guide, _, _ = build(likelihood=Normal())
+    model, guide, _, _ = build(likelihood=Gaussian())
     batches = [(torch.randn(8, 4, 3), torch.randn(8, 1))]
     history = fit(model, guide, batches, batches, **short())
     assert history.best_value == max(epoch["valid/log_prob"] for epoch in history.epochs)

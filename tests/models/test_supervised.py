@@ -13,7 +13,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.handlers import kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
-from probattn.models import Bernoulli, Categorical, Classifier, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Classifier, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 N, BATCH, TOKENS = 12, 4, 5
@@ -224,7 +225,7 @@ def test_per_example_draws_keep_the_expected_loss_and_gradient_with_less_noise()
     ("likelihood", "labels"),
     [
         (Bernoulli(), torch.randint(2, (BATCH, 3)).to(F64)),
-        (Normal(0.5), torch.randn(BATCH, 3, dtype=F64)),
+        (Gaussian(0.5), torch.randn(BATCH, 3, dtype=F64)),
         (TokenCategorical(), torch.randint(3, (BATCH, TOKENS))),
     ],
 )
@@ -241,7 +242,7 @@ def test_other_likelihoods_are_summed_over_an_example_and_scaled_to_the_data_set
         outputs = poutine.condition(model.network, data=fixed)(x[b : b + 1], mask[b : b + 1])[0]
         if isinstance(likelihood, Bernoulli):
             each = -nn.functional.binary_cross_entropy_with_logits(outputs, labels[b], reduction="sum")
-        elif isinstance(likelihood, Normal):
+        elif isinstance(likelihood, Gaussian):
             each = torch.distributions.Normal(outputs, 0.5).log_prob(labels[b]).sum()
         else:
             each = outputs.log_softmax(-1).gather(-1, labels[b].unsqueeze(-1))[mask[b]].sum()
@@ -264,7 +265,7 @@ def test_padding_changes_neither_loss_nor_gradient():
 
 
 def test_labels_that_would_broadcast_to_a_wrong_loss_are_refused():
-    model, guide = build(Normal(), outputs=1)
+    model, guide = build(Gaussian(), outputs=1)
     x, _ = data()
     y = torch.randn(BATCH, dtype=F64)
     assert TraceMeanField_ELBO()(model, guide)(x, y.unsqueeze(-1)).isfinite()

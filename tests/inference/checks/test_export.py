@@ -15,7 +15,8 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.inference.checks import export
-from probattn.models import Categorical, Normal, Supervised
+from probattn.models import Categorical, Supervised
+from probattn.models.likelihoods import Gaussian
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
@@ -151,7 +152,7 @@ def test_sites_of_one_example_have_its_dimension_and_may_be_left_out():
 
 
 def test_numbers_have_a_likelihood_of_examples_and_labels_of_targets():
-    model, guide, data = build(likelihood=Normal(0.5))
+    model, guide, data = build(likelihood=Gaussian(0.5))
     data = [(x, torch.randn(len(x), 3)) for x, _ in data]
     idata = exported(model, guide, data)
     assert idata.log_likelihood.y.dims == ("chain", "draw", "example")

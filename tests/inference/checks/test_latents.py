@@ -11,7 +11,8 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
 from probattn.inference import predict
 from probattn.inference.checks.latents import posterior_draws, record, replicate
-from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
 
 F64 = torch.float64
 
@@ -111,7 +112,7 @@ def test_labels_have_the_probabilities_of_the_prediction(attention):
 
 
 def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_likelihood():
-    model, guide = build(likelihood=Normal(0.3), outputs=2, gain=30.0)
+    model, guide = build(likelihood=Gaussian(0.3), outputs=2, gain=30.0)
     widen(guide)
     x, y = torch.randn(5, 5, 4, dtype=F64), torch.randn(5, 2, dtype=F64)
     with record() as drawn:
@@ -125,11 +126,11 @@ def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_lik
     torch.testing.assert_close(made.log_likelihood, by_hand, rtol=1e-5, atol=1e-5)
 
 
-def test_several_labels_are_drawn_by_their_own_probabilities_in_the_dtype_of_the_data():
+def test_several_labels_are_drawn_by_their_own_probabilities_in_the_dtype_of_the_likelihood():
     model, guide = build(likelihood=Bernoulli(), gain=2.0)
     x, y = torch.randn(3, 5, 4, dtype=F64), torch.tensor([[0, 1, 1], [1, 1, 0], [0, 0, 0]], dtype=torch.uint8)
     made = replicate(model, guide, [(x, y)], num_draws=3000)
-    assert made.replicated_labels.dtype == torch.uint8
+    assert made.replicated_labels.dtype == made.labels.dtype == F64
     p = made.prediction.mean
     assert ((made.replicated_labels.double().mean(0) - p).abs() < 4.5 * (p * (1 - p) / 3000).sqrt()).all()
     with record() as drawn:

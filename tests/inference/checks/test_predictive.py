@@ -2,6 +2,8 @@
 
 import math
 
+import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -11,10 +13,11 @@ from scipy import stats
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import KEPSVGPAttention, guides, priors
+from probattn import KEPSVGPAttention, guides, local_sites, priors
 from probattn.inference import metrics, predict
 from probattn.inference.checks.predictive import p_value, posterior_predictive_check, prior_predictive_check
-from probattn.models import Bernoulli, Categorical, Normal, Supervised, TokenCategorical
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian, NegativeBinomial, Poisson, StudentT
 
 F64 = torch.float64
 
@@ -38,7 +41,7 @@ def build(likelihood=None, **options):
 
 def data(n=12, likelihood=Categorical):
     x = torch.randn(n, 5, 4, dtype=F64)
-    if likelihood is Normal:
+    if likelihood is Gaussian:
         return x, torch.randn(n, 2, dtype=F64)
     if likelihood is Bernoulli:
         return x, torch.randint(2, (n, 3)).double()
@@ -128,7 +131,7 @@ def conjugate(noise=0.5):
         def forward(self, x):
             return 6 * self.head(self.layer(x).mean(-2))
 
-    model = Supervised(Mean(), Normal(noise), num_data=8).double()
+    model = Supervised(Mean(), Gaussian(noise), num_data=8).double()
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         head.weight.copy_(torch.tensor([[1.0, 0.0]]))
@@ -206,7 +209,7 @@ def uniformity(found, levels=40, bins=8):
     return stats.chisquare(found.bincount(minlength=levels).reshape(bins, -1).sum(1).numpy()).pvalue
 
 
-@pytest.mark.parametrize("likelihood", [Categorical, Normal])
+@pytest.mark.parametrize("likelihood", [Categorical, Gaussian])
 def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior_not(likelihood):
     """With many ties between classes, and with none between numbers, whose p-values are uniform as they are."""
     x = torch.randn(5, 4, dtype=F64) + 0.05 * torch.randn(12, 5, 4, dtype=F64)
@@ -223,7 +226,7 @@ def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior
     found, p_values = ranks(x, model, model, simulations=240)
     assert uniformity(found) > 0.01
     assert abs(p_values.mean() - 0.5) < 3 * p_values.std() / 240**0.5
-    if likelihood is Normal:
+    if likelihood is Gaussian:
         assert stats.kstest(p_values, "uniform").pvalue > 0.01
         assert math.isclose(p_values.std(), 12**-0.5, rel_tol=0.1)
     for factor in (0.25, 4.0):
@@ -242,8 +245,8 @@ def test_a_model_that_does_not_fit_is_found_out():
     assert check.p_values["accuracy"] > 0.99
     torch.testing.assert_close(check.p_values["class_frequencies"][:2], torch.tensor([0.995, 0.005], dtype=F64))
     assert check.two_sided["ece"] < 0.02
-    model, guide = build(Normal(0.1), outputs=2)
-    check = posterior_predictive_check(model, guide, [data(likelihood=Normal)], num_replicates=99)
+    model, guide = build(Gaussian(0.1), outputs=2)
+    check = posterior_predictive_check(model, guide, [data(likelihood=Gaussian)], num_replicates=99)
     assert (check.p_values["std"] < 0.01).all()
     assert (check.p_values["rmse"] < 0.01).all()
 
@@ -262,9 +265,9 @@ def test_p_values_do_not_depend_on_how_the_data_are_batched():
     assert abs(results[0].p_values["agreement"] - results[1].p_values["agreement"]) < 0.1
 
 
-@pytest.mark.parametrize("likelihood", [Normal, Bernoulli])
+@pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli])
 def test_labels_that_are_no_classes_have_statistics_of_numbers(likelihood):
-    model, guide = build(likelihood(), outputs=2 if likelihood is Normal else 3)
+    model, guide = build(likelihood(), outputs=2 if likelihood is Gaussian else 3)
     x, y = data(likelihood=likelihood)
     check = posterior_predictive_check(model, guide, batches(x, y), num_replicates=6)
     for labels, at in [(y, None), *((labels, r) for r, labels in enumerate(check.replicated_labels))]:
@@ -379,3 +382,169 @@ def test_a_statistic_that_changes_its_shape_or_is_nan_is_named():
         posterior_predictive_check(model, guide, [(x, y)], statistics={"kinds": lambda y, _: y.unique()})
     with pytest.raises(ValueError, match="'spread' is NaN"):
         posterior_predictive_check(model, guide, [(x, y)], statistics={"spread": lambda y, _: math.nan})
+
+
+# --- The likelihood's own dtype
+
+
+class Constant(nn.Module):
+    """The same output for every example."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor(value))
+
+    def forward(self, x):
+        return self.value.expand(len(x), 1)
+
+
+def test_gaussian_replicates_of_integer_labels_are_not_cut_to_integers():
+    """Truncated, numbers around 2.8 would have the mean 2.3 and the data's, 2.85, the p-value 0.002."""
+    torch.manual_seed(0)
+    model = Supervised(Constant(2.85), Gaussian(0.36), num_data=500)
+    y = 3 - (torch.arange(500)[:, None] % 100 < 15).long()
+    check = posterior_predictive_check(model, guides.for_model(model), [(torch.zeros(500, 1), y)], num_replicates=400)
+    assert check.replicated_labels.dtype == check.labels.dtype == torch.float32
+    assert torch.equal(check.labels, y.float())
+    exact = {"mean": 0.5, "std": stats.chi2(499).sf(500 * 0.15 * 0.85 / 0.36**2)}
+    for name, p in exact.items():
+        assert abs(check.p_values[name].item() - p) < 4 * (p * (1 - p) / 400) ** 0.5 + 0.01
+
+
+def test_labels_keep_a_precision_that_the_likelihood_lacks():
+    model = Supervised(Constant(0.0), Gaussian(), num_data=3)
+    y = torch.tensor([[0.1], [0.2], [0.3]], dtype=F64)
+    check = posterior_predictive_check(model, guides.for_model(model), [(torch.zeros(3, 1), y)], num_replicates=2)
+    assert torch.equal(check.labels, y)
+    assert check.replicated_labels.dtype == torch.float32
+
+
+# --- Statistics of inputs and of latent draws
+
+
+@pytest.mark.parametrize("size", [8, 3])
+def test_a_discrepancy_compares_data_and_replicate_at_the_same_draw(size):
+    """T(y, v) = ‖y − b − A v‖² / σ²: of replicates χ²(8) whatever v is, so that p = E_{v | y} P(χ²(8) ≥ T(y, v))."""
+    model, guide, x, y, b, a, _, loc, cov = conjugate()
+    seen = []
+
+    def chi_squared(labels, prediction, *, x, latents):
+        seen.append(x)
+        v = latents["network.layer.u"][0, 0]
+        return ((labels[:, 0] - b - a @ v) / 0.5).square().sum()
+
+    for shift in (0.0, 1.0):
+        labels = y + shift
+        check = posterior_predictive_check(
+            model, guide, batches(x, labels[:, None], size=size), statistics=[chi_squared], num_replicates=4000
+        )
+        assert torch.equal(seen[-1], x)
+        assert stats.kstest(check.replicated["chi_squared"], stats.chi2(8).cdf).pvalue > 0.001
+        rng = torch.Generator().manual_seed(5)
+        v = loc + torch.randn(20_000, 2, generator=rng, dtype=F64) @ torch.linalg.cholesky(cov).T
+        realised = ((labels - b - v @ a.T) / 0.5).square().sum(1)
+        assert check.observed["chi_squared"].shape == (4000,)
+        assert stats.ks_2samp(check.observed["chi_squared"], realised).pvalue > 0.001
+        p = stats.chi2(8).sf(realised).mean()
+        assert abs(check.p_values["chi_squared"].item() - p) < 4 * (p * (1 - p) / 4000) ** 0.5 + 1e-3
+        assert check.is_discrepancy("chi_squared")
+        numbers = str(check).splitlines()[2].split()
+        assert float(numbers[1]) == pytest.approx(realised.mean().item(), rel=0.1)
+        assert float(numbers[5]) == pytest.approx(p, abs=0.03)
+
+
+def test_a_discrepancy_may_be_a_vector_and_stand_beside_plain_statistics():
+    model, guide, x, y, b, a, *_ = conjugate()
+
+    def residuals(labels, prediction, latents):
+        return labels[:, 0] - b - a @ latents["network.layer.u"][0, 0]
+
+    check = posterior_predictive_check(
+        model, guide, [(x, y[:, None])], statistics=["mean", residuals], num_replicates=300
+    )
+    assert check.observed["residuals"].shape == check.replicated["residuals"].shape == (300, 8)
+    assert check.observed["mean"].shape == (1,)
+    assert not check.is_discrepancy("mean")
+    above = (check.replicated["residuals"] > check.observed["residuals"]).double().sum(0)
+    torch.testing.assert_close(check.p_values["residuals"], (above + 0.5) / 301)
+    assert len(str(check).splitlines()) == 2 + 1 + 8
+
+
+def test_latents_of_each_example_are_those_of_the_same_draw():
+    """The prior of g is drawn anew for each example; the labels are the sign of what follows from it."""
+
+    class Local(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x, y=None, mask=None):
+            with local_sites(batch=len(x), num_data=6):
+                infer = {"local": True, "posterior": dist.Normal(x, 0.1)}
+                z = pyro.sample("z", dist.Normal(torch.zeros(len(x)), 1.0), infer=infer)
+                return pyro.sample("y", dist.Normal(z, 1e-5), obs=y, infer={"local": True})
+
+    def distance(labels, prediction, *, latents):
+        return (labels - latents["z"]).abs().max()
+
+    x = 10 * torch.arange(6.0)
+    check = posterior_predictive_check(
+        Local(), None, [(x[:4], x[:4]), (x[4:], x[4:])], statistics=[distance], num_replicates=30
+    )
+    assert check.replicated["distance"].max() < 1e-3
+    assert check.observed["distance"].min() > 1
+
+
+def test_a_trend_that_the_model_misses_shows_in_a_statistic_of_the_inputs():
+    torch.manual_seed(0)
+    x = torch.randn(200, 1)
+    y = 0.3 * x + 0.954 * torch.randn(200, 1)
+    model = Supervised(Constant(0.0), Gaussian(1.0), num_data=200)
+
+    def slope(labels, prediction, x):
+        return ((labels - prediction.mean) * x).mean()
+
+    check = posterior_predictive_check(
+        model, guides.for_model(model), batches(x, y, size=60), statistics=["std", slope], num_replicates=400
+    )
+    assert check.two_sided["slope"] < 0.01
+    assert check.two_sided["std"] > 0.05
+    expected = ((check.replicated_labels[:, :, 0] - 0.0) * x[:, 0]).double().mean(1)
+    torch.testing.assert_close(check.replicated["slope"], expected)
+
+
+def test_inputs_of_tokens_are_those_of_the_real_ones():
+    model, guide = build(TokenCategorical(), pool=False)
+    x, y = data(likelihood=TokenCategorical)
+    mask = torch.arange(5) < torch.tensor([2, 1, 2, 2, 1, 2, 2, 5, 4, 1, 3, 5])[:, None]
+    short = [(x[:7, :2], y[:7, :2], mask[:7, :2]), (x[7:], y[7:], mask[7:])]
+    seen = []
+
+    def spy(labels, prediction, x):
+        seen.append(x)
+        return float(len(labels))
+
+    posterior_predictive_check(model, guide, short, statistics=[spy], num_replicates=2)
+    assert all(torch.equal(each, x[mask]) for each in seen)
+
+
+def test_data_from_each_likelihood_have_uniform_p_values_and_another_s_do_not():
+    """Ranks of T among replicates, for labels drawn from the model's own likelihood."""
+    torch.manual_seed(0)
+    x = torch.zeros(30, 1)
+    cases = {
+        "student": (StudentT(3.0), Gaussian(1.0), lambda y, _: y.abs().max()),
+        "poisson": (Poisson(), NegativeBinomial(1.0), lambda y, _: y.var()),
+        "negative": (NegativeBinomial(2.0), Poisson(), lambda y, _: y.var()),
+    }
+    for likelihood, wrong, statistic in cases.values():
+        p_values = {True: [], False: []}
+        for right in (True, False):
+            model = Supervised(Constant(1.0), likelihood if right else wrong, num_data=30)
+            for _ in range(60):
+                with torch.no_grad():
+                    y = Supervised(Constant(1.0), likelihood, num_data=30)(x)
+                check = prior_predictive_check(model, [(x, y)], statistics={"t": statistic}, num_replicates=39)
+                p_values[right].append(check.p_values["t"].item())
+        assert stats.kstest(p_values[True], "uniform").pvalue > 0.01
+        assert stats.kstest(p_values[False], "uniform").pvalue < 1e-4

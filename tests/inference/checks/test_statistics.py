@@ -7,7 +7,7 @@ import torch
 
 from probattn.inference import Prediction, metrics
 from probattn.inference.checks import statistics
-from probattn.inference.checks.statistics import STATISTICS, evaluate, of_kind, resolve
+from probattn.inference.checks.statistics import STATISTICS, asks_for, evaluate, of_kind, resolve
 
 PROBS = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.6, 0.3, 0.1]])
 CLASSES = Prediction(probs=PROBS)
@@ -48,6 +48,7 @@ def share_of_zeros(labels, prediction):
 def test_statistics_are_resolved_by_name_by_function_and_by_mapping():
     assert list(resolve(of_kind(CLASSES))) == ["accuracy", "class_frequencies", "ece", "entropy"]
     assert list(resolve(of_kind(NUMBERS))) == ["mean", "std", "rmse"]
+    assert list(resolve(of_kind(Prediction(mean=torch.tensor([[math.nan], [1.0]]))))) == ["mean", "std"]
     chosen = resolve(["ece", share_of_zeros, "mean"])
     assert chosen == {"ece": statistics.ece, "share_of_zeros": share_of_zeros, "mean": statistics.mean}
     assert resolve({"zeros": share_of_zeros}) == {"zeros": share_of_zeros}
@@ -85,3 +86,14 @@ def test_a_statistic_that_does_not_exist_for_some_labels_is_refused():
     """AUROC of all right predictions, as in the metrics."""
     with pytest.raises(ValueError, match="'auroc' is NaN"):
         evaluate("auroc", lambda y, p: metrics.auroc(p.probs, y), PROBS.argmax(-1), CLASSES)
+
+
+def test_what_a_statistic_asks_for_is_what_its_signature_names_behind_labels_and_prediction():
+    assert asks_for(lambda y, p: 0) == ()
+    assert asks_for(lambda y, p, x: 0) == ("x",)
+    assert asks_for(lambda y, p, latents=None, *, x: 0) == ("x", "latents")
+    assert asks_for(lambda x, latents: 0) == ()  # these are the labels and the prediction
+    assert asks_for(lambda *_: 0) == asks_for(lambda y, p, **_: 0) == ()
+    assert all(asks_for(each) == () for each in STATISTICS.values())
+    assert asks_for(max) == ()
+    assert evaluate("t", lambda y, p, *, x: x.sum(), LABELS, CLASSES, x=torch.ones(3)) == 3

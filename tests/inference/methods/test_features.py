@@ -15,13 +15,13 @@ from probattn.models import (
     Bernoulli,
     Categorical,
     Classifier,
-    Normal,
     Supervised,
     TokenCategorical,
     ViT,
     last,
     replace_attention,
 )
+from probattn.models.likelihoods import Gaussian
 
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)
@@ -206,7 +206,7 @@ def test_a_model_without_a_network_is_refused():
         features(nn.Linear(3, 3), None, torch.randn(2, 3))
 
 
-@pytest.mark.parametrize("likelihood", [Normal(), Bernoulli(), TokenCategorical()])
+@pytest.mark.parametrize("likelihood", [Gaussian(), Bernoulli(), TokenCategorical()])
 def test_other_likelihoods_are_refused(likelihood):
     model = Supervised(nn.Linear(3, 3), likelihood, num_data=4)
     x = torch.randn(2, 5, 3) if isinstance(likelihood, TokenCategorical) else torch.randn(2, 3)
