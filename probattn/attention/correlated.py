@@ -1,6 +1,8 @@
 """What the dense and the sparse correlated-GP layers share: projections, output and regulariser."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import pyro.distributions as dist
@@ -13,11 +15,12 @@ from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
 from probattn.distributions import ColumnNormal
 from probattn.functional import errors, linalg
-from probattn.functional.correlated import Correlated
+from probattn.functional.correlated import Canonical, Correlated
+
+CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
+"""A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
 
 CHOICES = {
-    "guide": tuple(GUIDES),
-    "regulariser": ("closed", "draws"),
     "output": ("mean", "draw"),
     "per": ("scalar", "column", "example"),
 }
@@ -33,21 +36,24 @@ class CorrelatedAttention(ProbabilisticAttention):
         *,
         noise: float,
         learn_noise: bool,
-        guide: Literal["posterior", "prior", "learned"],
-        regulariser: Literal["closed", "draws"],
+        guide: CanonicalGuide,
+        collapsed: bool,
         output: Literal["mean", "draw"],
         alpha: float,
         per: Literal["scalar", "column", "example"],
         bias: bool,
     ) -> None:
         super().__init__(dim, heads)
-        chosen = {"guide": guide, "regulariser": regulariser, "output": output, "per": per}
-        for option, value in chosen.items():
+        for option, value in {"output": output, "per": per}.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
+        if not callable(guide) and guide not in GUIDES:
+            raise ValueError(f"guide must be callable or one of {', '.join(GUIDES)}, got {guide!r}")
+        if callable(guide) and collapsed:
+            raise ValueError(f"collapsed=True has R in closed form for guides {', '.join(GUIDES)} alone, got {guide!r}")
         if noise <= 0 or alpha < 0:
             raise ValueError(f"need noise > 0 and alpha ≥ 0; got {noise}, {alpha}")
-        self.guide, self.regulariser, self.output, self.alpha, self.per = guide, regulariser, output, alpha, per
+        self.collapsed, self.output, self.alpha, self.per = collapsed, output, alpha, per
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
@@ -56,16 +62,18 @@ class CorrelatedAttention(ProbabilisticAttention):
                 parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = nn.Parameter(torch.full((heads,), noise).log(), requires_grad=learn_noise)
-        self.canonical = GUIDES[guide](dim, heads)
+        self.canonical = guide(dim, heads) if callable(guide) else GUIDES[guide](dim, heads)
+        self.guide = guide if isinstance(guide, str) else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """What is put out, beside what every layer has."""
-        return super().signature() | {"output": self.output}
+        """Law of the output, beside what every layer has: the guide of z_o has a part in it where z_o is drawn."""
+        through = {} if self.collapsed else {"guide": self.guide}
+        return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
 
     def is_stochastic(self) -> bool:
-        """Whether the output is drawn."""
-        return self.output == "draw"
+        """False only for the mean output of the collapsed form."""
+        return not self.collapsed or self.output == "draw"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Runs the program once.
@@ -84,12 +92,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():
             law = self.law(self._given(*projected, mask))
-            output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
-            if self.alpha > 0 and self.is_scored():
-                self._regularise(law, linalg.at_least_float32(x))
-            if self.output == "draw":
-                predictive = ColumnNormal(output, law.predictive)
-                output = self.sample_local("f", predictive, predictive)
+            run = self._with_z_o_integrated_out if self.collapsed else self._through_z_o
+            output = run(law, linalg.at_least_float32(x))
         return self.out(self.join_heads(output))
 
     @abstractmethod
@@ -120,21 +124,46 @@ class CorrelatedAttention(ProbabilisticAttention):
             "count": query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
         }
 
-    def _regularise(self, law: Correlated, x: Tensor) -> None:
-        """Adds α R (CGP paper, eq. 28), as one factor or as the sites whose densities it is made of."""
+    def _through_z_o(self, law: Correlated, x: Tensor) -> Tensor:
+        """Draws z_o, observes z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and draws the output given it."""
         weight = self.alpha / self._count(law)
-        if self.regulariser == "closed":
-            unit = dist.Unit(weight * self.canonical.regulariser(law, x).sum(-1))
+        prior = ColumnNormal(torch.zeros_like(law.value), law.prior)
+        with self._weighted(weight):
+            z_o = self.sample_local("z_o", prior, self._posterior(prior, law, x), regulariser=True, weight=weight)
+        query, key = law.means(z_o)
+        output = ColumnNormal(errors.check_finite(query, "the mean of z_q given z_o"), law.query_covariance)
+        if self._is_regularised():
+            with self._weighted(weight):
+                self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
+                self.observe("nu", output, law.mean, regulariser=True)
+        return query if self.output == "mean" else self.sample_local("z_q", output, output)
+
+    def _with_z_o_integrated_out(self, law: Correlated, x: Tensor) -> Tensor:
+        """Adds α R in closed form (CGP paper, eq. 28), and draws the output given z_k alone."""
+        output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
+        if self._is_regularised():
+            unit = dist.Unit(self.alpha / self._count(law) * self.canonical.regulariser(law, x).sum(-1))
             self.observe("regulariser", unit, unit.sample(), regulariser=True)
-            return
-        prior = ColumnNormal(torch.zeros_like(law.mean), law.prior)
-        loc, covariance = self.canonical(law, x)
-        posterior = prior if loc is None else ColumnNormal(loc, covariance)
-        with poutine.scale(scale=weight):
-            z_o = self.sample_local("z_o", prior, posterior, regulariser=True)
-            query, key = law.means(z_o)
-            self.observe("z_q", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
-            self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
+        if self.output == "mean":
+            return output
+        predictive = ColumnNormal(output, law.predictive)
+        return self.sample_local("z_q", predictive, predictive)
+
+    def _posterior(self, prior: ColumnNormal, law: Correlated, x: Tensor) -> dist.TorchDistribution:
+        """q(z_o): the prior itself where that is the guide, so that neither density is computed."""
+        found = self.canonical(law, x)
+        if not isinstance(found, Canonical):
+            return found
+        return prior if found.loc is None else ColumnNormal(*found)
+
+    def _is_regularised(self) -> bool:
+        return self.alpha > 0 and self.is_scored()
+
+    def _weighted(self, weight: float | Tensor) -> AbstractContextManager:
+        """Scales the densities of sites inside; a weight of 0 leaves them out."""
+        if self.alpha == 0:
+            return poutine.mask(mask=False)
+        return poutine.scale(scale=weight) if self.is_scored() else nullcontext()
 
     def _count(self, law: Correlated) -> int | Tensor:
         """What R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
