@@ -211,6 +211,25 @@ def test_solve_lower_is_the_plain_solve_with_its_gradients(tril, b):
     assert_close(actual_grads[1], expected_grads[1])
 
 
+@pytest.mark.parametrize(
+    ("matrix", "b"),
+    [
+        ((3, 4), (4, 2)),
+        ((3, 4), (5, 4, 2)),
+        ((2, 3, 4), (6, 5, 2, 4, 1)),
+        ((5, 2, 3, 4), (2, 4, 7)),
+        ((2, 3, 4), (6, 1, 4, 2)),
+    ],
+)
+def test_product_is_the_plain_product_with_its_gradients(matrix, b):
+    matrix, b = randn(*matrix).requires_grad_(), randn(*b, seed=1).requires_grad_()
+    found, expected = linalg.product(matrix, b), matrix @ b
+    assert_close(found, expected)
+    weight = randn(*expected.shape, seed=2)
+    grads = [torch.autograd.grad((each * weight).sum(), (matrix, b)) for each in (found, expected)]
+    assert_close(*grads)
+
+
 def test_solve_lower_reads_the_lower_triangle_only():
     full, b = randn(3, 3) + 3 * torch.eye(3, dtype=F64), randn(4, 3, 2, seed=1)
     assert_close(linalg.solve_lower(full, b), torch.linalg.solve(full.tril(), b))
