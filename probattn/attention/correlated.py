@@ -16,6 +16,7 @@ from probattn.attention.kernels import RBF
 from probattn.distributions import ColumnNormal
 from probattn.functional import errors, linalg
 from probattn.functional.correlated import Canonical, Correlated
+from probattn.functional.gaussian import Covariance
 
 CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
 """A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
@@ -131,12 +132,12 @@ class CorrelatedAttention(ProbabilisticAttention):
         with self._weighted(weight):
             z_o = self.sample_local("z_o", prior, self._posterior(prior, law, x), regulariser=True, weight=weight)
         query, key = law.means(z_o)
-        output = ColumnNormal(errors.check_finite(query, "the mean of z_q given z_o"), law.query_covariance)
+        errors.check_finite(query, "the mean of z_q given z_o")
         if self._is_regularised():
             with self._weighted(weight):
                 self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
-                self.observe("nu", output, law.mean, regulariser=True)
-        return query if self.output == "mean" else self.sample_local("z_q", output, output)
+                self.observe("nu", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
+        return self._output(query, law.query_covariance) if self.output == "draw" else query
 
     def _with_z_o_integrated_out(self, law: Correlated, x: Tensor) -> Tensor:
         """Adds α R in closed form (CGP paper, eq. 28), and draws the output given z_k alone."""
@@ -144,10 +145,12 @@ class CorrelatedAttention(ProbabilisticAttention):
         if self._is_regularised():
             unit = dist.Unit(self.alpha / self._count(law) * self.canonical.regulariser(law, x).sum(-1))
             self.observe("regulariser", unit, unit.sample(), regulariser=True)
-        if self.output == "mean":
-            return output
-        predictive = ColumnNormal(output, law.predictive)
-        return self.sample_local("z_q", predictive, predictive)
+        return self._output(output, law.predictive) if self.output == "draw" else output
+
+    def _output(self, loc: Tensor, covariance: Covariance) -> Tensor:
+        """Draws z_q, whose prior is its posterior."""
+        law = ColumnNormal(loc, covariance)
+        return self.sample_local("z_q", law, law)
 
     def _posterior(self, prior: ColumnNormal, law: Correlated, x: Tensor) -> dist.TorchDistribution:
         """q(z_o): the prior itself where that is the guide, so that neither density is computed."""

@@ -84,7 +84,7 @@ class CGP(Correlated):
 
     def posterior(self) -> Canonical:
         """N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
-        covariance = Conditional(self.prior, self.key_covariance, self._marginal_key, self._b_k)
+        covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b_k)
         return Canonical(self.prior.tril @ self._seen, covariance)
 
     def log_marginal(self) -> Tensor:

@@ -6,6 +6,7 @@ correlation with real tokens and counts nothing; values there must equal their m
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -110,14 +111,14 @@ class Conditional(Covariance):
 
     Args:
         prior: P.
-        noise: S, of the observation given x.
-        marginal: M, of the observation.
+        noise: gives S, of the observation given x, where it is asked for.
+        marginal: gives M, of the observation.
         gain: G = (A L)ᵀ ``(..., H, N, N)``, 0 at padding.
     """
 
     prior: Dense
-    noise: Dense
-    marginal: Dense
+    noise: Callable[[], Dense]
+    marginal: Callable[[], Dense]
     gain: Tensor
 
     @property
@@ -133,16 +134,16 @@ class Conditional(Covariance):
     @cached_property
     def _explained(self) -> Tensor:
         """E = L_M⁻¹ Gᵀ, M = L_M L_Mᵀ, with which Σ = L (I − Eᵀ E) Lᵀ."""
-        return linalg.solve_lower(self.marginal.tril, self.gain.mT)
+        return linalg.solve_lower(self.marginal().tril, self.gain.mT)
 
     def quadratic(self, x: Tensor) -> Tensor:
         """‖L⁻¹ x‖² + ‖L_S⁻¹ Gᵀ L⁻¹ x‖², since Σ⁻¹ = P⁻¹ + Aᵀ S⁻¹ A."""
         whitened = linalg.solve_lower(self.prior.tril, x)
-        return whitened.square().sum((-2, -1)) + self.noise.quadratic(linalg.product(self.gain.mT, whitened))
+        return whitened.square().sum((-2, -1)) + self.noise().quadratic(linalg.product(self.gain.mT, whitened))
 
     def log_det(self) -> Tensor:
         """log |P| + log |S| − log |M|."""
-        return self.prior.log_det() + self.noise.log_det() - self.marginal.log_det()
+        return self.prior.log_det() + self.noise().log_det() - self.marginal().log_det()
 
     def relative_trace(self, prior: Covariance) -> Tensor:
         """−‖E‖² where the prior is P itself, by which another one's trace is corrected."""
@@ -153,8 +154,8 @@ class Conditional(Covariance):
     def draw(self, shape: torch.Size) -> Tensor:
         """L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a draw of x and y, moved to y = 0; 0 at padding."""
         w, noise = (self.gain.new_empty(shape).normal_() for _ in range(2))
-        seen = linalg.product(self.gain.mT, w) + linalg.product(self.noise.tril, noise)
-        w = w - linalg.product(self._explained.mT, linalg.solve_lower(self.marginal.tril, seen))
+        seen = linalg.product(self.gain.mT, w) + linalg.product(self.noise().tril, noise)
+        w = w - linalg.product(self._explained.mT, linalg.solve_lower(self.marginal().tril, seen))
         return _rows_at_real(linalg.product(self.prior.tril, w), self.prior.real)
 
     def variance(self) -> Tensor:

@@ -50,7 +50,7 @@ def conditional(masked, seed, pairs):
     m = a @ p @ a.mT + s
     dense = p - p @ a.mT @ torch.linalg.solve(m, a @ p)
     marginal = Dense(torch.linalg.cholesky(m), prior.count, prior.real)
-    return Conditional(prior, noise, marginal, (a @ prior.tril).mT), (dense + dense.mT) / 2
+    return Conditional(prior, lambda: noise, lambda: marginal, (a @ prior.tril).mT), (dense + dense.mT) / 2
 
 
 def real_block(matrix, b, masked):
