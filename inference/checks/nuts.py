@@ -73,8 +73,8 @@ def nuts(
     for single layers:
 
     - KEP-SVGP's ``u``: p(u | y), since its own KSVD penalty does not depend on it.
-    - CGP's ``z_q`` under ``collapsed=True``: p(z_q | z_k, y). Guides draw it from p(z_q | z_k), its posterior by design:
-      NUTS differs.
+    - CGP's ``z_q`` under ``collapsed=True``: p(z_q | z_k, y). Guides draw it from p(z_q | z_k), its posterior by
+      design: NUTS differs.
     - CGP's ``z_o`` and ``z_q`` without: those given z_k, y and the observed ``nu``, for ``alpha=1`` and
       ``per="example"``. Another weight w would raise the density of z_o to the power w, and is refused.
     - SGPA's ``g`` has the program's prior: independent tokens under ``draws="marginal"``, N(0, C) under ``"joint"``.
