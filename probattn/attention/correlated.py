@@ -2,21 +2,17 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
-import pyro.distributions as dist
-import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
+from probattn.attention import correlated_forms
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
-from probattn.distributions import ColumnNormal
-from probattn.functional import errors, linalg
-from probattn.functional.correlated import Canonical, Correlated
-from probattn.functional.gaussian import Covariance
+from probattn.functional import linalg
+from probattn.functional.correlated import Correlated
 
 CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
 """A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
@@ -93,8 +89,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():
             law = self.law(self._given(*projected, mask))
-            run = self._with_z_o_integrated_out if self.collapsed else self._through_z_o
-            output = run(law, linalg.at_least_float32(x))
+            form = correlated_forms.collapsed if self.collapsed else correlated_forms.through_z_o
+            output = form(self, law, linalg.at_least_float32(x))
         return self.out(self.join_heads(output))
 
     @abstractmethod
@@ -125,52 +121,9 @@ class CorrelatedAttention(ProbabilisticAttention):
             "count": query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
         }
 
-    def _through_z_o(self, law: Correlated, x: Tensor) -> Tensor:
-        """Draws z_o, observes z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and draws the output given it."""
-        weight = self.alpha / self._count(law)
-        prior = ColumnNormal(torch.zeros_like(law.value), law.prior)
-        with self._weighted(weight):
-            z_o = self.sample_local("z_o", prior, self._posterior(prior, law, x), regulariser=True, weight=weight)
-        query, key = law.means(z_o)
-        errors.check_finite(query, "the mean of z_q given z_o")
-        if self._is_regularised():
-            with self._weighted(weight):
-                self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
-                self.observe("nu", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
-        return self._output(query, law.query_covariance) if self.output == "draw" else query
-
-    def _with_z_o_integrated_out(self, law: Correlated, x: Tensor) -> Tensor:
-        """Adds α R in closed form (CGP paper, eq. 28), and draws the output given z_k alone."""
-        output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
-        if self._is_regularised():
-            unit = dist.Unit(self.alpha / self._count(law) * self.canonical.regulariser(law, x).sum(-1))
-            self.observe("regulariser", unit, unit.sample(), regulariser=True)
-        return self._output(output, law.predictive) if self.output == "draw" else output
-
-    def _output(self, loc: Tensor, covariance: Covariance) -> Tensor:
-        """Draws z_q, whose prior is its posterior."""
-        law = ColumnNormal(loc, covariance)
-        return self.sample_local("z_q", law, law)
-
-    def _posterior(self, prior: ColumnNormal, law: Correlated, x: Tensor) -> dist.TorchDistribution:
-        """q(z_o): the prior itself where that is the guide, so that neither density is computed."""
-        found = self.canonical(law, x)
-        if not isinstance(found, Canonical):
-            return found
-        return prior if found.loc is None else ColumnNormal(*found)
-
-    def _is_regularised(self) -> bool:
-        return self.alpha > 0 and self.is_scored()
-
-    def _weighted(self, weight: float | Tensor) -> AbstractContextManager:
-        """Scales the densities of sites inside; a weight of 0 leaves them out."""
-        if self.alpha == 0:
-            return poutine.mask(mask=False)
-        return poutine.scale(scale=weight) if self.is_scored() else nullcontext()
-
-    def _count(self, law: Correlated) -> int | Tensor:
-        """What R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
+    def weight(self, law: Correlated) -> float | Tensor:
+        """α over what R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
         if self.per == "example":
-            return 1
+            return self.alpha
         tokens = law.count if self.per == "scalar" else 1
-        return self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens)
+        return self.alpha / (self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens))
