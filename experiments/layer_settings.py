@@ -130,7 +130,7 @@ class _CorrelatedSettings:
     noise: float = 0.1
     learn_noise: bool = False
     guide: Literal["posterior", "prior", "learned"] = "posterior"
-    regulariser: Literal["closed", "draws"] = "closed"
+    collapsed: bool = False
     output: Literal["mean", "draw"] = "draw"
     alpha: float = 0.1
     per: Literal["scalar", "column", "example"] = "scalar"

@@ -21,7 +21,7 @@ from probattn.models import Classifier, ViT
 CLASSES = 3
 SIZES = {
     "kep-svgp": (60, {"dim": 6, "heads": 2, "attention": KEPSVGPAttention.partial(rank=3)}),
-    "cgp": (8, {"dim": 4, "heads": 1, "attention": CGPAttention.partial(alpha=0.1)}),
+    "cgp": (8, {"dim": 4, "heads": 1, "attention": CGPAttention.partial(collapsed=True, alpha=0.1)}),
 }
 """Number of images, and what the network of each layer has."""
 

@@ -95,8 +95,11 @@ _CGP_CIFAR100 = replace(
 # The noise of the dense CGP is not given; 0.1 is that of the sparse one. Whether the learning rate falls once over both
 # phases or once in each is not given either: here once in each. In the rest these two are this library's CGP, not the
 # paper's, which has guide="prior", output="mean" (Alg. 1), noisy_output=False, and R not divided by the number of
-# scalars: Alg. 1 sums it (per="example"), the authors' code takes the mean of heads and columns (per="column").
-_CGP, _SPARSE_CGP = CGPSettings(noise=0.1, alpha=1.0), SparseCGPSettings(inducing=16, noise=0.1, alpha=1.0)
+# scalars: Alg. 1 sums it (per="example"), the authors' code takes the mean of heads and columns (per="column"). All
+# presets integrate z_o out, which gives the output the same law and costs less; layer.collapsed=false draws it.
+_COLLAPSED, _SPARSE_COLLAPSED = CGPSettings(collapsed=True), SparseCGPSettings(collapsed=True)
+_CGP = replace(_COLLAPSED, noise=0.1, alpha=1.0)
+_SPARSE_CGP = replace(_SPARSE_COLLAPSED, inducing=16, noise=0.1, alpha=1.0)
 # The paper's own forms, with R as in its authors' code.
 _PAPER = {"guide": "prior", "output": "mean", "per": "column"}
 _PAPER_CGP, _PAPER_SPARSE_CGP = replace(_CGP, noisy_output=False, **_PAPER), replace(_SPARSE_CGP, **_PAPER)
@@ -118,8 +121,8 @@ PRESETS: dict[str, Settings] = {
     "digits/kernel": _with(_DIGITS, KernelSettings()),
     "digits/kernel-symmetric": _with(_DIGITS, _SYMMETRIC_ARD),
     "digits/sgpa": _DIGITS_SGPA,
-    "digits/cgp": _annealed(_warm(_DIGITS, CGPSettings(), epochs=10)),
-    "digits/sparse-cgp": _annealed(_warm(_DIGITS, SparseCGPSettings(inducing=8), epochs=10)),
+    "digits/cgp": _annealed(_warm(_DIGITS, _COLLAPSED, epochs=10)),
+    "digits/sparse-cgp": _annealed(_warm(_DIGITS, replace(_SPARSE_COLLAPSED, inducing=8), epochs=10)),
     "digits/sgpa-tempered": replace(
         _DIGITS_SGPA, train=replace(_DIGITS_SGPA.train, kl_weight=0.01, local_kl_weight=0.01)
     ),
@@ -145,8 +148,8 @@ PRESETS: dict[str, Settings] = {
     "cgp/cifar10-softmax": _CGP_CIFAR10,
     "cgp/cifar100": _annealed(_warm(_CGP_CIFAR100, _CGP, epochs=200)),
     "cgp/cifar100-softmax": _CGP_CIFAR100,
-    "cgp/cola": _annealed(_with(_CGP_COLA, CGPSettings(noise=0.5, alpha=1.0))),
-    "cgp/cola-sparse": _annealed(_with(_CGP_COLA, SparseCGPSettings(inducing=8, noise=0.5, alpha=1.0))),
+    "cgp/cola": _annealed(_with(_CGP_COLA, replace(_CGP, noise=0.5))),
+    "cgp/cola-sparse": _annealed(_with(_CGP_COLA, replace(_SPARSE_CGP, inducing=8, noise=0.5))),
     "cgp/cola-sgpa": _with(_CGP_COLA, _COLA_SGPA),
     "cgp/cola-softmax": _CGP_COLA,
 }

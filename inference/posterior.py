@@ -58,7 +58,7 @@ def local_latents(model: nn.Module, x: Tensor) -> list[str]:
         x: inputs ``(batch, ...)``; a few do.
 
     Returns:
-        Names in the order of the program, without the labels' and without those of a regulariser alone.
+        Names in the order of the program, without the labels'.
     """
     modes = [(module, module.training) for module in model.modules()]
     try:

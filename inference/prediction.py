@@ -9,6 +9,11 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.poutine import Trace
+from pyro.poutine.condition_messenger import ConditionMessenger
+from pyro.poutine.do_messenger import DoMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.replay_messenger import ReplayMessenger
+from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
 from probattn import guides
@@ -29,7 +34,7 @@ from probattn.inference.predicted import Prediction
 from probattn.inference.stacked import Stacked
 from probattn.inference.summary import join, summarise
 from probattn.inference.vectorization import has_bayesian_weights, note_sequential
-from probattn.programs import Program, as_module, device, local_params
+from probattn.programs import FunctionModule, Program, as_module, device, local_params
 
 __all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
 
@@ -166,8 +171,8 @@ class _Predictor:
         length = len(inputs[0])
         limit = CPU_EXAMPLE_DRAWS if inputs[0].device.type == "cpu" else GPU_EXAMPLE_DRAWS
         size = max(1, limit // self.num_draws if self.vectorize else limit)
-        if self.has_guided_examples:  # such a guide may know the whole batch alone
-            size = length
+        if self.has_guided_examples or isinstance(self.model, FunctionModule) or any(map(_sets_values, _PYRO_STACK)):
+            size = length  # values of single examples may be given for the whole batch alone
         for start in range(0, length, size):
             piece = slice(start, start + size)
             part = tuple(None if each is None else each[piece] for each in inputs)
@@ -261,6 +266,10 @@ def _global_part(trace: Trace) -> Trace:
         if is_global_latent(site):
             kept.add_node(site["name"], **site)
     return kept
+
+
+def _sets_values(handler: Messenger) -> bool:
+    return isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger)
 
 
 def _samples(trace: Trace) -> Iterator[dict]:

@@ -143,7 +143,7 @@ class local_posteriors(Messenger):  # noqa: N801
 
     def _pyro_post_sample(self, msg: Message) -> None:
         prior = msg["infer"].pop("prior", None)
-        if prior is None:
+        if prior is None or msg["is_observed"]:
             return
         if self.guide_trace is not None:
             node = msg.copy()

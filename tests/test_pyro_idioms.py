@@ -50,7 +50,7 @@ class Regression(PyroModule):
     def __init__(self, **options):
         super().__init__()
         self.attention = KEPSVGPAttention(4, 1, rank=2, eta=0.0, scale=1.5, **options)
-        self.requires_grad_(False)
+        self.requires_grad_(False).eval()
 
     def mean(self, x):
         return 3 * self.attention(x).mean((-2, -1))
@@ -485,7 +485,7 @@ def test_a_positive_prior_has_positive_draws_from_every_family(problem):
 
 
 def test_fit_guide_finds_a_gamma_posterior():
-    """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n), with AutoGuides whose sites are mapped points."""
+    """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are mapped points."""
     y = torch.tensor([2.0, 3.0, 1.0, 4.0])
 
     def model(x, y=None):

@@ -84,11 +84,11 @@ def gaussian_processes(
         "kernel": KernelAttention,
         "SGPA, marginal draws": SGPAttention.partial(inducing=inducing),
         "SGPA, joint draws": SGPAttention.partial(inducing=inducing, draws="joint"),
-        "sparse CGP, exact R": sparse,
-        "sparse CGP, R by draws": SparseCGPAttention.partial(inducing=inducing, guide="prior", regulariser="draws"),
-        "CGP, exact R": CGPAttention,
-        "CGP, R by draws": CGPAttention.partial(guide="prior", regulariser="draws"),
-        "CGP, mean, no R": CGPAttention.partial(output="mean", alpha=0.0),
+        "sparse CGP": sparse,
+        "sparse CGP, collapsed": SparseCGPAttention.partial(inducing=inducing, collapsed=True),
+        "CGP": CGPAttention,
+        "CGP, collapsed": CGPAttention.partial(collapsed=True),
+        "CGP, collapsed, mean, no R": CGPAttention.partial(collapsed=True, output="mean", alpha=0.0),
     }
 
     def case(factory: LayerFactory, batch: int, tokens: int) -> Step:

@@ -90,7 +90,6 @@ def compare_posteriors(
     """How far each guide's draws, and the predictions that follow, are from draws of the true posterior.
 
     Both sides are draws: of S independent ones a perfect guide's mean is still off by about S^−½ standard deviations.
-    Sites that predictions do not depend on (``z_o``) are not compared.
 
     Args:
         model: the model.

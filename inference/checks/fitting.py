@@ -57,7 +57,7 @@ def check_whole(model: Program, batch: Batch) -> Trace:
             continue
         remedy = "pass the whole data set as one batch, with a model built for num_data of its size"
         if site["infer"].get("regulariser"):
-            remedy = 'set regulariser="closed" on its layer, which then draws no z_o, or alpha=1 and per="example"'
+            remedy = 'build its layer with collapsed=True, which draws no z_o, or with alpha=1 and per="example"'
         raise ValueError(f"site {name} counts {scale.max().item():.3g} times in the log density: {remedy}")
     return trace
 

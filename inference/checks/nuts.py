@@ -73,9 +73,10 @@ def nuts(
     for single layers:
 
     - KEP-SVGP's ``u``: p(u | y), since its own KSVD penalty does not depend on it.
-    - CGP's ``f``: p(f | z_k, y). Guides draw it from p(f | z_k), which is its posterior by design: NUTS differs.
-    - CGP's ``z_o`` (drawn under ``regulariser="draws"``, ``alpha=1``, ``per="example"``): p(z_o | z_q = ν, z_k), that
-      of ``guide="posterior"``. Another weight w would raise its density to the power w, and is refused.
+    - CGP's ``z_q`` under ``collapsed=True``: p(z_q | z_k, y). Guides draw it from p(z_q | z_k), its posterior by
+      design: NUTS differs.
+    - CGP's ``z_o`` and ``z_q`` without: those given z_k, y and the observed ``nu``, for ``alpha=1`` and
+      ``per="example"``. Another weight w would raise the density of z_o to the power w, and is refused.
     - SGPA's ``g`` has the program's prior: independent tokens under ``draws="marginal"``, N(0, C) under ``"joint"``.
 
     Chains start at draws from the prior and run one after the other, in evaluation mode. Use ``model.double()``: the
@@ -103,6 +104,12 @@ def nuts(
     local = [name for name in trace.stochastic_nodes if trace.nodes[name]["infer"].get("local")]
     if not trace.stochastic_nodes:
         raise ValueError("this model draws nothing: there is no posterior to sample")
+    unscored = [name for name in local if trace.nodes[name]["mask"] is False]
+    if unscored:
+        raise ValueError(
+            f"{', '.join(unscored)}: alpha=0 leaves the density out, so that no chain is bounded; build the layer with "
+            'collapsed=True, which draws no z_o, or with alpha=1 and per="example"'
+        )
     if local and len(batch) > 2 and not batch[2].all():
         raise ValueError(
             f"{', '.join(local)}: no chain can run at padding; pass examples of one length, without a mask"

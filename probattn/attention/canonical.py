@@ -1,6 +1,7 @@
-"""Guides of z_o, the canonical process at the tokens of an example, and R with each in closed form (CGP paper, eq. 28).
+"""Guides of z_o, the canonical process at the tokens of an example, by the names that layers know them by.
 
-Each is called with the joint law at the tokens and the tokens themselves ``(..., N, dim)``.
+A guide is built as ``guide(dim, heads)`` and called as ``guide(law, x)``, with the joint law at the tokens and the
+tokens themselves ``(..., N, dim)``; it returns q(z_o).
 """
 
 import torch.nn.functional as F
@@ -50,14 +51,17 @@ class Learned(Prior):
 
 
 class Posterior(Prior):
-    """q(z_o) = p(z_o | z_q, z_k), with which R is the log marginal itself."""
+    """q(z_o) = p(z_o | z_k), through which z_q has the law of the closed form.
+
+    Its R in closed form is that of p(z_o | z_q = ν, z_k), the log marginal itself.
+    """
 
     def forward(self, law: Correlated, x: Tensor) -> Canonical:
         """q(z_o)."""
         return law.posterior()
 
     def regulariser(self, law: Correlated, x: Tensor) -> Tensor:
-        """log p(z_q, z_k), ``(..., H)``."""
+        """log p(z_q = ν, z_k), ``(..., H)``."""
         return law.log_marginal()
 
 

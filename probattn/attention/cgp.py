@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from probattn.attention.correlated import CorrelatedAttention
+from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
 from probattn.functional.cgp import CGP
 
 
@@ -10,22 +10,33 @@ class CGPAttention(CorrelatedAttention):
     """CGP attention (Bui et al., UAI 2025, section 3): queries and keys as two processes driven by a canonical one.
 
     The program, in each column of each head: **z_o ~ N(0, 𝒦_o + σ²I)** at latent inputs X_o = X W_oᵀ; z_q and z_k are
-    the same process at queries and keys, scaled by σ_q and σ_k; observed is z_k = (𝒦_k + σ²I) V. The output is
-    ν = E[z_q | z_k] (eq. 24), or a draw from the predictive. The regulariser α R (eq. 28), R ≤ log p(z_q = ν, z_k),
-    holds the uncertainty of the output down.
+    the same process at queries and keys, scaled by σ_q and σ_k, and independent given z_o; observed is
+    z_k = (𝒦_k + σ²I) V. The output is z_q given z_o, whose law under the exact posterior of z_o is that of z_q given
+    z_k, of mean ν (eq. 24). The regulariser α R (eq. 28), R ≤ log p(z_q = ν, z_k), holds its uncertainty down.
 
-    Sites, all local: ``regulariser``, a factor (closed form); or ``z_o``, latent, with ``z_q``, ``z_k``, observed
-    (draws); ``f``, latent, the draw of the output. Events are ``(head, token, column)``. No site is global.
+    Sites, all local, events ``(head, token, column)``; no site is global:
+
+    - ``z_o``, latent, the canonical process; its posterior is ``guide``.
+    - ``z_k`` and ``nu``, observed given z_o: the keys' process, and the queries' at ν. With z_o they make up R, so all
+      three are scaled by α; with ``alpha=0`` z_o is drawn and not scored, and these two are left out.
+    - ``z_q``, latent, the output given z_o, which is its own posterior; absent with ``output="mean"``.
+
+    With ``collapsed=True`` z_o is integrated out: ``regulariser``, a factor, is R in closed form, and ``z_q`` is drawn
+    given z_k. The output has the same law as that of ``guide="posterior"``, and costs less.
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
         noise: σ, initially the same for all heads.
         learn_noise: whether σ is learned.
-        guide: of z_o: ``"posterior"`` (exact: R is the log marginal), ``"prior"`` (the paper's), ``"learned"`` (a mean
-            and scales computed of the tokens).
-        regulariser: R in closed form or by draws of z_o (eq. 42).
-        output: ``"mean"`` (Alg. 1), or ``"draw"`` from the predictive.
+        guide: of z_o: ``"posterior"``, exactly p(z_o | z_k); ``"prior"``; ``"learned"``, a mean and scales computed of
+            the tokens; or a callable ``(dim, heads) -> module`` whose call with ``(law, x)``, the joint law
+            (:class:`~probattn.functional.correlated.Correlated`) and the tokens ``(..., N, dim)``, returns a
+            :class:`~probattn.functional.correlated.Canonical` or a Pyro distribution with events ``(H, N, head_dim)``.
+            With ``collapsed`` it is the guide of R alone: ``"posterior"`` makes R the log marginal, ``"prior"`` the
+            paper's bound (27).
+        collapsed: whether z_o is integrated out in closed form.
+        output: ``"draw"``, of z_q, or ``"mean"``: E[z_q | z_o], collapsed ν (Alg. 1).
         alpha: α, times what the handler :class:`~probattn.handlers.alpha` says; 0 leaves R out. From the first step on
             1 is much: four layers' R then outweighs what labels say.
         per: R is divided by the number of scalars of an example's output (``"scalar"``, so that α does not depend on
@@ -46,8 +57,8 @@ class CGPAttention(CorrelatedAttention):
         *,
         noise: float = 0.1,
         learn_noise: bool = False,
-        guide: Literal["posterior", "prior", "learned"] = "posterior",
-        regulariser: Literal["closed", "draws"] = "closed",
+        guide: CanonicalGuide = "posterior",
+        collapsed: bool = False,
         output: Literal["mean", "draw"] = "draw",
         alpha: float = 0.1,
         per: Literal["scalar", "column", "example"] = "scalar",
@@ -55,7 +66,7 @@ class CGPAttention(CorrelatedAttention):
         noisy_output: bool = True,
         bias: bool = False,
     ) -> None:
-        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "regulariser": regulariser}
+        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "collapsed": collapsed}
         super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
         self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
 

@@ -1,23 +1,23 @@
 """What the dense and the sparse correlated-GP layers share: projections, output and regulariser."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal
 
-import pyro.distributions as dist
-import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
+from probattn.attention import correlated_forms
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
-from probattn.distributions import ColumnNormal
-from probattn.functional import dtypes, errors
+from probattn.functional import dtypes
 from probattn.functional.correlated import Correlated
 
+CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
+"""A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
+
 CHOICES = {
-    "guide": tuple(GUIDES),
-    "regulariser": ("closed", "draws"),
     "output": ("mean", "draw"),
     "per": ("scalar", "column", "example"),
 }
@@ -33,21 +33,24 @@ class CorrelatedAttention(ProbabilisticAttention):
         *,
         noise: float,
         learn_noise: bool,
-        guide: Literal["posterior", "prior", "learned"],
-        regulariser: Literal["closed", "draws"],
+        guide: CanonicalGuide,
+        collapsed: bool,
         output: Literal["mean", "draw"],
         alpha: float,
         per: Literal["scalar", "column", "example"],
         bias: bool,
     ) -> None:
         super().__init__(dim, heads)
-        chosen = {"guide": guide, "regulariser": regulariser, "output": output, "per": per}
-        for option, value in chosen.items():
+        for option, value in {"output": output, "per": per}.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
+        if not callable(guide) and guide not in GUIDES:
+            raise ValueError(f"guide must be callable or one of {', '.join(GUIDES)}, got {guide!r}")
+        if callable(guide) and collapsed:
+            raise ValueError(f"collapsed=True has R in closed form for guides {', '.join(GUIDES)} alone, got {guide!r}")
         if noise <= 0 or alpha < 0:
             raise ValueError(f"need noise > 0 and alpha ≥ 0; got {noise}, {alpha}")
-        self.guide, self.regulariser, self.output, self.alpha, self.per = guide, regulariser, output, alpha, per
+        self.collapsed, self.output, self.alpha, self.per = collapsed, output, alpha, per
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
@@ -56,16 +59,18 @@ class CorrelatedAttention(ProbabilisticAttention):
                 parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = nn.Parameter(torch.full((heads,), noise).log(), requires_grad=learn_noise)
-        self.canonical = GUIDES[guide](dim, heads)
+        self.canonical = guide(dim, heads) if callable(guide) else GUIDES[guide](dim, heads)
+        self.guide = guide if isinstance(guide, str) else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """What is put out, beside what every layer has."""
-        return super().signature() | {"output": self.output}
+        """Law of the output, beside what every layer has: the guide of z_o has a part in it where z_o is drawn."""
+        through = {} if self.collapsed else {"guide": self.guide}
+        return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
 
     def is_stochastic(self) -> bool:
-        """Whether the output is drawn."""
-        return self.output == "draw"
+        """False only for the mean output of the collapsed form."""
+        return not self.collapsed or self.output == "draw"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Runs the program once.
@@ -84,12 +89,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():
             law = self.law(self._given(*projected, mask))
-            output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
-            if self.alpha > 0 and self.is_scored():
-                self._regularise(law, dtypes.at_least_float32(x))
-            if self.output == "draw":
-                predictive = ColumnNormal(output, law.predictive)
-                output = self.sample_local("f", predictive, predictive)
+            form = correlated_forms.collapsed if self.collapsed else correlated_forms.through_z_o
+            output = form(self, law, dtypes.at_least_float32(x))
         return self.out(self.join_heads(output))
 
     @abstractmethod
@@ -120,25 +121,9 @@ class CorrelatedAttention(ProbabilisticAttention):
             "count": query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
         }
 
-    def _regularise(self, law: Correlated, x: Tensor) -> None:
-        """Adds α R (CGP paper, eq. 28), as one factor or as the sites whose densities it is made of."""
-        weight = self.alpha / self._count(law)
-        if self.regulariser == "closed":
-            unit = dist.Unit(weight * self.canonical.regulariser(law, x).sum(-1))
-            self.observe("regulariser", unit, unit.sample(), regulariser=True)
-            return
-        prior = ColumnNormal(torch.zeros_like(law.mean), law.prior)
-        loc, covariance = self.canonical(law, x)
-        posterior = prior if loc is None else ColumnNormal(loc, covariance)
-        with poutine.scale(scale=weight):
-            z_o = self.sample_local("z_o", prior, posterior, regulariser=True)
-            query, key = law.means(z_o)
-            self.observe("z_q", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
-            self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
-
-    def _count(self, law: Correlated) -> int | Tensor:
-        """What R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
+    def weight(self, law: Correlated) -> float | Tensor:
+        """α over what R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
         if self.per == "example":
-            return 1
+            return self.alpha
         tokens = law.count if self.per == "scalar" else 1
-        return self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens)
+        return self.alpha / (self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens))

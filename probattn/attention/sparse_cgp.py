@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.correlated import CorrelatedAttention
+from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
 from probattn.functional import sgpa
 from probattn.functional.sparse_cgp import SparseCGP
 
@@ -18,7 +18,7 @@ class SparseCGPAttention(CorrelatedAttention):
     is z_k = V (34). The inducing inputs are parameters in the space of the latent inputs, for any number of tokens
     (Remark 4).
 
-    Sites: as :class:`CGPAttention`. The exact posterior of z_o is there in closed form alone (R is the log marginal).
+    Sites: as :class:`CGPAttention`.
 
     Args:
         dim: width of the tokens.
@@ -27,7 +27,7 @@ class SparseCGPAttention(CorrelatedAttention):
         inducing_keys: ℓ, between z_k and z_o; m by default.
         tokens: the number of tokens, where it is fixed: the inducing inputs then are learned mixtures of the tokens'
             latent inputs, as the authors have them.
-        noise, learn_noise, guide, regulariser, output, alpha, per, bias: see :class:`CGPAttention`.
+        noise, learn_noise, guide, collapsed, output, alpha, per, bias: see :class:`CGPAttention`.
 
     Raises:
         ValueError: an option that does not fit, named with the ones that do.
@@ -43,23 +43,18 @@ class SparseCGPAttention(CorrelatedAttention):
         tokens: int | None = None,
         noise: float = 0.1,
         learn_noise: bool = False,
-        guide: Literal["posterior", "prior", "learned"] = "posterior",
-        regulariser: Literal["closed", "draws"] = "closed",
+        guide: CanonicalGuide = "posterior",
+        collapsed: bool = False,
         output: Literal["mean", "draw"] = "draw",
         alpha: float = 0.1,
         per: Literal["scalar", "column", "example"] = "scalar",
         bias: bool = False,
     ) -> None:
-        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "regulariser": regulariser}
+        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "collapsed": collapsed}
         super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
         numbers = (inducing, inducing if inducing_keys is None else inducing_keys)
         if min(numbers) < 1:
             raise ValueError(f"inducing and inducing_keys must be positive, got {numbers}")
-        if guide == "posterior" and regulariser == "draws":
-            raise ValueError(
-                "the exact posterior of z_o is not drawn from in the sparse layer: R is the log marginal there; "
-                'use regulariser="closed", or guide="learned"'
-            )
         self.tokens = tokens
         if tokens is None:
             std = (0.5 / self.head_dim) ** 0.5  # of the entries of X_o at first

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probattn.functional import jitter, padding, triangular
 from probattn.functional.correlated import Canonical, Correlated
-from probattn.functional.gaussian import Dense
+from probattn.functional.gaussian import Conditional, Dense
 from probattn.functional.kernels import rbf
 
 
@@ -33,7 +33,7 @@ class CGP(Correlated):
     @cached_property
     def mean(self) -> Tensor:
         """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24): one Cholesky factor."""
-        return self._b_q.mT @ (self._b_k @ self.value)
+        return self._b_q.mT @ self._seen
 
     @cached_property
     def observed_key(self) -> Tensor:
@@ -67,7 +67,7 @@ class CGP(Correlated):
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
         whitened = triangular.solve_lower(self.prior.tril, z_o)
-        return self._b_q.mT @ whitened, self._b_k.mT @ whitened
+        return triangular.product(self._b_q.mT, whitened), triangular.product(self._b_k.mT, whitened)
 
     def spreads(self, covariance: Dense) -> Tensor:
         """‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖² for both."""
@@ -83,24 +83,20 @@ class CGP(Correlated):
         return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count, self.real))
 
     def posterior(self) -> Canonical:
-        """In z_o = L w: precision I + Σ B Σ⁻¹ Bᵀ of w, over q and k."""
-        half_q = triangular.solve_lower(self.query_covariance.tril, self._b_q.mT)
-        half_k = triangular.solve_lower(self.key_covariance.tril, self._b_k.mT)
-        precision = half_q.mT @ half_q + half_k.mT @ half_k
-        precision = precision + torch.eye(precision.shape[-1]).to(precision)
-        # The factor of the matrix read backwards, read backwards, is upper: L U⁻ᵀ is lower then.
-        upper = jitter.cholesky(precision.flip(-2, -1), "the precision of z_o given z_q and z_k").flip(-2, -1)
-        root = torch.linalg.solve_triangular(upper.mT, self.prior.tril, upper=False, left=False)
-        shift = half_q.mT @ triangular.solve_lower(self.query_covariance.tril, self.mean)
-        shift = shift + half_k.mT @ triangular.solve_lower(self.key_covariance.tril, self.observed_key)
-        whitened = torch.linalg.solve_triangular(upper, shift, upper=True)
-        return Canonical(root @ whitened, Dense(root, self.count, self.real))
+        """N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
+        covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b_k)
+        return Canonical(self.prior.tril @ self._seen, covariance)
 
     def log_marginal(self) -> Tensor:
         """log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
         columns = self.value.shape[-1]
         keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
         return keys + self.predictive.log_peak(columns)
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """L⁻¹ 𝒦_ok V."""
+        return self._b_k @ self.value
 
     @cached_property
     def _marginal_key(self) -> Dense:
@@ -115,14 +111,24 @@ class CGP(Correlated):
         return self._kernel(self.key, self.key, 2 * self.scales[1].log())
 
     @cached_property
+    def _b(self) -> tuple[Tensor, Tensor]:
+        """B_q and B_k, by one kernel and one solve."""
+        matrix = rbf(self.latent, torch.cat((self.query, self.key), dim=-2))
+        if self.real is not None:
+            columns = torch.cat((self.real, self.real), dim=-1).unsqueeze(-2)
+            matrix = matrix.where(self.real.unsqueeze(-1) & columns, 0.0)
+        b_q, b_k = triangular.solve_lower(self.prior.tril, matrix).chunk(2, dim=-1)
+        return b_q * self.scales[0, :, None, None], b_k * self.scales[1, :, None, None]
+
+    @property
     def _b_q(self) -> Tensor:
         """L⁻¹ 𝒦_oq."""
-        return triangular.solve_lower(self.prior.tril, self._kernel(self.latent, self.query, self.scales[0].log()))
+        return self._b[0]
 
-    @cached_property
+    @property
     def _b_k(self) -> Tensor:
         """L⁻¹ 𝒦_ok."""
-        return triangular.solve_lower(self.prior.tril, self._kernel(self.latent, self.key, self.scales[1].log()))
+        return self._b[1]
 
     def _kernel(self, a: Tensor, b: Tensor, log_scale: Tensor | None = None) -> Tensor:
         return padding.on_pairs(rbf(a, b, log_scale), self.real)

@@ -75,7 +75,7 @@ class Correlated(ABC):
 
     @abstractmethod
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
-        """A_q z_o = E[z_q | z_o] and A_k z_o = E[z_k | z_o]."""
+        """A_q z_o = E[z_q | z_o] and A_k z_o = E[z_k | z_o], for z_o ``(..., H, N, d)`` with any leading dimensions."""
 
     @abstractmethod
     def spreads(self, covariance: Covariance) -> Tensor:
@@ -87,7 +87,7 @@ class Correlated(ABC):
 
     @abstractmethod
     def posterior(self) -> Canonical:
-        """The exact p(z_o | z_q = ν, z_k)."""
+        """The exact p(z_o | z_k), through which z_q | z_o has mean ν and the covariance :attr:`predictive`."""
 
     @abstractmethod
     def log_marginal(self) -> Tensor:

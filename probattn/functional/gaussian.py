@@ -6,6 +6,7 @@ correlation with real tokens and counts nothing; values there must equal their m
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,8 +38,12 @@ class Covariance(ABC):
         """log |Σ| over real tokens, ``(..., H)``."""
 
     @abstractmethod
-    def relative_trace(self, other: "Covariance") -> Tensor:
-        """tr(Σ⁻¹ S) − n for the covariance S of the other, over real tokens, ``(..., H)``."""
+    def relative_trace(self, prior: "Covariance") -> Tensor:
+        """tr(P⁻¹ Σ) − n for the covariance P of the prior, over real tokens, ``(..., H)``.
+
+        Raises:
+            NotImplementedError: no closed form for this pair of covariances.
+        """
 
     @abstractmethod
     def draw(self, shape: torch.Size) -> Tensor:
@@ -84,18 +89,78 @@ class Dense(Covariance):
         """2 Σ log L_ii."""
         return triangular.log_det(self.tril)
 
-    def relative_trace(self, other: Covariance) -> Tensor:
-        """‖L⁻¹ L_other‖² − N."""
-        return self.quadratic(other.tril) - self.tril.shape[-1]
+    def relative_trace(self, prior: Covariance) -> Tensor:
+        """The quadratic form of L's rows at real tokens, − n."""
+        return prior.quadratic(_rows_at_real(self.tril, self.real)) - self.count
 
     def draw(self, shape: torch.Size) -> Tensor:
         """L ε, 0 at padding."""
-        noise = self.tril @ self.tril.new_empty(shape).normal_()
-        return noise if self.real is None else noise.where(self.real.unsqueeze(-1), 0.0)
+        return _rows_at_real(triangular.product(self.tril, self.tril.new_empty(shape).normal_()), self.real)
 
     def variance(self) -> Tensor:
         """Row sums of L²."""
         return self.tril.square().sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Conditional(Covariance):
+    """Σ = P − P Aᵀ M⁻¹ A P, of x given y, for x ~ N(0, P), y | x ~ N(A x, S) and M = A P Aᵀ + S.
+
+    Σ itself is never factorised: where y says much of x it is near singular. It is drawn by Matheron's rule and its
+    density follows from Bayes' rule; both need the factors of P = L Lᵀ, S and M alone.
+
+    Args:
+        prior: P.
+        noise: gives S, of the observation given x, where it is asked for.
+        marginal: gives M, of the observation.
+        gain: G = (A L)ᵀ ``(..., H, N, N)``, 0 at padding.
+    """
+
+    prior: Dense
+    noise: Callable[[], Dense]
+    marginal: Callable[[], Dense]
+    gain: Tensor
+
+    @property
+    def count(self) -> Count:
+        """The prior's."""
+        return self.prior.count
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(..., H, N)``."""
+        return self.prior.shape
+
+    @cached_property
+    def _explained(self) -> Tensor:
+        """E = L_M⁻¹ Gᵀ, M = L_M L_Mᵀ, with which Σ = L (I − Eᵀ E) Lᵀ."""
+        return triangular.solve_lower(self.marginal().tril, self.gain.mT)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """‖L⁻¹ x‖² + ‖L_S⁻¹ Gᵀ L⁻¹ x‖², since Σ⁻¹ = P⁻¹ + Aᵀ S⁻¹ A."""
+        whitened = triangular.solve_lower(self.prior.tril, x)
+        return whitened.square().sum((-2, -1)) + self.noise().quadratic(triangular.product(self.gain.mT, whitened))
+
+    def log_det(self) -> Tensor:
+        """log |P| + log |S| − log |M|."""
+        return self.prior.log_det() + self.noise().log_det() - self.marginal().log_det()
+
+    def relative_trace(self, prior: Covariance) -> Tensor:
+        """−‖E‖² where the prior is P itself, by which another one's trace is corrected."""
+        if prior is self.prior:
+            return -self._explained.square().sum((-2, -1))
+        return self.prior.relative_trace(prior) - prior.quadratic(self.prior.tril @ self._explained.mT)
+
+    def draw(self, shape: torch.Size) -> Tensor:
+        """L (w − Eᵀ L_M⁻¹ (Gᵀ w + L_S ε)): a draw of x and y, moved to y = 0; 0 at padding."""
+        w, noise = (self.gain.new_empty(shape).normal_() for _ in range(2))
+        seen = triangular.product(self.gain.mT, w) + triangular.product(self.noise().tril, noise)
+        w = w - triangular.product(self._explained.mT, triangular.solve_lower(self.marginal().tril, seen))
+        return _rows_at_real(triangular.product(self.prior.tril, w), self.prior.real)
+
+    def variance(self) -> Tensor:
+        """Row sums of L² less those of (L Eᵀ)²."""
+        return self.prior.variance() - (self.prior.tril @ self._explained.mT).square().sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +197,7 @@ class LowRank(Covariance):
 
     def whitened(self, x: Tensor) -> Tensor:
         """R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""
-        return triangular.solve_lower(self.capacitance, self._scaled.mT @ x)
+        return triangular.solve_lower(self.capacitance, triangular.product(self._scaled.mT, x))
 
     def quadratic(self, x: Tensor) -> Tensor:
         """‖x/σ‖² − ‖R⁻¹ (U/σ²)ᵀ x‖²."""
@@ -147,17 +212,19 @@ class LowRank(Covariance):
         noise = _over_real(self.noise.log().expand(self.shape), self.real).sum(-1)
         return noise + triangular.log_det(self.capacitance)
 
-    def relative_trace(self, other: "LowRank") -> Tensor:
-        """Σ D_i (Σ⁻¹)_ii + tr(Wᵀ Σ⁻¹ W) − n for S = diag(D) + W Wᵀ."""
-        rows = triangular.solve_lower(self.capacitance, self._scaled.mT).square().sum(-2)
-        diagonal = (_over_real(other.noise, self.real) * (1 / self.noise - rows)).sum(-1)
-        return diagonal + self.quadratic(other.factor) - self.count
+    def relative_trace(self, prior: Covariance) -> Tensor:
+        """Σ σ²_i (P⁻¹)_ii + tr(Uᵀ P⁻¹ U) − n, for a prior of the same form."""
+        if not isinstance(prior, LowRank):
+            raise NotImplementedError(f"no closed form of tr(P⁻¹ Σ) for LowRank Σ and {type(prior).__name__} P")
+        rows = triangular.solve_lower(prior.capacitance, prior._scaled.mT).square().sum(-2)
+        diagonal = (_over_real(self.noise, prior.real) * (1 / prior.noise - rows)).sum(-1)
+        return diagonal + prior.quadratic(self.factor) - self.count
 
     def draw(self, shape: torch.Size) -> Tensor:
         """σ ε₁ + U ε₂, 0 at padding."""
         inner = self.factor.new_empty((*shape[:-2], self.factor.shape[-1], shape[-1])).normal_()
         scale = _over_real(self.noise.sqrt(), self.real).unsqueeze(-1)
-        return scale * self.factor.new_empty(shape).normal_() + self.factor @ inner
+        return scale * self.factor.new_empty(shape).normal_() + triangular.product(self.factor, inner)
 
     def variance(self) -> Tensor:
         """σ² + row sums of U²."""
@@ -181,8 +248,13 @@ def kl_divergence(loc: Tensor, q: Covariance, p: Covariance) -> Tensor:
     """
     if q is p:
         return 0.5 * p.quadratic(loc)
-    spread = p.relative_trace(q) + p.log_det() - q.log_det()
+    spread = q.relative_trace(p) + p.log_det() - q.log_det()
     return 0.5 * (p.quadratic(loc) + loc.shape[-1] * spread)
+
+
+def _rows_at_real(x: Tensor, real: Tensor | None) -> Tensor:
+    """x ``(..., H, N, d)`` with its rows at padding set to 0."""
+    return x if real is None else x.where(real.unsqueeze(-1), 0.0)
 
 
 def _over_real(x: Tensor, real: Tensor | None) -> Tensor:

@@ -23,5 +23,5 @@ def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) ->
         real: ``(..., 1, N)``, True where there is a token, or None.
     """
     value = torch.as_tensor(value, dtype=matrix.dtype, device=matrix.device).unsqueeze(-1)
-    added = value.expand(matrix.shape[:-1]) if real is None else value.where(real, 1.0).expand(matrix.shape[:-1])
-    return matrix + torch.diag_embed(added)
+    added = value if real is None else value.where(real, 1.0)  # not expanded: a diagonal that examples share is one
+    return matrix + torch.diag_embed(added.expand(*added.shape[:-1], matrix.shape[-1]))

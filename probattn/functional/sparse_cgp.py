@@ -57,14 +57,15 @@ class SparseCGP(Correlated):
 
     @cached_property
     def predictive(self) -> LowRank:
-        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ, S = Ψ R⁻ᵀ; means cancel."""
+        """(65-67): σ²I + T_q [I + σ⁻² T_oᵀ T_o + σ⁻⁴ T_oᵀ S_o S_oᵀ T_o] T_qᵀ; means cancel."""
         inner = self._t_o.mT @ self._t_o / self._sigma2 + self._bridge @ self._bridge.mT / self._sigma2.square()
         root = jitter.cholesky(_plus_identity(inner), "the predictive covariance of z_q given z_k")
         return self._low_rank(self._t_q @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
         """σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
-        query, key = self._t_q @ (self._t_o.mT @ z_o), self._d_k @ (self._d_o.mT @ z_o)
+        pairs = ((self._t_q, self._t_o), (self._d_k, self._d_o))
+        query, key = (triangular.product(left, triangular.product(right.mT, z_o)) for left, right in pairs)
         return query / self._sigma2, key / self._sigma2
 
     def spreads(self, covariance: LowRank) -> Tensor:
@@ -79,12 +80,8 @@ class SparseCGP(Correlated):
         return Canonical(loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count))
 
     def posterior(self) -> Canonical:
-        """Not given, since it has no cheap form: :meth:`log_marginal` is R with it.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("the exact posterior of z_o is not formed for sparse CGPs; use log_marginal()")
+        """N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
+        return Canonical(self._s_o @ self._seen, self._low_rank(self._s_o))
 
     def log_marginal(self) -> Tensor:
         """log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
@@ -100,7 +97,8 @@ class SparseCGP(Correlated):
     def _t(self) -> tuple[Tensor, Tensor]:
         """T_q and T_o."""
         phi = self._whitened(self.inducing_query, self.query, "K_mm, of the inducing inputs")
-        root = self._root(phi.chunk(2, dim=-1)[1], "B_m, whitened")
+        phi_o = phi.chunk(2, dim=-1)[1]
+        root = jitter.cholesky(_plus_identity(phi_o @ phi_o.mT / self._sigma2), "B_m, whitened")
         t_q, t_o = triangular.solve_lower(root, phi).mT.chunk(2, dim=-2)
         return t_q * self.scales[0, :, None, None], t_o
 
@@ -132,14 +130,19 @@ class SparseCGP(Correlated):
         return self._keys.whitened(self.value)
 
     @cached_property
+    def _s_o(self) -> Tensor:
+        """S_o = Ψ_o R⁻ᵀ, ``(..., H, N, ℓ)``."""
+        return triangular.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
+
+    @cached_property
     def _bridge(self) -> Tensor:
-        """T_oᵀ Ψ_o R⁻ᵀ, ``(..., H, m, ℓ)``."""
-        return self._t_o.mT @ triangular.solve_lower(self._keys.capacitance, self._psi_o.mT).mT
+        """T_oᵀ S_o, ``(..., H, m, ℓ)``."""
+        return self._t_o.mT @ self._s_o
 
     @cached_property
     def _d(self) -> tuple[Tensor, Tensor]:
-        """D_k and D_o."""
-        solved = triangular.solve_lower(self._root(self._psi_o.mT, "B_ℓo, whitened"), self._psi)
+        """D_k and D_o, by the factor of B_ℓo = I + σ⁻² Ψ_oᵀ Ψ_o, whitened, which the prior has."""
+        solved = triangular.solve_lower(self.prior.capacitance, self._psi)
         of_key, of_latent = solved.mT.chunk(2, dim=-2)
         return of_key * self.scales[1, :, None, None], of_latent
 
@@ -157,10 +160,6 @@ class SparseCGP(Correlated):
         if self.real is not None:
             matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)
         return triangular.solve_lower(jitter.cholesky(rbf(inducing, inducing), name), matrix)
-
-    def _root(self, factor: Tensor, name: str) -> Tensor:
-        """The Cholesky factor of I + σ⁻² F Fᵀ for F ``(..., H, m, N)``."""
-        return jitter.cholesky(_plus_identity(factor @ factor.mT / self._sigma2), name)
 
     def _low_rank(self, factor: Tensor) -> LowRank:
         return LowRank(factor, self.noise.unsqueeze(-1), self.real, self.count)

@@ -1,6 +1,7 @@
-"""Triangular solves, and determinants of what a triangular matrix is the Cholesky factor of."""
+"""Triangular solves and products with draws as columns, and determinants by Cholesky factors."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -12,15 +13,24 @@ def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
     Where L lacks leading dimensions of B, these become columns: one solve with many columns is several times faster
     than many small ones.
     """
-    missing = b.dim() - tril.dim()
-    if missing <= 0:
-        return torch.linalg.solve_triangular(tril, b, upper=False)
-    lead = b.shape[:missing]
-    columns = b.flatten(0, missing - 1).movedim(0, -2).flatten(-2)
-    solved = torch.linalg.solve_triangular(tril, columns, upper=False)
-    return solved.unflatten(-1, (math.prod(lead), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)
+    return _on_columns(lambda columns: torch.linalg.solve_triangular(tril, columns, upper=False), tril.dim(), b)
+
+
+def product(matrix: Tensor, b: Tensor) -> Tensor:
+    """M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions become columns, too."""
+    return _on_columns(lambda columns: matrix @ columns, matrix.dim(), b)
 
 
 def log_det(tril: Tensor) -> Tensor:
     """log |L Lᵀ| for L ``(..., n, n)``."""
     return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _on_columns(operation: Callable[[Tensor], Tensor], dim: int, b: Tensor) -> Tensor:
+    """A linear operation on columns ``(..., n, k)`` with ``dim`` dimensions, applied to B with as many or more."""
+    missing = b.dim() - dim
+    if missing <= 0:
+        return operation(b)
+    lead = b.shape[:missing]
+    columns = operation(b.flatten(0, missing - 1).movedim(0, -2).flatten(-2))
+    return columns.unflatten(-1, (math.prod(lead), b.shape[-1])).movedim(-2, 0).unflatten(0, lead)

@@ -45,7 +45,7 @@ def test_kep_svgp(check, tmp_path):
 
 def test_cgp_has_sites_of_one_example_alone(check):
     found = check("cgp")
-    assert [(each.guide, each.site) for each in found.comparison.sites] == [("full", "network.blocks.0.attention.f")]
+    assert [(each.guide, each.site) for each in found.comparison.sites] == [("full", "network.blocks.0.attention.z_q")]
     assert set(found.khat) == {"full"}
     assert found.sbc == {}
 

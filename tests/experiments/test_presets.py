@@ -81,7 +81,7 @@ CORRELATED = {
     "noise": 0.1,
     "learn_noise": False,
     "guide": "posterior",
-    "regulariser": "closed",
+    "collapsed": True,
     "output": "draw",
     "alpha": 1.0,
     "per": "scalar",

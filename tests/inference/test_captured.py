@@ -34,7 +34,9 @@ LAYERS = {
     "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
     "cgp": CGPAttention,
     "sparse-cgp": SparseCGPAttention.partial(inducing=3),
-    "sparse-cgp-draws": SparseCGPAttention.partial(inducing=3, guide="prior", regulariser="draws"),
+    "sparse-cgp-prior": SparseCGPAttention.partial(inducing=3, guide="prior"),
+    "cgp-collapsed": CGPAttention.partial(collapsed=True),
+    "sparse-cgp-collapsed": SparseCGPAttention.partial(inducing=3, collapsed=True),
 }
 EACH_LAYER = pytest.mark.parametrize("layer", LAYERS)
 WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}

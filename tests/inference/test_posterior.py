@@ -178,10 +178,11 @@ def local_model(layer, depth=2, dropout=0.0):
 @pytest.mark.parametrize(
     ("layer", "names"),
     [
-        (CGPAttention, ["f"]),
-        (CGPAttention.partial(guide="learned", regulariser="draws"), ["f"]),
-        (CGPAttention.partial(output="mean", regulariser="draws"), []),
-        (SparseCGPAttention.partial(inducing=2), ["f"]),
+        (CGPAttention, ["z_o", "z_q"]),
+        (CGPAttention.partial(collapsed=True), ["z_q"]),
+        (CGPAttention.partial(output="mean"), ["z_o"]),
+        (CGPAttention.partial(output="mean", collapsed=True), []),
+        (SparseCGPAttention.partial(inducing=2), ["z_o", "z_q"]),
         (SGPAttention.partial(inducing=None), ["g"]),
         (SGPAttention.partial(inducing=2), ["g"]),
         (KernelAttention, []),

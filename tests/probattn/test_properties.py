@@ -33,6 +33,7 @@ PRIORS = st.sampled_from(["normal", "laplace", "student_t"])
 FAMILIES = ("full", "diagonal", "lowrank", "delta")
 CORRELATED = {
     "guide": st.sampled_from(["prior", "learned", "posterior"]),
+    "collapsed": st.booleans(),
     "output": st.sampled_from(["mean", "draw"]),
     "per": st.sampled_from(["scalar", "column", "example"]),
     "learn_noise": st.booleans(),
@@ -68,7 +69,7 @@ KINDS = {
         SGPAttention,
         {"inducing": st.none(), "kernel": KERNELS, "draws": st.sampled_from(["marginal", "joint"])},
     ),
-    "cgp": (CGPAttention, {"regulariser": st.sampled_from(["closed", "draws"]), **CORRELATED}),
+    "cgp": (CGPAttention, CORRELATED),
     "sparse-cgp": (
         SparseCGPAttention,
         {"inducing": st.integers(1, 4), "inducing_keys": st.none() | st.integers(1, 4), **CORRELATED},

@@ -27,10 +27,13 @@ STURDY = {
     "cgp": CGPAttention.partial(),
     "cgp-mean": CGPAttention.partial(output="mean"),
     "cgp-prior": CGPAttention.partial(guide="prior"),
-    "cgp-learned-draws": CGPAttention.partial(guide="learned", regulariser="draws"),
-    "cgp-posterior-draws": CGPAttention.partial(regulariser="draws"),
+    "cgp-learned": CGPAttention.partial(guide="learned"),
+    "cgp-collapsed": CGPAttention.partial(collapsed=True),
+    "cgp-collapsed-mean": CGPAttention.partial(collapsed=True, output="mean"),
+    "cgp-collapsed-prior": CGPAttention.partial(collapsed=True, guide="prior"),
     "sparse-cgp": SparseCGPAttention.partial(inducing=8),
-    "sparse-cgp-prior-draws": SparseCGPAttention.partial(inducing=8, guide="prior", regulariser="draws"),
+    "sparse-cgp-prior": SparseCGPAttention.partial(inducing=8, guide="prior"),
+    "sparse-cgp-collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
 }
 """Layers whose noise keeps every matrix positive definite: these must cope."""
 
@@ -41,7 +44,8 @@ DELICATE = {
     "sgpa-standard": SGPAttention.partial(inducing=None),
     "sgpa-standard-joint": SGPAttention.partial(inducing=None, draws="joint"),
     "cgp-noise-free": CGPAttention.partial(noisy_canonical=False, noisy_output=False),
-    "cgp-noise-free-draws": CGPAttention.partial(noisy_output=False, guide="prior", regulariser="draws"),
+    "cgp-noise-free-collapsed": CGPAttention.partial(noisy_canonical=False, noisy_output=False, collapsed=True),
+    "cgp-noise-free-prior": CGPAttention.partial(noisy_output=False, guide="prior"),
 }
 """Layers whose matrices can be singular, or kernels that can overflow: these may refuse."""
 

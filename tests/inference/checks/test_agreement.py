@@ -165,7 +165,7 @@ class Masked(PyroModule):
 
     def __init__(self):
         super().__init__()
-        self.attention = CGPAttention(2, 1, noise=0.5)
+        self.attention = CGPAttention(2, 1, noise=0.5, collapsed=True)
         self.head = nn.Linear(2, 3)
 
     def forward(self, x, mask):
@@ -174,14 +174,14 @@ class Masked(PyroModule):
 
 
 def test_sites_of_single_examples_and_masks():
-    """CGP's guide draws f from p(f | z_k); the same law agrees, a shifted one does not."""
+    """CGP's guide draws z_q from p(z_q | z_k); the same law agrees, a shifted one does not."""
     model = Classifier(Masked(), num_data=5).double()
     with torch.no_grad():
         model.network.head.weight.mul_(5)
     mask = torch.ones(5, 4, dtype=torch.bool)
     mask[0, 2:] = False
     batch = (torch.randn(5, 4, 2, dtype=F64), torch.randint(3, (5,)), mask)
-    guide, site = guides.for_model(model), "network.attention.f"
+    guide, site = guides.for_model(model), "network.attention.z_q"
     truth = posterior_draws(model, guide, [batch], num_draws=4000)[site]
     assert truth.shape == (4000, 5, 1, 4, 2)
     comparison = compare(model, batch, {"cgp": guide}, {site: truth})

@@ -149,12 +149,12 @@ def test_a_batch_of_a_larger_data_set_and_a_weighted_kl_are_refused():
 
 
 def test_a_weighted_regulariser_is_refused_only_where_it_draws():
-    layer = CGPAttention(2, 1, regulariser="draws", alpha=1.0, per="example")
+    layer = CGPAttention(2, 1, alpha=1.0, per="example")
     model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=2).double()
     batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
     check_whole(model, batch)
     layer.per = "column"
-    with pytest.raises(ValueError, match=r'network.z_o counts 0.5 times .* regulariser="closed"'):
+    with pytest.raises(ValueError, match=r"network.z_o counts 0.5 times .* collapsed=True"):
         check_whole(model, batch)
-    layer.regulariser = "closed"
+    layer.collapsed = True
     check_whole(model, batch)

@@ -62,8 +62,9 @@ LAYERS = [
     (KEP, {"u": (2, 2, 2)}),
     (SGPAttention.partial(inducing=2), {"u": (2, 2, 2), "g": (2, 5, 2)}),
     (SGPAttention.partial(inducing=None), {"g": (2, 5, 2)}),
-    (CGPAttention.partial(regulariser="draws"), {"f": (2, 5, 2)}),
-    (SparseCGPAttention.partial(inducing=2), {"f": (2, 5, 2)}),
+    (CGPAttention, {"z_o": (2, 5, 2), "z_q": (2, 5, 2)}),
+    (CGPAttention.partial(collapsed=True), {"z_q": (2, 5, 2)}),
+    (SparseCGPAttention.partial(inducing=2), {"z_o": (2, 5, 2), "z_q": (2, 5, 2)}),
     (SoftmaxAttention, {}),
 ]
 

@@ -100,34 +100,62 @@ def test_the_posterior_of_one_scalar_under_classification_is_that_of_a_grid():
     assert not torch.equal(u[:80], u[80:])
 
 
-def test_cgp_posteriors_of_the_output_and_of_the_canonical_process():
-    """z_o's is p(z_o | z_q, z_k) in closed form; f's is p(f | z_k) conditioned on y, not its prior."""
-    layer = CGPAttention(1, 1, noise=0.5, regulariser="draws", alpha=1.0, per="example")
+def law_of(layer, x):
+    with torch.no_grad():
+        parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
+        return layer.law(layer._given(*parts, None))
+
+
+def moments_given_labels(law, y, *, noise):
+    """Of z_o and z_q of each example, N = 2: N(0, P) and its observations z_k, ν and y, conditioned as one Gaussian."""
+    p, q, k = (dense(each) for each in (law.prior, law.query_covariance, law.key_covariance))
+    a_q, a_k = (each[:, 0] for each in law.means(torch.eye(2, dtype=F64).expand(2, 1, -1, -1)))
+    found = []
+    for b in range(2):
+        maps = torch.cat([torch.eye(2, dtype=F64), a_q[b], a_k[b], a_q[b], a_q[b]])  # z_o, z_q, z_k, nu, y
+        own = torch.block_diag(torch.zeros(2, 2), q[b], k[b], q[b], q[b] + noise**2 * torch.eye(2)).to(F64)
+        own[2:4, 8:] = own[8:, 2:4] = q[b]  # y is z_q + noise
+        joint = maps @ p[b] @ maps.T + own
+        seen = torch.cat([law.observed_key[b, 0, :, 0], law.mean[b, 0, :, 0], y[b, :, 0]])
+        gain = torch.linalg.solve(joint[4:, 4:], joint[4:, :4]).T
+        found.append((gain @ seen, joint[:4, :4] - gain @ joint[4:, :4]))
+    return found
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_cgp_posteriors_given_the_labels(collapsed):
+    """z_q's is p(z_q | z_k) conditioned on y, not its prior; through z_o, both are conditioned on ν, too."""
+    layer = CGPAttention(1, 1, noise=0.5, collapsed=collapsed, alpha=1.0, per="example")
     model = gaussian(layer, 2)
     x, y = torch.randn(2, 2, 1, dtype=F64) * 2, torch.randn(2, 2, 1, dtype=F64) * 2
-    with torch.no_grad():
-        law = layer.law(
-            layer._given(*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1), None)
-        )
-        z_o, prior = law.posterior(), dense(law.predictive)
-        canonical = dense(z_o.covariance)
-        nu = law.mean[:, 0, :, 0]
+    law = law_of(layer, x)
+    expected = {}
+    if collapsed:
+        prior, nu = dense(law.predictive), law.mean[:, 0, :, 0]
         gain = prior @ (prior + NOISE**2 * torch.eye(2, dtype=F64)).inverse()
-        f_mean = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
-        f_covariance = prior - gain @ prior
+        means = nu + (gain @ (y[..., 0] - nu).unsqueeze(-1)).squeeze(-1)
+        expected["network.z_q"] = list(zip(means, prior - gain @ prior, strict=True))
+        assert ((means - nu).abs() > 0.3).any()
+    else:
+        both = moments_given_labels(law, y, noise=NOISE)
+        expected["network.z_o"] = [(mean[:2], covariance[:2, :2]) for mean, covariance in both]
+        expected["network.z_q"] = [(mean[2:], covariance[2:, 2:]) for mean, covariance in both]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         chains = nuts(model, (x, y), num_samples=120, warmup=50)
-    assert set(chains.draws) == {"network.z_o", "network.f"}
-    for example in range(2):
-        for site, mean, covariance in (
-            ("network.z_o", z_o.loc[example, 0, :, 0], canonical[example]),
-            ("network.f", f_mean[example], f_covariance[example]),
-        ):
-            assert chains.draws[site].shape == (120, 2, 1, 2, 1)
+    assert set(chains.draws) == set(expected)
+    for site, moments in expected.items():
+        assert chains.draws[site].shape == (120, 2, 1, 2, 1)
+        for example, (mean, covariance) in enumerate(moments):
             draws, effective = chains.draws[site][:, example, 0, :, 0], chains.effective[site][example]
             assert_moments(draws, effective, mean, covariance)
-    assert ((f_mean - nu).abs() > 0.3).any()
+
+
+def test_a_canonical_process_without_a_density_is_refused():
+    model = gaussian(CGPAttention(1, 1, alpha=0.0), 2)
+    batch = (torch.randn(2, 2, 1, dtype=F64), torch.randn(2, 2, 1, dtype=F64))
+    with pytest.raises(ValueError, match="network.z_o: alpha=0 leaves the density out.*collapsed=True"):
+        nuts(model, batch)
 
 
 @pytest.mark.slow
@@ -237,9 +265,12 @@ def test_local_sites_cannot_be_sampled_at_padding():
     def model(layer):
         return Supervised(layer, lambda f, mask: dist.Normal(f, NOISE).mask(mask[..., None]).to_event(2), num_data=2)
 
-    with pytest.raises(ValueError, match=r"network.f: no chain can run at padding"):
-        nuts(model(CGPAttention(2, 1)).double(), (*batch, mask))
-    for layer, given in ((CGPAttention(2, 1), torch.ones_like(mask)), (KEPSVGPAttention(2, 1, rank=1), mask)):
+    with pytest.raises(ValueError, match=r"network.z_q: no chain can run at padding"):
+        nuts(model(CGPAttention(2, 1, collapsed=True)).double(), (*batch, mask))
+    for layer, given in (
+        (CGPAttention(2, 1, collapsed=True), torch.ones_like(mask)),
+        (KEPSVGPAttention(2, 1, rank=1), mask),
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             chains = nuts(model(layer).double(), (*batch, given), num_samples=4, warmup=4)

@@ -136,9 +136,10 @@ def first_rows(layer, *, num_data=2):
     return model, torch.randn(num_data, 3, 2, dtype=F64), torch.randn(num_data, 3, 2, dtype=F64)
 
 
-def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood():
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(collapsed):
     """Σ over examples of E w is the product of marginal likelihoods N(y; ν, V + noise²), with R as a constant."""
-    model, x, y = first_rows(CGPAttention(2, 1, noise=0.7, alpha=0.0))
+    model, x, y = first_rows(CGPAttention(2, 1, noise=0.7, alpha=0.0, collapsed=collapsed))
     result = psis_khat(model, guides.for_model(model), (x, y), num_draws=20_000)
     layer = model.network
     with torch.no_grad():

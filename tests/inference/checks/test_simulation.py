@@ -197,8 +197,8 @@ def test_inference_by_nuts_and_a_mask_reach_infer():
 
 
 def test_sites_of_single_examples_can_be_ranked():
-    """p(f | z_k) as the posterior of CGP's output is its prior: calibrated, and blind to the labels."""
-    layer = CGPAttention(2, 1, noise=0.5, regulariser="draws")
+    """p(z_q | z_k) as the posterior of CGP's output is its prior: calibrated, and blind to the labels."""
+    layer = CGPAttention(2, 1, noise=0.5, collapsed=True)
     model = Classifier(PyroModule[nn.Sequential](layer, nn.Flatten(-2), nn.Linear(4, 2)), num_data=2).double()
     x = torch.randn(2, 2, 2, dtype=F64)
     guide = guides.for_model(model)

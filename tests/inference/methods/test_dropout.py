@@ -212,7 +212,7 @@ class Laws(Messenger):
             self.means.append(msg["fn"].mean)
 
 
-@pytest.mark.parametrize("attention", [SGPAttention.partial(inducing=None), CGPAttention])
+@pytest.mark.parametrize("attention", [SGPAttention.partial(inducing=None), CGPAttention.partial(collapsed=True)])
 def test_a_site_of_one_example_follows_the_mask_of_its_draw(attention):
     model, guide = vit(attention, dropout=0.5)
     layer = model.network.blocks[1].attention

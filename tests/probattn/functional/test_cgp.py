@@ -67,7 +67,9 @@ class Brute:
         return gain @ value, self.pick(of, of) - gain @ self.pick(on, of)
 
     def posterior(self):
-        return self.given([self.o], [self.q, self.k], self.seen)
+        """p(z_o | z_k)."""
+        mean, covariance = self.given([self.o], [self.k], self.z_k)
+        return mean, symmetric(covariance)
 
     def log_marginal(self):
         zero = torch.zeros(2 * self.n, dtype=torch.float64)
@@ -75,7 +77,7 @@ class Brute:
 
     def bound(self, loc, covariance):
         """R = log p(ν, z_k) − KL(q(z_o) ‖ p(z_o | ν, z_k)): another way to write it than the code's."""
-        mean, exact = self.posterior()
+        mean, exact = self.given([self.o], [self.q, self.k], self.seen)
         q = MultivariateNormal(loc.T, covariance.expand(self.columns, -1, -1))
         return self.log_marginal() - kl_divergence(q, MultivariateNormal(mean.T, symmetric(exact))).sum()
 
@@ -84,15 +86,27 @@ def symmetric(matrix):
     return (matrix + matrix.mT) / 2
 
 
-def covariance(dense):
-    return dense.tril @ dense.tril.mT
+def covariance(given):
+    """Σ as a matrix; that of a `Conditional` is what its draws have, as linear maps of all their normals."""
+    if isinstance(given, Dense):
+        return given.tril @ given.tril.mT
+    n = given.shape[-1]
+    normals = iter(identity(2 * n).expand(*given.shape[:-1], -1, -1).split(n, dim=-2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "normal_", lambda self: next(normals))
+        root = given.draw(torch.Size((*given.shape, 2 * n)))
+    return root @ root.mT
+
+
+def identity(n):
+    return torch.eye(n, dtype=torch.float64)
 
 
 def guides(law):
-    """q(z_o) of each kind; the learned one with a mean and scales of no special value."""
+    """q(z_o) whose R is in closed form; the learned one with a mean and scales of no special value."""
     learned = law.learned(0.3 * randn(*law.value.shape, seed=7), randn(*law.value.shape[:-1], seed=8).abs() + 0.2)
     prior = law.learned(torch.zeros_like(law.value), torch.ones_like(law.value[..., 0]))
-    return {"prior": prior._replace(covariance=law.prior), "learned": learned, "posterior": law.posterior()}
+    return {"prior": prior._replace(covariance=law.prior), "learned": learned}
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -154,16 +168,13 @@ def test_one_projection_gives_kernel_attention_as_the_noise_vanishes():
 def test_regulariser_of_every_guide_bounds_the_log_marginal(options):
     law = make(**options)
     exact = law.log_marginal()
-    for name, guide in guides(law).items():
+    for guide in guides(law).values():
         r = law.regulariser(guide)
         for b, h in INDICES:
             brute = Brute(law, b, h)
             assert_close(exact[b, h], brute.log_marginal())
-            if name == "posterior":
-                assert_close(r[b, h], exact[b, h])
-            else:
-                assert_close(r[b, h], brute.bound(guide.loc[b, h], covariance(guide.covariance)[b, h]))
-                assert r[b, h] < exact[b, h] - 0.1
+            assert_close(r[b, h], brute.bound(guide.loc[b, h], covariance(guide.covariance)[b, h]))
+            assert r[b, h] < exact[b, h] - 0.1
 
 
 def test_regulariser_is_the_expectation_it_is_named_for():
@@ -205,21 +216,69 @@ def test_draws_agree_with_the_closed_form(name):
     assert ((ratios.mean(0) - r).abs() < 4 * error).all()
 
 
-def test_each_draw_from_the_posterior_gives_the_log_marginal():
-    law = make()
-    ratios = log_ratio(law, law.posterior(), 50)
-    assert_close(ratios, law.log_marginal().expand_as(ratios))
+@pytest.mark.parametrize("options", OPTIONS)
+def test_posterior_is_that_of_the_conditioned_joint(options):
+    """Its mean; and covariance, log density, variance and KL to the prior of a class that never factorises it."""
+    law = make(**options)
+    loc, given = law.posterior()
+    x = randn(*law.value.shape, seed=6)
+    density, divergence = given.log_density(x), gaussian.kl_divergence(loc, given, law.prior)
+    for b, h in INDICES:
+        mean, exact = Brute(law, b, h).posterior()
+        zero = torch.zeros(TOKENS, dtype=torch.float64)
+        assert_close(loc[b, h], mean)
+        assert_close(covariance(given)[b, h], exact)
+        assert_close(given.variance()[b, h], exact.diagonal())
+        assert_close(given.log_det()[b, h], torch.logdet(exact))
+        assert_close(density[b, h], MultivariateNormal(zero, exact).log_prob(x[b, h].T).sum())
+        q, p = MultivariateNormal(mean.T, exact), MultivariateNormal(zero, covariance(law.prior)[b, h])
+        assert_close(divergence[b, h], kl_divergence(q, p).sum())
+
+
+def test_divergence_of_the_posterior_from_another_prior_than_its_own():
+    law, (matrix, other) = make(), random_dense(0, TOKENS)
+    loc, given = law.posterior()
+    exact = covariance(given).unsqueeze(-3).expand(-1, -1, COLUMNS, -1, -1)
+    zero = torch.zeros(TOKENS, dtype=torch.float64)
+    expected = kl_divergence(MultivariateNormal(loc.mT, exact), MultivariateNormal(zero, matrix.unsqueeze(-3)))
+    assert_close(gaussian.kl_divergence(loc, given, other), expected.sum(-1))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_posterior_is_that_of_the_conditioned_joint(options):
+def test_output_through_the_posterior_has_the_law_of_the_closed_form(options):
+    """∫ p(z_q | z_o) p(z_o | z_k): mean A_q E[z_o] = ν and covariance Σ_q + A_q C A_qᵀ, the predictive one."""
     law = make(**options)
-    loc, spread = law.posterior()
+    loc, given = law.posterior()
+    a_q = law.means(identity(TOKENS).expand(*SHAPE, -1, -1))[0]
+    assert_close(law.means(loc)[0], law.mean)
+    through = covariance(law.query_covariance) + a_q @ covariance(given) @ a_q.mT
+    assert_close(through, covariance(law.predictive))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_each_draw_from_the_posterior_gives_the_evidence_of_the_keys(options):
+    """log p(z_k | z_o) + log p(z_o) − log q(z_o) = log p(z_k), whatever z_o (Bayes)."""
+    law = make(**options)
+    loc, given = law.posterior()
+    torch.manual_seed(0)
+    z_o = loc + given.draw(torch.Size((20, *law.value.shape)))
+    assert z_o.std(0).min() > 0.05
+    ratio = law.key_covariance.log_density(law.observed_key - law.means(z_o)[1])
+    ratio = ratio + law.prior.log_density(z_o) - given.log_density(z_o - loc)
     for b, h in INDICES:
-        mean, exact = Brute(law, b, h).posterior()
-        assert_close(loc[b, h], mean)
-        assert_close(covariance(spread)[b, h], exact)
-    assert_close(spread.tril, spread.tril.tril())
+        brute = Brute(law, b, h)
+        zero = torch.zeros(TOKENS, dtype=torch.float64)
+        evidence = MultivariateNormal(zero, symmetric(brute.joint[brute.k, brute.k])).log_prob(brute.z_k.T).sum()
+        assert_close(ratio[:, b, h], evidence.expand(20))
+
+
+def test_draws_from_the_posterior():
+    """As `covariance` reads one draw's map off patched normals, the draws themselves are looked at here."""
+    law = make()
+    given = law.posterior().covariance
+    torch.manual_seed(0)
+    x = given.draw(torch.Size((20_000, *law.value.shape)))[:, 1, 2].flatten(1)
+    assert_moments(x, torch.zeros(TOKENS * COLUMNS), torch.kron(covariance(given)[1, 2], identity(COLUMNS)))
 
 
 def test_learned_guide_starts_at_the_prior_and_moves_each_token_on_its_own():
@@ -250,7 +309,7 @@ def test_padding_counts_nothing(options, garbage):
     prior = learned._replace(loc=torch.zeros_like(loc), covariance=law.prior)
     bounds = {name: law.regulariser(guide) for name, guide in (("prior", prior), ("learned", learned))}
     torch.manual_seed(0)
-    drawn = law.predictive.draw(value.shape)
+    drawn, z_o = law.predictive.draw(value.shape), posterior.covariance.draw(value.shape)
     for b, h in INDICES:
         rows = MASK[b].nonzero().flatten()
         brute = Brute(law, b, h, rows)
@@ -261,13 +320,18 @@ def test_padding_counts_nothing(options, garbage):
         assert_close(law.predictive.variance()[b, h, rows], brute.predictive.diagonal())
         assert_close(law.log_marginal()[b, h], brute.log_marginal())
         mean, exact = brute.posterior()
+        zero = torch.zeros(len(rows), dtype=torch.float64)
+        q, p = MultivariateNormal(mean.T, exact), MultivariateNormal(zero, covariance(law.prior)[b, h][pairs])
         assert_close(posterior.loc[b, h, rows], mean)
         assert_close(covariance(posterior.covariance)[b, h][pairs], exact)
-        assert_close(law.regulariser(posterior)[b, h], brute.log_marginal())
+        assert (z_o[b, h, ~MASK[b]] == 0).all()
+        density = MultivariateNormal(zero, exact).log_prob(z_o[b, h, rows].T).sum()
+        assert_close(posterior.covariance.log_density(z_o)[b, h], density)
+        divergence = gaussian.kl_divergence(posterior.loc, posterior.covariance, law.prior)[b, h]
+        assert_close(divergence, kl_divergence(q, p).sum())
         assert_close(bounds["prior"][b, h], brute.bound(torch.zeros_like(brute.nu), brute.joint[brute.o, brute.o]))
         spread = covariance(learned.covariance)[b, h][pairs]
         assert_close(bounds["learned"][b, h], brute.bound(learned.loc[b, h, rows], spread))
-        zero = torch.zeros(len(rows), dtype=torch.float64)
         density = MultivariateNormal(zero, symmetric(brute.predictive)).log_prob(drawn[b, h, rows].T).sum()
         assert_close(law.predictive.log_density(drawn.where(keep, 0.0))[b, h], density)
 
@@ -290,8 +354,23 @@ def test_leading_dimensions_broadcast():
     assert law.mean.shape == (2, *SHAPE, TOKENS, COLUMNS)
     assert_close(law.mean, torch.stack([whole.mean, whole.mean.flip(0)]))
     assert_close(law.log_marginal(), torch.stack([whole.log_marginal(), whole.log_marginal().flip(0)]))
-    r = whole.regulariser(whole.posterior())
-    assert_close(law.regulariser(law.posterior()), torch.stack([r, r.flip(0)]))
+    r = whole.regulariser(guides(whole)["prior"])
+    assert_close(law.regulariser(guides(law)["prior"]), torch.stack([r, r.flip(0)]))
+
+
+def test_draws_of_the_canonical_process_broadcast():
+    """Draws lead the batch of the law: each is what it is alone, in means, densities and divergence."""
+    law, number = make(), 3
+    loc, given = law.posterior()
+    torch.manual_seed(0)
+    z_o = loc + given.draw(torch.Size((number, 2, *law.value.shape)))
+    assert z_o.shape == (number, 2, *SHAPE, TOKENS, COLUMNS)
+    densities = given.log_density(z_o - loc), gaussian.kl_divergence(z_o, given, law.prior)
+    for s in range(number):
+        for mean, one in zip(law.means(z_o), law.means(z_o[s, 1]), strict=True):
+            assert_close(mean[s, 1], one)
+        assert_close(densities[0][s, 1], given.log_density(z_o[s, 1] - loc))
+        assert_close(densities[1][s, 1], gaussian.kl_divergence(z_o[s, 1], given, law.prior))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -310,17 +389,21 @@ def test_gradients(options):
             fields["value"] = fields["value"].where(keep, 0.0)
             law = CGP(**fields, real=real, count=count, **options)
             guide = law.learned(loc.where(keep, 0.0), scale.where(keep.squeeze(-1), 1.0))
-            outputs += [law.mean, law.log_marginal(), law.regulariser(guide), law.regulariser(law.posterior())]
+            outputs += [law.mean, law.log_marginal(), law.regulariser(guide)]
+            loc, given = law.posterior()
+            torch.manual_seed(0)
+            drawn = given.draw(law.value.shape)
+            outputs += [loc, drawn, given.log_density(drawn), gaussian.kl_divergence(loc, given, law.prior)]
             outputs += [law.regulariser(guide._replace(covariance=law.prior)), law.predictive.tril]
         return tuple(outputs)
 
     assert torch.autograd.gradcheck(function, [tensor.detach().clone().requires_grad_() for tensor in tensors])
 
 
-def random_dense(seed):
-    root = randn(*SHAPE, 4, 4, seed=seed)
-    matrix = root @ root.mT + 0.3 * torch.eye(4, dtype=torch.float64)
-    return matrix, Dense(torch.linalg.cholesky(matrix), 4)
+def random_dense(seed, n=4):
+    root = randn(*SHAPE, n, n, seed=seed)
+    matrix = root @ root.mT + 0.3 * identity(n)
+    return matrix, Dense(torch.linalg.cholesky(matrix), n)
 
 
 def test_dense_covariance_against_torch_distributions():
@@ -334,7 +417,7 @@ def test_dense_covariance_against_torch_distributions():
     assert_close(p.quadratic(x), (x * torch.linalg.solve(p_matrix, x)).sum((-2, -1)))
     assert_close(p.log_density(x), p_law.log_prob(x.mT).sum(-1))
     ratio = torch.linalg.solve(p_matrix, q_matrix).diagonal(dim1=-2, dim2=-1).sum(-1)
-    assert_close(p.relative_trace(q), ratio - 4)
+    assert_close(q.relative_trace(p), ratio - 4)
     exact = kl_divergence(MultivariateNormal(loc.mT, q_law.expand(*SHAPE, 2, 4, 4)), p_law).sum(-1)
     assert_close(gaussian.kl_divergence(loc, q, p), exact)
     assert_close(gaussian.kl_divergence(loc, p, p), gaussian.kl_divergence(loc, Dense(p.tril, 4), p))

@@ -7,12 +7,12 @@ from torch.distributions import kl_divergence as torch_kl
 from torch.testing import assert_close
 
 from probattn.functional import gaussian
-from probattn.functional.gaussian import Dense, LowRank
+from probattn.functional.gaussian import Conditional, Dense, LowRank
 
 F64 = torch.float64
 B, H, N, D, M = 2, 3, 4, 2, 2
 MASK = torch.tensor([[True] * 4, [True, False, True, False]])
-KINDS = pytest.mark.parametrize("kind", [Dense, LowRank])
+KINDS = pytest.mark.parametrize("kind", [Dense, LowRank, Conditional])
 MASKED = pytest.mark.parametrize("masked", [False, True])
 
 
@@ -35,10 +35,22 @@ def build(kind, masked, seed=0):
         dense = (root @ root.mT + torch.eye(N, dtype=F64)) * pairs
         dense = dense + torch.diag_embed((~keep).to(F64))[:, None]
         return Dense(torch.linalg.cholesky(dense), count, real), dense
+    if kind is Conditional:
+        return conditional(masked, seed, pairs)
     factor = randn(B, H, N, M, seed=seed) * keep[:, None, :, None]
     noise = randn(B, H, N, seed=seed + 20).abs() + 0.3
     dense = factor @ factor.mT + torch.diag_embed(noise)
     return LowRank(factor, noise, real, count), dense
+
+
+def conditional(masked, seed, pairs):
+    """Σ = P − P Aᵀ M⁻¹ A P, M = A P Aᵀ + S, written out; the identity at padding."""
+    (prior, p), (noise, s) = build(Dense, masked, seed + 30), build(Dense, masked, seed + 40)
+    a = randn(B, H, N, N, seed=seed + 50) * pairs
+    m = a @ p @ a.mT + s
+    dense = p - p @ a.mT @ torch.linalg.solve(m, a @ p)
+    marginal = Dense(torch.linalg.cholesky(m), prior.count, prior.real)
+    return Conditional(prior, lambda: noise, lambda: marginal, (a @ prior.tril).mT), (dense + dense.mT) / 2
 
 
 def real_block(matrix, b, masked):
@@ -85,13 +97,13 @@ def test_quadratic_and_log_det(kind, masked):
             assert_close(covariance.log_det()[b, h], torch.logdet(block))
 
 
-PAIRS = [(Dense, Dense), (LowRank, LowRank)]
+PAIRS = [(Dense, Dense), (LowRank, LowRank), (LowRank, Dense), (Dense, Conditional), (LowRank, Conditional)]
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 @MASKED
 def test_kl_and_relative_trace_are_torchs_over_real_tokens(first, second, masked):
-    """KL(N(m, second) ‖ N(0, first)); the prior's form decides which posteriors it can be compared with."""
+    """KL(N(m, second) ‖ N(0, first)), for the pairs that have it in closed form."""
     p, p_dense = build(first, masked)
     q, q_dense = build(second, masked, seed=7)
     loc = columns(masked, seed=9)
@@ -104,11 +116,31 @@ def test_kl_and_relative_trace_are_torchs_over_real_tokens(first, second, masked
             for d in range(D):
                 posterior = MultivariateNormal(real_rows(loc[b, h, :, d], b, masked), q_block)
                 kl[b, h] += torch_kl(posterior, MultivariateNormal(zero, p_block))
-    assert_close(p.relative_trace(q), trace)
+    assert_close(q.relative_trace(p), trace)
     assert_close(gaussian.kl_divergence(loc, q, p), kl)
 
 
-@KINDS
+@MASKED
+def test_kl_of_a_conditional_to_its_own_prior(masked):
+    q, dense = build(Conditional, masked)
+    loc, kl = columns(masked, seed=9), torch.zeros(B, H, dtype=F64)
+    prior = q.prior.tril @ q.prior.tril.mT
+    for b in range(B):
+        for h in range(H):
+            p_block, q_block = real_block(prior[b, h], b, masked), real_block(dense[b, h], b, masked)
+            for d in range(D):
+                posterior = MultivariateNormal(real_rows(loc[b, h, :, d], b, masked), q_block)
+                kl[b, h] += torch_kl(posterior, MultivariateNormal(torch.zeros(len(p_block), dtype=F64), p_block))
+    assert_close(gaussian.kl_divergence(loc, q, q.prior), kl)
+
+
+def test_a_pair_without_a_closed_form_says_so():
+    low, dense = build(LowRank, False)[0], build(Dense, False)[0]
+    with pytest.raises(NotImplementedError, match="LowRank Σ and Dense P"):
+        gaussian.kl_divergence(columns(False), low, dense)
+
+
+@pytest.mark.parametrize("kind", [Dense, LowRank])
 @MASKED
 def test_kl_of_one_covariance_with_itself_is_the_quadratic_form(kind, masked):
     covariance, dense = build(kind, masked)
@@ -118,7 +150,7 @@ def test_kl_of_one_covariance_with_itself_is_the_quadratic_form(kind, masked):
     assert_close(gaussian.kl_divergence(loc, twin, covariance), 0.5 * covariance.quadratic(loc))
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [Dense, LowRank])
 @MASKED
 def test_padding_counts_as_the_sentence_alone(kind, masked):
     """The same numbers as those of a covariance built from the real tokens only."""

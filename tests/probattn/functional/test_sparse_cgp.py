@@ -264,9 +264,51 @@ def test_draws_agree_with_the_closed_form(name):
     assert ((ratios.mean(0) - r).abs() < 4 * error).all()
 
 
-def test_the_exact_posterior_is_not_formed():
-    with pytest.raises(NotImplementedError, match="log_marginal"):
-        make().posterior()
+def test_posterior_is_that_of_the_conditioned_program():
+    law = make()
+    loc, given = law.posterior()
+    for b, h in INDICES:
+        brute = Brute(law, b, h)
+        mean, exact = brute.given([brute.o], [brute.k], brute.z_k)
+        assert_close(loc[b, h], mean)
+        assert_close(covariance(given)[b, h], exact)
+
+
+def test_output_through_the_posterior_has_the_law_of_the_closed_form():
+    """∫ p(z_q | z_o) p(z_o | z_k): mean A_q E[z_o] = ν and covariance Σ_q + A_q C A_qᵀ, the predictive one."""
+    law = make()
+    loc, given = law.posterior()
+    a_q = law.means(identity(TOKENS).expand(*SHAPE, -1, -1))[0]
+    assert_close(law.means(loc)[0], law.mean)
+    through = covariance(law.query_covariance) + a_q @ covariance(given) @ a_q.mT
+    assert_close(through, covariance(law.predictive))
+
+
+def test_each_draw_from_the_posterior_gives_the_evidence_of_the_keys():
+    """log p(z_k | z_o) + log p(z_o) − log q(z_o) = log p(z_k), whatever z_o (Bayes)."""
+    law = make()
+    loc, given = law.posterior()
+    torch.manual_seed(0)
+    z_o = loc + given.draw(torch.Size((20, *law.value.shape)))
+    ratio = law.key_covariance.log_density(law.observed_key - law.means(z_o)[1])
+    ratio = ratio + law.prior.log_density(z_o) - given.log_density(z_o - loc)
+    for b, h in INDICES:
+        brute = Brute(law, b, h)
+        zero, keys = torch.zeros(TOKENS, dtype=torch.float64), symmetric(brute.joint[brute.k, brute.k])
+        assert_close(ratio[:, b, h], MultivariateNormal(zero, keys).log_prob(brute.z_k.T).sum().expand(20))
+
+
+def test_draws_of_the_canonical_process_broadcast():
+    """Draws lead the batch of the law: each is what it is alone, in means and densities."""
+    law = make()
+    loc, given = law.posterior()
+    torch.manual_seed(0)
+    z_o = loc + given.draw(torch.Size((3, 2, *law.value.shape)))
+    density = given.log_density(z_o - loc)
+    for s in range(3):
+        for mean, one in zip(law.means(z_o), law.means(z_o[s, 1]), strict=True):
+            assert_close(mean[s, 1], one)
+        assert_close(density[s, 1], given.log_density(z_o[s, 1] - loc))
 
 
 @pytest.mark.parametrize("garbage", [0.0, -30.0])
@@ -281,13 +323,17 @@ def test_padding_counts_nothing(garbage):
     learned = law.learned(loc, scale.where(real, 1.0))
     prior = learned._replace(loc=torch.zeros_like(loc), covariance=law.prior)
     torch.manual_seed(0)
-    drawn = {of: of.draw(value.shape) for of in (law.predictive, law.prior, learned.covariance)}
+    loc_given, given = law.posterior()
+    drawn = {of: of.draw(value.shape) for of in (law.predictive, law.prior, learned.covariance, given)}
     for b, h in INDICES:
         rows = MASK[b].nonzero().flatten()
         brute, pairs = Brute(law, b, h, rows), (rows[:, None], rows[None])
         assert_close(law.mean[b, h, rows], brute.nu)
         assert_close(law.mean[b, h, ~MASK[b]], torch.zeros_like(law.mean[b, h, ~MASK[b]]))
         assert_close(covariance(law.predictive)[b, h][pairs], brute.predictive)
+        mean, exact = brute.given([brute.o], [brute.k], brute.z_k)
+        assert_close(loc_given[b, h, rows], mean)
+        assert_close(covariance(given)[b, h][pairs], exact)
         assert_close(law.log_marginal()[b, h], brute.log_marginal())
         p = brute.joint[brute.o, brute.o]
         assert_close(covariance(law.prior)[b, h][pairs], p)
@@ -327,6 +373,8 @@ def test_gradients():
             law = SparseCGP(**fields, real=real, count=count)
             guide = law.learned(loc.where(keep, 0.0), scale.where(keep.squeeze(-1), 1.0))
             outputs += [law.mean, law.log_marginal(), law.regulariser(guide), law.predictive.variance()]
+            given = law.posterior()
+            outputs += [given.loc, given.covariance.variance(), *law.means(given.loc)]
             outputs += [law.regulariser(guide._replace(covariance=law.prior))]
         return tuple(outputs)
 
@@ -366,6 +414,11 @@ def test_nothing_is_quadratic_in_the_number_of_tokens(masked):
         law = SparseCGP(**fields, scales=torch.ones(2, 2), noise=torch.full((2,), 0.25), real=real, count=count)
         loss = law.mean.square().sum() + law.predictive.draw(law.value.shape).square().sum()
         loss = loss + law.log_marginal().sum() + sum(law.regulariser(guide).sum() for guide in guides32(law))
+        loc, given = law.posterior()
+        z_o = loc + given.draw(law.value.shape)
+        loss = loss + given.log_density(z_o - loc).sum() + gaussian.kl_divergence(loc, given, law.prior).sum()
+        loss = loss + law.key_covariance.log_density(law.observed_key - law.means(z_o)[1]).sum()
+        loss = loss + (law.means(z_o)[0] + law.query_covariance.draw(law.value.shape)).square().sum()
         loss.backward()
     assert watch.seen > 500
     assert all(tensor.grad.isfinite().all() and tensor.grad.abs().sum() > 0 for tensor in points + inducing)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.functional.triangular import log_det, solve_lower
+from probattn.functional.triangular import log_det, product, solve_lower
 
 F64 = torch.float64
 
@@ -50,3 +50,22 @@ def test_log_det_is_torchs():
     root = randn(2, 3, 4, 4)
     matrix = root @ root.mT + 0.5 * torch.eye(4, dtype=F64)
     assert_close(log_det(torch.linalg.cholesky(matrix)), torch.linalg.slogdet(matrix).logabsdet)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "b"),
+    [
+        ((3, 4), (4, 2)),
+        ((3, 4), (5, 4, 2)),
+        ((2, 3, 4), (6, 5, 2, 4, 1)),
+        ((5, 2, 3, 4), (2, 4, 7)),
+        ((2, 3, 4), (6, 1, 4, 2)),
+    ],
+)
+def test_product_is_the_plain_product_with_its_gradients(matrix, b):
+    matrix, b = randn(*matrix).requires_grad_(), randn(*b, seed=1).requires_grad_()
+    found, expected = product(matrix, b), matrix @ b
+    assert_close(found, expected)
+    weight = randn(*expected.shape, seed=2)
+    grads = [torch.autograd.grad((each * weight).sum(), (matrix, b)) for each in (found, expected)]
+    assert_close(*grads)
