@@ -13,13 +13,11 @@ from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer.autoguide import AutoGuide
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 from torch.distributions import Independent, kl_divergence
 
 from probattn import guides
-from probattn.coverage import check_coverage
+from probattn.coverage import check_coverage, checked_replay
 from probattn.handlers import global_sites_only, local_posteriors
 from probattn.programs import Program, as_module, device, local_params
 from probattn.quiet import quiet
@@ -174,7 +172,7 @@ class _OnePass(Messenger):
         if isinstance(self.guide, AutoGuide):
             guides.check_global(self.guide)
         with local_posteriors(self.guide_trace):
-            replayed = _Replay(self.guide_trace)(self.model)
+            replayed = checked_replay(self.guide_trace)(self.model)
             self.model_trace = poutine.trace(replayed).get_trace(*args, **kwargs)
         self.check(self.model_trace, self.guide_trace)
         for name, site in self.model_trace.nodes.items():
@@ -197,16 +195,6 @@ class _OnePass(Messenger):
 
     def get_traces(self) -> tuple[Trace, Trace]:
         return self.model_trace, self.guide_trace
-
-
-class _Replay(ReplayMessenger):
-    """Replays a guide and keeps what the model says of its sites, but for the posterior of those that are guided."""
-
-    def _pyro_sample(self, msg: Message) -> None:
-        infer = msg["infer"]
-        super()._pyro_sample(msg)
-        if msg["infer"] is not infer:
-            msg["infer"] = {key: value for key, value in infer.items() if key != "posterior"} | msg["infer"]
 
 
 class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name

@@ -17,7 +17,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.coverage import check_coverage
+from probattn.coverage import check_coverage, checked_replay
 from probattn.functional.errors import NumericalError
 from probattn.handlers import (
     draws,
@@ -207,7 +207,7 @@ class _Predictor:
         """The likelihood of some examples given one set of global latents; local ones are drawn here."""
         latents = self._latents(row, part)
         with local_priors() if self.is_prior else local_posteriors(), poutine.mask(mask=False), labels_at("y"):
-            trace = poutine.trace(poutine.replay(self.model, trace=latents)).get_trace(*part)
+            trace = poutine.trace(checked_replay(latents)(self.model)).get_trace(*part)
         if self.is_prior and not self.seen:
             self.latents[row] = _global_part(trace)  # sites that belong to no layer, too
         elif self.guide is not None and not self.is_checked:
@@ -242,13 +242,13 @@ class _Predictor:
     def _prior_trace(self, inputs: tuple) -> Trace:
         """A run of the model from the prior on one example, which tells its sites."""
         one = tuple(None if each is None else each[:1] for each in inputs)
-        with local_priors(), poutine.mask(mask=False), labels_at("y"):
+        with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
             return poutine.trace(self.model).get_trace(*one)
 
 
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
-    if guide is not None and guides.is_lazy(guide):
-        raise ValueError("this guide has no parameters yet: call guides.materialise(guide, (x, y)) first")
+    if guide is not None and guides.lacks_prototype(guide):
+        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
 
     def prior(*_: Any) -> None:
         for site, distribution in guides.latent_sites(model):

@@ -6,11 +6,13 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine import Trace
+from pyro.poutine.replay_messenger import ReplayMessenger
+from pyro.poutine.runtime import Message
 from pyro.poutine.subsample_messenger import _Subsample
 from torch.distributions import Independent, constraints
 from torch.distributions.constraints import Constraint
 
-from probattn.handlers import is_latent
+from probattn.handlers import is_latent, is_of_draws
 
 
 def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
@@ -51,6 +53,24 @@ def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
             _check_site(name, site, guided[name])
 
 
+class checked_replay(ReplayMessenger):  # noqa: N801 - lower case as pyro's own handlers are
+    """Replays a guide's trace; keeps the model's ``infer`` of its sites, but for the posterior of those guided.
+
+    Args:
+        trace: of the guide.
+
+    Raises:
+        ValueError: a site with another event shape in the guide, before the model's shapes would fail on it.
+    """
+
+    def _pyro_sample(self, msg: Message) -> None:
+        infer = msg["infer"]
+        super()._pyro_sample(msg)
+        if msg["infer"] is not infer and is_latent(msg):
+            _check_event(msg["name"], msg["fn"], self.trace.nodes[msg["name"]]["fn"])
+            msg["infer"] = {key: value for key, value in infer.items() if key != "posterior"} | msg["infer"]
+
+
 def is_real(support: Constraint) -> bool:
     """Return True where a support is all of ℝ, elementwise."""
     return _base(support) is constraints.real
@@ -58,11 +78,7 @@ def is_real(support: Constraint) -> bool:
 
 def _check_site(name: str, model: dict, guide: dict) -> None:
     p, q = model["fn"], guide["fn"]
-    if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"site {name} has event shape {tuple(p.event_shape)} in the model and {tuple(q.event_shape)} in the guide: "
-            "end the guide's distribution with .to_event(...) over the dimensions of one value"
-        )
+    _check_event(name, p, q)
     ours, theirs = _plates(model), _plates(guide)
     if ours != theirs:
         raise ValueError(
@@ -85,6 +101,14 @@ def _check_site(name: str, model: dict, guide: dict) -> None:
         )
 
 
+def _check_event(name: str, p: dist.TorchDistribution, q: dist.TorchDistribution) -> None:
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"site {name} has event shape {tuple(p.event_shape)} in the model and {tuple(q.event_shape)} in the guide: "
+            "end the guide's distribution with .to_event(...) over the dimensions of one value"
+        )
+
+
 def _latent(trace: Trace) -> Iterator[tuple[str, dict]]:
     for name, site in trace.nodes.items():
         if site["type"] == "sample" and is_latent(site) and not isinstance(site["fn"], _Subsample):
@@ -92,7 +116,8 @@ def _latent(trace: Trace) -> Iterator[tuple[str, dict]]:
 
 
 def _plates(site: dict) -> set[tuple[int, int]]:
-    return {(frame.dim, int(frame.size)) for frame in site["cond_indep_stack"] if frame.vectorized}
+    frames = (frame for frame in site["cond_indep_stack"] if frame.vectorized and not is_of_draws(frame))
+    return {(frame.dim, int(frame.size)) for frame in frames}
 
 
 def _told(plates: set[tuple[int, int]]) -> str:

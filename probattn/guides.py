@@ -20,7 +20,7 @@ from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.coverage import is_real
-from probattn.handlers import global_sites_only, guided_local_sites, is_latent
+from probattn.handlers import global_sites_only, guided_local_sites, has_data_plate, is_latent, outside_data_plate
 from probattn.programs import FunctionModule, Program, local_params, modules
 from probattn.quiet import Quiet
 
@@ -214,6 +214,16 @@ class Guide(Quiet, PyroModule):
 
     def _local(self, values: Mapping[str, Tensor], args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Draw the sites of single examples by a run of the model, in which they carry their posterior."""
+        if has_data_plate():  # that of Predictive(parallel=True), whose draws would be taken for examples
+            with poutine.block(), outside_data_plate(), poutine.trace() as traced:
+                self._model[0](*args, **kwargs)
+            local = [name for name, site in traced.trace.nodes.items() if "posterior" in site.get("infer", {})]
+            if local:
+                raise ValueError(
+                    f"site {local[0]} belongs to single examples, and this guide runs in a plate at dimension -1: use "
+                    "predict of probattn.inference, or Predictive(..., parallel=False)"
+                )
+            return {}
         with guided_local_sites() as guided:
             poutine.condition(self._model[0], data=values)(*args, **kwargs)
         self._has_local_sites = bool(guided.values)
@@ -329,12 +339,18 @@ class _Typical(Messenger):
             msg["value"], msg["done"] = msg["fn"].sample((1001,)).median(0).values, True
 
 
-def is_lazy(guide: Program) -> bool:
+def is_lazy(guide: nn.Module) -> bool:
     """Return True for guides whose parameters appear in their first run: AutoGuides and functions."""
-    parts = guide.modules() if isinstance(guide, nn.Module) else ()
+    return lacks_prototype(guide) or any(
+        isinstance(part, FunctionModule) and not part.has_run for part in guide.modules()
+    )
+
+
+def lacks_prototype(guide: Program) -> bool:
+    """Return True for a guide that is or holds an AutoGuide which has not run yet."""
+    parts = (part for module in modules(guide) for part in module.modules())
     return any(
-        (isinstance(part, AutoGuide) and not isinstance(part, AutoCallable) and part.prototype_trace is None)
-        or (isinstance(part, FunctionModule) and not part.has_run)
+        isinstance(part, AutoGuide) and not isinstance(part, AutoCallable) and part.prototype_trace is None
         for part in parts
     )
 

@@ -143,9 +143,9 @@ class local_posteriors(Messenger):  # noqa: N801
 
     def _pyro_post_sample(self, msg: Message) -> None:
         prior = msg["infer"].pop("prior", None)
-        if prior is None or msg["is_observed"]:
+        if prior is None:
             return
-        if self.guide_trace is not None:
+        if self.guide_trace is not None and not msg["is_observed"]:
             node = msg.copy()
             node["infer"] = {key: value for key, value in msg["infer"].items() if key != "posterior"}
             self.guide_trace.add_node(msg["name"], **node)
@@ -286,8 +286,13 @@ def is_latent(msg: Message) -> bool:
 def is_local(msg: Message) -> bool:
     """Return True for sites of single examples: marked ``infer={"local": True}``, or in a plate at dimension −1."""
     return bool(msg["infer"].get("local")) or any(
-        frame.dim == -1 and frame.name != "draws_-1" for frame in msg["cond_indep_stack"]
+        frame.dim == -1 and not is_of_draws(frame) for frame in msg["cond_indep_stack"]
     )
+
+
+def is_of_draws(frame: CondIndepStackFrame) -> bool:
+    """Return True for plate frames that :class:`draws` adds."""
+    return frame.name in ("draws_-1", "draws_-2")
 
 
 def is_global_latent(msg: Message) -> bool:

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
+from probattn.handlers import outside_data_plate
+
 _NOBODY, _HANDLERS, _STORE = range(3)
 _QUIET: ContextVar[int | None] = ContextVar("quiet", default=None)
 _REPLACES: dict[type, bool] = {InferConfigMessenger: False}
@@ -53,6 +55,9 @@ class Quiet:
             return self._constrained(name)
         if name in state.get("_parameters", ()) and not name.endswith("_unconstrained"):
             return self._parameter(name, state["_parameters"][name])
+        if name in state.get("_pyro_samples", ()):
+            with outside_data_plate():
+                return super().__getattr__(name)
         child = state.get("_modules", {}).get(name)
         if child is not None and not (isinstance(child, PyroModule) and not child._pyro_name):
             return self._child(name, child)
@@ -131,7 +136,8 @@ def _store_names(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def _statement(name: str, value: Tensor, *, constraint: Any = real, event_dim: int | None = None) -> Tensor:
     """The value that handlers make of a parameter, without the global store."""
     statement = effectful(type="param")(lambda *_, **__: value)
-    return statement(name, value, constraint=constraint, event_dim=event_dim, name=name)
+    with outside_data_plate():  # where poutine.lift gives it a prior, all examples share one value
+        return statement(name, value, constraint=constraint, event_dim=event_dim, name=name)
 
 
 def _audience() -> int:

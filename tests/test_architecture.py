@@ -27,7 +27,7 @@ ALLOWED = {
     "probattn.functional": {"probattn.functional"},
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.priors"},
     "probattn.distributions": {"probattn.functional", "probattn.distributions"},
-    "probattn.quiet": set(),
+    "probattn.quiet": {"probattn.handlers"},
     "probattn.handlers": set(),
     "probattn.sites": {"probattn.quiet", "probattn.handlers"},
     "probattn.attention": LAYERS,
