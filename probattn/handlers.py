@@ -326,6 +326,18 @@ def outside_data_plate() -> Iterator[None]:
         _PYRO_STACK[:] = installed
 
 
+def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
+    """Return draws ``(S, *event)`` that ``Predictive(parallel=True)`` has set as ``(S, 1, *event)``.
+
+    It leaves out the dimension of the examples where a site has an event, so that draws would be taken for examples.
+    """
+    plates = (handler for handler in _PYRO_STACK if getattr(handler, "name", None) == "_num_predictive_samples")
+    for plate in plates:
+        if value.shape[: value.dim() - event_dim] == (plate.size,) and plate.dim < -1:
+            return value.unflatten(0, (plate.size, *(1,) * (-1 - plate.dim)))
+    return value
+
+
 def check_guided(name: str) -> None:
     """Refuse to draw a site that carries its posterior from its prior where a guide without it is replayed.
 

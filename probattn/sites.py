@@ -25,7 +25,8 @@ class SiteModule(Quiet, PyroModule):
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Draw a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         with handlers.outside_data_plate():
-            return pyro.sample(self._pyro_get_fullname(name), prior)
+            value = pyro.sample(self._pyro_get_fullname(name), prior)
+        return handlers.left_of_examples(value, prior.event_dim)
 
     def sample_local(
         self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any

@@ -359,7 +359,6 @@ def test_a_layer_has_one_log_joint_inside_and_outside_a_users_plate(layer):
         losses.append(Trace_ELBO().loss(program, own, x, y))
     assert math.isclose(losses[0], losses[1], rel_tol=1e-5)
     assert math.isclose(losses[2], losses[3], rel_tol=1e-5)
-    assert losses[2] > 5 * losses[0] - 5 * 30  # ten times the likelihood, one KL
     trace = poutine.trace(inside).get_trace(x, y)
     assert trace.nodes["u"]["fn"].batch_shape == ()
 
