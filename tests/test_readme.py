@@ -13,8 +13,8 @@ README = Path(__file__).parents[1] / "README.md"
 def test_readme_code_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 8
-    assert 0 < len([line for line in blocks[4].split("class", 1)[1].splitlines() if line.strip()]) <= 40
+    assert len(blocks) == 10
+    assert 0 < len([line for line in blocks[5].split("class", 1)[1].splitlines() if line.strip()]) <= 40
     (converting,) = (block for block in blocks if "replace_attention" in block)
     assert len([line for line in converting.splitlines() if line.strip()]) <= 20
     namespace = {}
