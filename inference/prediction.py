@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
@@ -183,7 +182,7 @@ class _Predictor:
         try:
             return self._run_all(part)
         except (ValueError, RuntimeError) as error:
-            if not self._falls_back(error):
+            if not self._falls_back(error, part):
                 raise
         self.vectorize = False
         note_sequential("predict", "the model does not broadcast over draws")
@@ -191,11 +190,11 @@ class _Predictor:
             self.latents = self._draw(inputs)
         return self._run_all(part)
 
-    def _falls_back(self, error: Exception) -> bool:
+    def _falls_back(self, error: Exception, part: tuple) -> bool:
         if self.is_checked or not (self.vectorize and self.may_fall_back) or refuses_nan(error):
             return False
-        drawn = self.samples.samples if self.samples is not None else self.latents[0].nodes
-        return bool(set(drawn) - {name for name, _ in guides.latent_sites(self.model)})
+        shared = {site["name"] for site in _samples(self._prior_trace(part)) if is_global_latent(site)}
+        return bool(shared - {name for name, _ in guides.latent_sites(self.model)})
 
     def _run_all(self, part: tuple) -> dist.TorchDistribution:
         if self.vectorize:
@@ -249,14 +248,10 @@ class _Predictor:
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     if guide is not None and guides.lacks_prototype(guide):
         raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
-
-    def prior(*_: Any) -> None:
-        for site, distribution in guides.latent_sites(model):
-            pyro.sample(site, distribution)
-
+    program = guides.priors_of(model) if guide is None else guide
     here = device(model, guide) or torch.device("cpu")
     with torch.autocast(here.type, enabled=False), global_sites_only():
-        return poutine.trace(prior if guide is None else guide).get_trace(*inputs)
+        return poutine.trace(program).get_trace(*inputs)
 
 
 def _global_part(trace: Trace) -> Trace:

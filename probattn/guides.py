@@ -271,6 +271,20 @@ def for_model(
     return Guide(model, chosen, rest=rest)
 
 
+def priors_of(model: Program) -> Program:
+    """Return a program that draws the global sites of a model's layers from their priors, hyperparameters included."""
+
+    def run(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        values = {}
+        for layer, path in _layers(model):
+            for name, prior in _sites(layer).items():
+                site = f"{path}.{name}" if path else name
+                values[site] = pyro.sample(site, prior)
+        return values
+
+    return run
+
+
 def latent_sites(model: Program, *, at: Messenger | None = None) -> Iterator[tuple[str, dist.TorchDistribution]]:
     """Yield names and present priors of a model's global latent sites, hyperparameters before what depends on them.
 

@@ -285,14 +285,10 @@ def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
     trace = poutine.trace(model).get_trace(x, y)
     scale, u = (trace.nodes[f"attention.{name}"] for name in ("scale", "u"))
     assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"]).log_prob(u["value"]).sum())
-    chain = MCMC(NUTS(model), num_samples=200, warmup_steps=150, disable_progbar=True)
-    chain.run(x, y)
-    for _ in range(20):
-        inference.fit_guide(model, guide, (x, y), steps=1)
-    inference.fit_guide(model, guide, (x, y), steps=400)
+    inference.fit_guide(model, guide, (x, y), steps=300)
     found = inference.posterior_draws(model, guide, [(x, y)], num_draws=400)["attention.scale"]
-    true = chain.get_samples()["attention.scale"]
-    assert_close(found.log().mean(0), true.log().mean(0), atol=0.25, rtol=0)
+    exact = torch.digamma(torch.tensor(4.0)) - math.log(2.0)  # F depends on u/λ alone: λ keeps its prior
+    assert_close(found.log().mean(0), exact.expand(1, 2), atol=0.25, rtol=0)
 
 
 def test_loc_scale_reparam_has_the_same_law(problem):
@@ -417,8 +413,10 @@ def test_plain_functions_are_models(problem):
     guide = guides.for_model(model)
     fit(model, guide, [(x, y)] * 20, epochs=10, lr=0.05, particles=8, progress=False)
     assert abs(bound(model, guide, x, y) + evidence - gap(precision, ROWS)) < 0.4
-    assert predict(model, guide, x).mean.shape == (N,)
-    assert "y" in str(posterior_predictive_check(model, guide, [(x, y)], num_replicates=20)) or True
+    _, location, _, features, intercept = conjugate(module, x, y)
+    assert_close(predict(model, guide, x, num_draws=300).mean, intercept + features @ location, atol=0.25, rtol=0)
+    check = posterior_predictive_check(model, guide, [(x, y)], statistics=["mean"], num_replicates=50)
+    assert_close(check.observed["mean"].item(), y.double().mean().item())
 
 
 def test_two_models_in_one_process_share_no_parameters(problem):
@@ -457,12 +455,12 @@ def test_hierarchical_priors_are_programs(problem):
         assert set(guide.sites) == {"attention.u", *(f"attention.{site}" for site in sites)}
         estimates = []
         for kind in (Trace_ELBO, TraceMeanField_ELBO, inference.Trace_ELBO, inference.TraceMeanField_ELBO):
-            values = torch.tensor([kind().loss(model, guide, x, y) for _ in range(400)])
-            estimates.append((values.mean(), values.std() / 20))
+            values = torch.tensor([kind().loss(model, guide, x, y) for _ in range(200)])
+            estimates.append((values.mean(), values.std() / 200**0.5))
         for value, error in estimates[1:]:
             assert (value - estimates[0][0]).abs() < 5 * (error + estimates[0][1])
         svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.03}), Trace_ELBO())
-        losses = [svi.step(x, y) for _ in range(150)]
+        losses = [svi.step(x, y) for _ in range(80)]
         assert sum(losses[-30:]) < sum(losses[:30])
         assert predict(model, guide, x).mean.shape == (N,)
         pyro.clear_param_store()
@@ -536,11 +534,11 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     assert_close(found.variance, variance, atol=0.05, rtol=0.15)
 
 
-@pytest.mark.parametrize("kernel", [NUTS, HMC])
+@pytest.mark.parametrize("kernel", [NUTS, lambda model: HMC(model, step_size=0.3, num_steps=6)], ids=["NUTS", "HMC"])
 def test_chains_are_posteriors(problem, kernel):
     model, x, y = problem
     _, location, precision, features, intercept = conjugate(model, x, y)
-    chain = MCMC(kernel(model), num_samples=400, warmup_steps=200, disable_progbar=True)
+    chain = MCMC(kernel(model), num_samples=400, warmup_steps=100, disable_progbar=True)
     chain.run(x, y)
     covariance = torch.linalg.inv(precision)
     found = predict(model, chain, [(x, y)], num_draws=400)

@@ -1,11 +1,12 @@
 """Priors: scaled by λ elementwise, with the event of the scale."""
 
 import pyro.distributions as dist
+import pyro.poutine as poutine
 import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn import priors
+from probattn import KEPSVGPAttention, draws, guides, priors
 
 SCALE = torch.tensor([[0.5, 1.0, 2.0], [3.0, 0.1, 0.7]], dtype=torch.float64)
 U = torch.tensor([[0.2, -1.0, 4.0], [1.0, 0.3, -0.6]], dtype=torch.float64)
@@ -48,3 +49,21 @@ def test_names_callables_and_the_default_resolve():
 def test_student_t_needs_a_variance(df):
     with pytest.raises(ValueError, match="df > 2"):
         priors.student_t(df)
+
+
+@pytest.mark.parametrize("prior", [priors.Horseshoe(), priors.ARD()])
+def test_draws_of_a_hierarchical_prior_have_hyperparameters_of_their_own(prior):
+    """log p(u | hyperparameters) of each draw is that of its own row."""
+    model = KEPSVGPAttention(8, 2, rank=2, prior=prior)
+    torch.manual_seed(0)
+    with draws(50), poutine.trace() as traced:
+        guides.priors_of(model)()
+    values = {name: node["value"][:, 0] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
+    assert all(len(each.flatten(1).unique(dim=0)) == 50 for each in values.values())
+    u = traced.trace.nodes["u"]
+    if isinstance(prior, priors.Horseshoe):
+        scale = values["prior.tau"] * values["prior.zeta"]
+    else:
+        scale = values["prior.precision"].rsqrt()
+    expected = dist.Normal(0.0, scale.expand(50, 2, 2, 2)).log_prob(values["u"]).sum((1, 2, 3))
+    assert_close(u["fn"].log_prob(u["value"])[:, 0], expected)
