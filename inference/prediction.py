@@ -26,11 +26,12 @@ from probattn.handlers import (
     labels_at,
     local_posteriors,
     local_priors,
+    one_draw,
 )
 from probattn.inference.diagnosis import find_non_finite, first_line, refuses_nan
 from probattn.inference.posterior_samples import PosteriorSamples
 from probattn.inference.predicted import Prediction
-from probattn.inference.stacked import Stacked
+from probattn.inference.stacked import stack
 from probattn.inference.summary import join, summarise
 from probattn.inference.vectorization import has_bayesian_weights, note_sequential
 from probattn.programs import FunctionModule, Program, as_module, device, local_params
@@ -119,7 +120,7 @@ class _Predictor:
         self.may_fall_back = vectorize is None
         self.vectorize = not has_bayesian_weights(self.model) if vectorize is None else vectorize
         if not self.vectorize and self.may_fall_back:
-            note_sequential("predict", "weights of its layers are latent sites (PyroSample)")
+            note_sequential(self.model, "weights of its layers are latent sites (PyroSample)")
         self.device = device(self.model, self.guide)
         self.has_guided_examples = False
         self.is_checked = False
@@ -185,7 +186,7 @@ class _Predictor:
             if not self._falls_back(error, part):
                 raise
         self.vectorize = False
-        note_sequential("predict", "the model does not broadcast over draws")
+        note_sequential(self.model, "it does not broadcast over draws")
         if self.samples is None:
             self.latents = self._draw(inputs)
         return self._run_all(part)
@@ -200,7 +201,11 @@ class _Predictor:
         if self.vectorize:
             with self.draws:
                 return self._run(0, part)
-        return Stacked([self._run(row, part) for row in range(self.num_draws)])
+        likelihoods = []
+        for row in range(self.num_draws):
+            with one_draw(row, of=self.num_draws):
+                likelihoods.append(self._run(row, part))
+        return stack(likelihoods)
 
     def _run(self, row: int, part: tuple) -> dist.TorchDistribution:
         """The likelihood of some examples given one set of global latents; local ones are drawn here."""

@@ -1,11 +1,48 @@
 """Likelihoods of draws that were computed one after another, as one distribution with a dimension of draws."""
 
+import copy
 from collections.abc import Sequence
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
+
+
+def stack(parts: Sequence[dist.TorchDistribution]) -> dist.TorchDistribution:
+    """Return S distributions of one kind as one of batch shape ``(S, *batch)``.
+
+    It is of their own class, with stacked parameters, where each of these has the batch shape; else :class:`Stacked`.
+
+    Args:
+        parts: distributions of batch shape ``(*batch,)``.
+    """
+    joined = _joined(parts)
+    return Stacked(parts) if joined is None else joined
+
+
+def _joined(parts: Sequence[Distribution]) -> Distribution | None:
+    first, batch = parts[0], parts[0].batch_shape
+    if any(type(part) is not type(first) for part in parts):
+        return None
+    joined = copy.copy(first)
+    for name, value in list(vars(first).items()):
+        if not all(name in vars(part) for part in parts):
+            delattr(joined, name)  # computed when it is first asked for
+        elif isinstance(value, Distribution):
+            inner = _joined([getattr(part, name) for part in parts])
+            if inner is None:
+                return None
+            setattr(joined, name, inner)
+        elif isinstance(value, Tensor):
+            if value.shape[: len(batch)] != batch:
+                return None
+            setattr(joined, name, torch.stack([getattr(part, name) for part in parts]))
+        elif isinstance(value, list | tuple) and name != "_batch_shape" and not isinstance(value, torch.Size):
+            return None  # transforms, with parameters of their own
+    joined._batch_shape = torch.Size((len(parts), *batch))
+    return joined
 
 
 class Stacked(dist.TorchDistribution):

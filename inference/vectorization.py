@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from weakref import WeakSet
 
 import pyro.poutine as poutine
 import torch
@@ -13,6 +14,7 @@ from probattn.handlers import draws, global_sites_only, is_global_latent
 from probattn.inference.elbo import Trace_ELBO
 from probattn.programs import Program, local_params, modules
 
+_NOTED: WeakSet[nn.Module] = WeakSet()
 _LOGGER = logging.getLogger("probattn")
 
 
@@ -33,7 +35,7 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
         batch: gives ``(x, y)`` or ``(x, y, mask)``, on the model's device; called only for a trial.
     """
     if has_bayesian_weights(model):
-        note_sequential("fit", "weights of its layers are latent sites (PyroSample)")
+        note_sequential(model, "weights of its layers are latent sites (PyroSample)")
         return False
     if isinstance(guide, guides.Guide) and guide.rest is None:
         return True  # it draws no sites but those of layers
@@ -48,14 +50,16 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
             with draws("example"):
                 Trace_ELBO().differentiable_loss(model, guide, *given)
         except (ValueError, RuntimeError):
-            note_sequential("fit", "the model does not broadcast over draws")
+            note_sequential(model, "it does not broadcast over draws")
             return False
     return True
 
 
-def note_sequential(where: str, why: str) -> None:
-    """Tell, in the log of this library, that draws run one after another."""
-    _LOGGER.warning("%s runs the draws of this model one after another (vectorize=False): %s", where, why)
+def note_sequential(model: nn.Module, why: str) -> None:
+    """Tell once for each model, in the log of this library, that its draws run one after another."""
+    if model not in _NOTED:
+        _NOTED.add(model)
+        _LOGGER.warning("draws of %s run one after another (vectorize=False): %s", type(model).__name__, why)
 
 
 def _is_of_torch(module: nn.Module) -> bool:

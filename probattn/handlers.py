@@ -170,6 +170,19 @@ class labels_at(Messenger):  # noqa: N801
             msg["infer"] = msg["infer"] | {"label": True}
 
 
+class one_draw(Messenger):  # noqa: N801
+    """Marks a run as one of several draws that run one after another.
+
+    Args:
+        row: number of the draw, from 0.
+        of: number of draws.
+    """
+
+    def __init__(self, row: int, *, of: int) -> None:
+        super().__init__()
+        self.row, self.of = row, of
+
+
 class local_priors(Messenger):  # noqa: N801
     """Lets local latent sites be drawn from their priors inside, as the global ones of a replay were."""
 
@@ -261,6 +274,11 @@ class at_mean(Messenger):
 def num_draws() -> int | None:
     """S of the innermost ``draws(S)``."""
     return next((each.number for each in _inside(draws) if each.number != "example"), None)
+
+
+def present_draw() -> one_draw | None:
+    """The draw that runs, where they run one after another (see :class:`one_draw`)."""
+    return next(_inside(one_draw), None)
 
 
 def num_folded() -> int | None:

@@ -532,6 +532,12 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     variance = (features @ torch.linalg.inv(precision) @ features.T).diagonal().unsqueeze(-1) + SIGMA**2
     assert_close(found.mean, mean, atol=0.12, rtol=0)
     assert_close(found.variance, variance, atol=0.05, rtol=0.15)
+    check = posterior_predictive_check(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=200)
+    assert check.replicated_labels.shape == (200, N, 1)
+    assert_close(check.replicated_labels.mean(0), mean, atol=0.25, rtol=0)
+    drawn = inference.posterior_draws(model, guide, [(x, y)], num_draws=300)["network.head.weight"]
+    exact = torch.linalg.solve(precision, features.T @ y / SIGMA**2).T
+    assert_close(drawn.mean(0), exact, atol=0.15, rtol=0)
 
 
 @pytest.mark.parametrize("kernel", [NUTS, lambda model: HMC(model, step_size=0.3, num_steps=6)], ids=["NUTS", "HMC"])

@@ -9,7 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
 
-from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors
+from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
 from probattn.inference.prediction import Prediction, predict
 
 
@@ -36,6 +36,7 @@ class record(Messenger):  # noqa: N801 - lower case as the other handlers are
         self.sites = sites
         self.shared: dict[str, Tensor] = {}
         self.local: dict[str, list[Tensor]] = defaultdict(list)
+        self._rows = _Rows()
 
     @property
     def latents(self) -> dict[str, Tensor]:
@@ -46,10 +47,28 @@ class record(Messenger):  # noqa: N801 - lower case as the other handlers are
         name, value = msg["name"], msg["value"]
         if not _in_model() or (self.sites is not None and name not in self.sites):
             return
+        together = present_draw() is None
+        if not is_latent(msg) or (value := self._rows.whole(name, value)) is None:
+            return
         if is_global_latent(msg):
-            self.shared[name] = value.squeeze(1)
-        elif is_latent(msg):
+            self.shared[name] = value.squeeze(1) if together else value
+        else:
             self.local[name].append(value)
+
+
+class _Rows:
+    """Gathers values of draws that run one after another."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Tensor]] = defaultdict(list)
+
+    def whole(self, name: str, value: Tensor) -> Tensor | None:
+        """The value itself where all draws run at once; else all rows ``(S, ...)`` at the last one, and None before."""
+        draw = present_draw()
+        if draw is None:
+            return value
+        self.rows[name].append(value)
+        return torch.stack(self.rows.pop(name)) if draw.row == draw.of - 1 else None
 
 
 def posterior_draws(
@@ -130,6 +149,7 @@ class _Relabel(Messenger):
         self.num_draws = num_draws
         self.replicated_labels: list[Tensor] = []
         self.log_likelihood: list[Tensor] = []
+        self._rows = _Rows()
 
     def watch(self, data: Iterable) -> Iterator:
         """The batches, each noted on its way to ``predict``, which asks for the next when it is done with one."""
@@ -143,7 +163,8 @@ class _Relabel(Messenger):
             yield batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] == "y" and len(msg["fn"].batch_shape) == 1:  # nothing above draws, labels still do
+        together = present_draw() is None
+        if msg["name"] == "y" and together and len(msg["fn"].batch_shape) == 1:  # nothing above draws, labels still do
             msg["fn"] = msg["fn"].expand((self.num_draws, *msg["fn"].batch_shape))
 
     def _pyro_post_sample(self, msg: Message) -> None:
@@ -151,13 +172,16 @@ class _Relabel(Messenger):
             return
         likelihood, drawn = msg["fn"], msg["value"]
         piece = slice(self._start, self._start + likelihood.batch_shape[-1])
-        self._start = piece.stop
         labels = self._labels[piece]
-        if labels.shape != drawn.shape[1:]:
+        if labels.shape != (drawn.shape[1:] if present_draw() is None else drawn.shape):
             expected = (len(self._labels), *likelihood.event_shape)
             raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
-        self.log_likelihood.append(likelihood.log_prob(labels.to(drawn)).to(labels.device))
-        self.replicated_labels.append(drawn.to(labels.device))
+        log_likelihood = self._rows.whole("log_likelihood", likelihood.log_prob(labels.to(drawn)).to(labels.device))
+        drawn = self._rows.whole("drawn", drawn.to(labels.device))
+        if drawn is not None:
+            self._start = piece.stop
+            self.log_likelihood.append(log_likelihood)
+            self.replicated_labels.append(drawn)
 
 
 def padded(labels: Tensor, shape: torch.Size) -> Tensor:
