@@ -30,8 +30,9 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
 
     Raises:
         OSError: it cannot be written; the path is named.
-        TypeError: ``extra`` holds something else.
+        TypeError: ``extra`` holds something else; a function in a module's place.
     """
+    _check_modules(model, guide)
     try:
         write(path, content(model, guide) | {"extra": extra})
     except CheckpointError as error:
@@ -74,9 +75,19 @@ def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> 
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
+    _check_modules(model, guide)
     content = read(path)
     restore(content, model, guide, path=path)
     return content["extra"]
+
+
+def _check_modules(*parts: nn.Module | None) -> None:
+    for part in parts:
+        if part is not None and not isinstance(part, nn.Module):
+            raise TypeError(
+                f"{getattr(part, '__name__', part)} is a function, whose parameters lie in Pyro's store: use "
+                "pyro.get_param_store().save(path) and .load(path) for them"
+            )
 
 
 def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:

@@ -21,7 +21,8 @@ class PosteriorSamples:
     """
 
     samples: Mapping[str, Tensor]
-    sites: dict[str, dict] = field(default_factory=dict, init=False, repr=False)
+    sites: dict[str, tuple[int, bool]] = field(default_factory=dict, init=False, repr=False)
+    """By site, the number of dimensions of its event, and True for one value per example."""
 
     @classmethod
     def of(cls, source: Any) -> Self | None:
@@ -60,7 +61,28 @@ class PosteriorSamples:
                 f"posterior samples must be those of the model's latent sites, {', '.join(latent)}; got "
                 f"{', '.join(self.samples)}"
             )
-        self.sites.update(latent)
+        for name, values in self.samples.items():
+            event, dims = latent[name]["fn"].event_shape, 1 + is_local(latent[name], prior)
+            if values.shape[dims:] != event:
+                wanted = ", ".join(["R", *["n"] * (dims - 1), *map(str, event)])
+                raise ValueError(
+                    f"samples of {name} must have shape ({wanted}), with the chains behind one another; got "
+                    f"{tuple(values.shape)}"
+                )
+        self.sites.update({name: (site["fn"].event_dim, is_local(site, prior)) for name, site in latent.items()})
+
+    def check_examples(self, number: int) -> None:
+        """Refuse a prediction of another number of examples than the samples of local sites belong to.
+
+        Raises:
+            ValueError: naming the site and the numbers.
+        """
+        for name, values in self.samples.items():
+            if self.sites[name][1] and values.shape[1] != number:
+                raise ValueError(
+                    f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on, and "
+                    f"{number} were predicted: predict these examples, in their order"
+                )
 
     def trace(self, number: int, row: int | None, *, examples: slice) -> Trace:
         """Return a trace that ``poutine.replay`` takes as a guide's.
@@ -76,7 +98,8 @@ class PosteriorSamples:
         trace = Trace()
         for name, values in self.samples.items():
             chosen = (torch.arange(number) * len(values) // number).to(values.device)
-            if is_local(self.sites[name]):
+            event_dim, local = self.sites[name]
+            if local:
                 if examples.stop > values.shape[1]:
                     raise ValueError(
                         f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on: "
@@ -86,8 +109,8 @@ class PosteriorSamples:
             else:
                 picked = values[chosen].unsqueeze(1)
             if row is not None:
-                picked = picked[row] if is_local(self.sites[name]) else picked[row, 0]
-            fn = dist.Delta(picked, event_dim=self.sites[name]["fn"].event_dim)
+                picked = picked[row] if local else picked[row, 0]
+            fn = dist.Delta(picked, event_dim=event_dim)
             told = {"fn": fn, "value": picked, "is_observed": False, "infer": {}, "cond_indep_stack": (), "scale": 1.0}
             trace.add_node(name, name=name, type="sample", args=(), kwargs={}, mask=None, done=True, **told)
         return trace

@@ -23,6 +23,8 @@ from probattn.handlers import (
     global_sites_only,
     is_global_latent,
     is_latent,
+    is_local,
+    is_of_draws,
     labels_at,
     local_posteriors,
     local_priors,
@@ -33,7 +35,7 @@ from probattn.inference.posterior_samples import PosteriorSamples
 from probattn.inference.predicted import Prediction
 from probattn.inference.stacked import stack
 from probattn.inference.summary import join, summarise
-from probattn.inference.vectorization import has_bayesian_weights, note_sequential
+from probattn.inference.vectorization import NON_BROADCASTING, has_bayesian_weights, note_sequential
 from probattn.programs import FunctionModule, Program, as_module, device, local_params
 
 __all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
@@ -90,6 +92,8 @@ def predict(
                     parts.append(summarise(likelihood, labels, x.device, num_draws=num_draws, keep_draws=keep_draws))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
+    if predictor.samples is not None:
+        predictor.samples.check_examples(predictor.seen)
     return join(parts)
 
 
@@ -182,7 +186,7 @@ class _Predictor:
     def _likelihood(self, part: tuple, inputs: tuple) -> dist.TorchDistribution:
         try:
             return self._run_all(part)
-        except (ValueError, RuntimeError) as error:
+        except NON_BROADCASTING as error:
             if not self._falls_back(error, part):
                 raise
         self.vectorize = False
@@ -194,7 +198,8 @@ class _Predictor:
     def _falls_back(self, error: Exception, part: tuple) -> bool:
         if self.is_checked or not (self.vectorize and self.may_fall_back) or refuses_nan(error):
             return False
-        shared = {site["name"] for site in _samples(self._prior_trace(part)) if is_global_latent(site)}
+        trace = self._prior_trace(part)
+        shared = {site["name"] for site in _samples(trace) if is_global_latent(site, trace)}
         return bool(shared - {name for name, _ in guides.latent_sites(self.model)})
 
     def _run_all(self, part: tuple) -> dist.TorchDistribution:
@@ -212,12 +217,23 @@ class _Predictor:
         latents = self._latents(row, part)
         with local_priors() if self.is_prior else local_posteriors(), poutine.mask(mask=False), labels_at("y"):
             trace = poutine.trace(checked_replay(latents)(self.model)).get_trace(*part)
+        if self.vectorize and self.may_fall_back and not self.is_checked and self._may_mix(trace):
+            raise ValueError("draws and examples cannot be told apart in this model's shapes")
         if self.is_prior and not self.seen:
             self.latents[row] = _global_part(trace)  # sites that belong to no layer, too
         elif self.guide is not None and not self.is_checked:
-            check_coverage(trace, latents)
+            check_coverage(trace, latents, scale=False)
         self.is_checked = True
         return trace.nodes["y"]["fn"]
+
+    def _may_mix(self, trace: Trace) -> bool:
+        """True where a dimension of a site outside layers, or the examples', may be taken for that of the draws."""
+        own = {name for name, _ in guides.latent_sites(self.model)}
+        others = [site for site in _samples(trace) if is_global_latent(site, trace) and site["name"] not in own]
+        plated = any(
+            frame.vectorized and not is_of_draws(frame) for site in others for frame in site["cond_indep_stack"]
+        )
+        return plated or bool(others and len(trace.nodes["y"]["fn"].batch_shape) == 1)
 
     @property
     def is_prior(self) -> bool:
@@ -240,7 +256,7 @@ class _Predictor:
             with self.draws if self.vectorize else nullcontext():
                 trace = _run_guide(self.model, self.guide, inputs)
             found.append(_global_part(trace))
-            self.has_guided_examples = any(is_latent(site) and not is_global_latent(site) for site in _samples(trace))
+            self.has_guided_examples = any(is_latent(site) and is_local(site, trace) for site in _samples(trace))
         return found
 
     def _prior_trace(self, inputs: tuple) -> Trace:
@@ -263,7 +279,7 @@ def _global_part(trace: Trace) -> Trace:
     """The global latent sites alone: the inputs, too, would keep the first batch in memory."""
     kept = Trace()
     for site in _samples(trace):
-        if is_global_latent(site):
+        if is_global_latent(site, trace):
             kept.add_node(site["name"], **site)
     return kept
 

@@ -46,8 +46,9 @@ def sgld(
         raise ValueError("need num_samples, warmup_steps and thinning ≥ 1, step_size > 0 and decay in [0, 1)")
     batches = list(data)
     with frozen(model), torch.no_grad():
-        sites = {name: node for name, node in poutine.trace(model).get_trace(*batches[0]).nodes.items() if _drawn(node)}
-        local = [name for name, node in sites.items() if not is_global_latent(node)]
+        trace = poutine.trace(model).get_trace(*batches[0])
+        sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}
+        local = [name for name, node in sites.items() if not is_global_latent(node, trace)]
         if local or not sites:
             raise ValueError(f"sgld samples global latent sites; this model has {', '.join(local) or 'none'}")
         transforms = {name: biject_to(node["fn"].support) for name, node in sites.items()}
@@ -73,7 +74,3 @@ def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> d
         for name, value in free.items():
             log_joint = log_joint + transforms[name].log_abs_det_jacobian(value, values[name]).sum()
         return dict(zip(free, torch.autograd.grad(log_joint, list(free.values())), strict=True))
-
-
-def _drawn(node: dict) -> bool:
-    return node["type"] == "sample" and is_latent(node)

@@ -14,6 +14,8 @@ from probattn.handlers import draws, global_sites_only, is_global_latent
 from probattn.inference.elbo import Trace_ELBO
 from probattn.programs import Program, local_params, modules
 
+NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
+"""Errors of a model whose shapes do not broadcast over a dimension of draws."""
 _NOTED: WeakSet[nn.Module] = WeakSet()
 _LOGGER = logging.getLogger("probattn")
 
@@ -42,14 +44,15 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
     given = batch()
     with torch.no_grad(), torch.random.fork_rng(), local_params(model, guide):
         with global_sites_only():
-            drawn = poutine.trace(guide).get_trace(*given).nodes
-        shared = {name for name, site in drawn.items() if site["type"] == "sample" and is_global_latent(site)}
+            trace = poutine.trace(guide).get_trace(*given)
+        drawn = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+        shared = {name for name, site in drawn.items() if is_global_latent(site, trace)}
         if not shared - {name for name, _ in guides.latent_sites(model)}:
             return True
         try:
             with draws("example"):
                 Trace_ELBO().differentiable_loss(model, guide, *given)
-        except (ValueError, RuntimeError):
+        except NON_BROADCASTING:
             note_sequential(model, "it does not broadcast over draws")
             return False
     return True

@@ -15,7 +15,7 @@ from torch.distributions.constraints import Constraint
 from probattn.handlers import is_latent, is_of_draws
 
 
-def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
+def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True) -> None:
     """Refuse a pair of traces whose ELBO would be wrong without a sign.
 
     Sites that the model observes (:func:`pyro.condition`) are ignored in the guide; so are auxiliary sites.
@@ -23,6 +23,7 @@ def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
     Args:
         model_trace: of the model, replayed against the guide.
         guide_trace: of the guide; sites that carry their own posterior may be left out.
+        scale: compare the subsampling scales of plates, which predictions do not depend on.
 
     Raises:
         ValueError: naming each latent site that the guide lacks, each guide site that the model lacks, and the first
@@ -51,6 +52,8 @@ def check_coverage(model_trace: Trace, guide_trace: Trace) -> None:
     for name, site in latent.items():
         if name in guided:
             _check_site(name, site, guided[name])
+            if scale:
+                _check_scale(name, site, guided[name])
 
 
 class checked_replay(ReplayMessenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -90,6 +93,9 @@ def _check_site(name: str, model: dict, guide: dict) -> None:
             f"site {name} has support {p.support} in the model and {q.support} in the guide: use a guide on the "
             "model's support, such as a dist.TransformedDistribution or a family of guides.for_model by its name"
         )
+
+
+def _check_scale(name: str, model: dict, guide: dict) -> None:
     factor = 1.0
     for frame in model["cond_indep_stack"]:
         factor *= (frame.full_size or frame.size) / frame.size

@@ -1,5 +1,6 @@
 """Guides: families of variational distributions over the latent sites of a model, built without data."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplaceApproximation
 from pyro.nn import PyroModule
-from pyro.poutine.messenger import Messenger
+from pyro.poutine.messenger import Messenger, unwrap
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
@@ -113,7 +114,7 @@ class Delta(Quiet, PyroModule):
     def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
         super().__init__()
         scale = _stddev(prior).detach()
-        self.register_buffer("scale", None if torch.equal(scale, prior.stddev) else scale)  # of priors without variance
+        self.register_buffer("scale", None if _has_stddev(prior) else scale)
         self.whitened = nn.Parameter(init_loc * prior.sample() / scale)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
@@ -198,7 +199,8 @@ class Guide(Quiet, PyroModule):
         """Draw every site; the arguments are the model's, which sites of single examples and ``rest`` depend on."""
         values = {}
         for layer, path in _layers(self._model[0]):
-            with _Guided(self) as guided:
+            without_parameters = poutine.block(hide_fn=lambda msg: msg["type"] == "param")  # the model's run has them
+            with without_parameters, _Guided(self) as guided:
                 own = _sites(layer)
             values |= guided.values
             for name, prior in own.items():
@@ -207,8 +209,7 @@ class Guide(Quiet, PyroModule):
         if self.rest is not None:
             values |= self.rest(*args, **kwargs) or {}
         in_model = any(isinstance(handler, global_sites_only) for handler in _PYRO_STACK)
-        has_data = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
-        if self._has_local_sites and has_data and not in_model:
+        if self._has_local_sites and not in_model and _takes(self._model[0], args, kwargs):
             values |= self._local(values, args, kwargs)
         return values
 
@@ -226,7 +227,7 @@ class Guide(Quiet, PyroModule):
             return {}
         with guided_local_sites() as guided:
             poutine.condition(self._model[0], data=values)(*args, **kwargs)
-        self._has_local_sites = bool(guided.values)
+        self._has_local_sites = guided.has_met
         return guided.values
 
     def _knows(self, msg: Message) -> bool:
@@ -257,6 +258,11 @@ def for_model(
     """
     overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
+    if len(set(sites)) < len(sites):
+        raise ValueError(
+            f"two layers of this program have sites of one name, {', '.join(sorted(set(sites)))}: make them attributes "
+            "of one PyroModule, whose paths tell them apart"
+        )
     if not sites and family != "full":
         raise ValueError(
             f"no site for a guide of family {family!r}: all that this model draws belongs to one example and brings "
@@ -312,10 +318,12 @@ def latent_sites(model: Program, *, at: Messenger | None = None) -> Iterator[tup
 
 def _layers(model: Program) -> Iterator[tuple[ProbabilisticAttention, str]]:
     """The attention layers of a program with their paths."""
-    for module in modules(model):
-        for path, layer in module.named_modules():
+    for module in modules(model.function if isinstance(model, FunctionModule) else model):
+        root = getattr(module, "_pyro_name", "")
+        for below, layer in module.named_modules():
             if not isinstance(layer, ProbabilisticAttention):
                 continue
+            path = ".".join(name for name in (root, below) if name)
             if layer._pyro_name != path:
                 raise ValueError(
                     f"the sites of the layer at {path!r} would be called {layer._pyro_name!r}: a module above it is no "
@@ -329,6 +337,19 @@ def _sites(layer: ProbabilisticAttention) -> dict[str, dist.TorchDistribution]:
     """The layer's sites with their priors, whose hyperparameters are drawn at sites with full names."""
     with layer._pyro_context:
         return layer.sites()
+
+
+def _takes(model: Program, args: tuple, kwargs: Mapping[str, Any]) -> bool:
+    """True if a call of the guide with these arguments is one that the model could take; without data it is not."""
+    values = (*args, *kwargs.values())
+    if values:
+        return any(value is not None for value in values)
+    try:
+        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else unwrap(model))
+        signature.bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class _Guided(Messenger):
@@ -450,11 +471,14 @@ def _on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
 
 def _stddev(prior: dist.TorchDistribution) -> Tensor:
     """The prior's standard deviation, or the spread of its draws where that does not exist."""
+    return prior.stddev if _has_stddev(prior) else _robust_moments(prior.sample((1001,)))[1]
+
+
+def _has_stddev(prior: dist.TorchDistribution) -> bool:
     try:
-        stddev = prior.stddev
+        return bool(prior.stddev.isfinite().all())
     except NotImplementedError:
-        return _robust_moments(prior.sample((1001,)))[1]
-    return stddev if stddev.isfinite().all() else _robust_moments(prior.sample((1001,)))[1]
+        return False
 
 
 def _robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,10 +16,11 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.subsample_messenger import _Subsample
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
-from torch.distributions import Independent, TransformedDistribution, kl_divergence, register_kl
+from torch.distributions import Independent, Transform, TransformedDistribution, kl_divergence, register_kl
 
 
 class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -38,7 +39,8 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         number: the number of draws, or ``"example"``.
 
     Raises:
-        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which alone know the batch.
+        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which alone know the batch; a site in a
+            plate at the dimension of the draws.
     """
 
     def __init__(self, number: int | Literal["example"]) -> None:
@@ -66,18 +68,13 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         msg["scale"] = msg["scale"] / size
 
     def _batch_size(self) -> int:
-        """Batch size of the program being run, which the first trace inside this handler has recorded."""
-        above = _PYRO_STACK[_PYRO_STACK.index(self) + 1 :]
-        for handler in above:
-            if isinstance(handler, TraceMessenger) and "_INPUT" in handler.trace.nodes:
-                inputs = handler.trace.nodes["_INPUT"]
-                for value in (*inputs["args"], *inputs["kwargs"].values()):
-                    if isinstance(value, Tensor) and value.dim() > 0:
-                        return value.shape[0]
-        raise ValueError(
-            'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
-            "with the batch as its first tensor, or use draws(number)"
-        )
+        size = batch_size(inside=self)
+        if size is None:
+            raise ValueError(
+                'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
+                "with the batch as its first tensor, or use draws(number)"
+            )
+        return size
 
 
 class local_sites(Messenger):  # noqa: N801
@@ -198,13 +195,18 @@ class guided_local_sites(Messenger):  # noqa: N801
 
     Attributes:
         values: what was drawn, by site.
+        has_met: whether there is such a site, conditioned or not.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[str, Tensor] = {}
+        self.has_met = False
 
     def _pyro_sample(self, msg: Message) -> None:
+        if isinstance(msg["fn"], _Subsample):
+            return  # the model must see the same examples
+        self.has_met |= "posterior" in msg["infer"]
         if not is_amortised(msg):
             msg["stop"] = True
             return
@@ -267,7 +269,7 @@ class at_mean(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         if (is_global_latent(msg) or is_amortised(msg)) and not msg["done"]:
             fn = msg["fn"]
-            msg["value"] = fn.mean.expand(fn.batch_shape + fn.event_shape)
+            msg["value"] = _center(fn).expand(fn.batch_shape + fn.event_shape)
             msg["done"] = True
 
 
@@ -301,11 +303,42 @@ def is_latent(msg: Message) -> bool:
     )
 
 
-def is_local(msg: Message) -> bool:
-    """Return True for sites of single examples: marked ``infer={"local": True}``, or in a plate at dimension −1."""
-    return bool(msg["infer"].get("local")) or any(
-        frame.dim == -1 and not is_of_draws(frame) for frame in msg["cond_indep_stack"]
-    )
+def is_local(msg: Message, trace: Trace | None = None) -> bool:
+    """Return True for sites of single examples: marked ``infer={"local": True}``, or in the plate of the examples.
+
+    That is a plate at dimension −1 whose size is that of the batch, where a trace tells it.
+
+    Args:
+        msg: a message, or a node of a finished trace.
+        trace: that trace.
+    """
+    if msg["infer"].get("local"):
+        return True
+    frames = [frame for frame in msg["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
+    size = batch_size() if trace is None else _batch_of(trace)
+    return bool(frames) and size in (None, frames[0].size)
+
+
+def batch_size(*, inside: Messenger | None = None) -> int | None:
+    """Return the batch size of the program being run, the length of the first tensor that a trace has recorded.
+
+    Args:
+        inside: a handler; only traces inside it count.
+    """
+    first = 0 if inside is None else _PYRO_STACK.index(inside) + 1
+    for handler in _PYRO_STACK[first:]:
+        size = _batch_of(handler.trace) if isinstance(handler, TraceMessenger) else None
+        if size is not None:
+            return size
+    return None
+
+
+def _batch_of(trace: Trace) -> int | None:
+    inputs = trace.nodes.get("_INPUT", {"args": (), "kwargs": {}})
+    for value in (*inputs["args"], *inputs["kwargs"].values()):
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return value.shape[0]
+    return None
 
 
 def is_of_draws(frame: CondIndepStackFrame) -> bool:
@@ -313,9 +346,9 @@ def is_of_draws(frame: CondIndepStackFrame) -> bool:
     return frame.name in ("draws_-1", "draws_-2")
 
 
-def is_global_latent(msg: Message) -> bool:
-    """Return True for latent sample sites that the whole data set shares."""
-    return is_latent(msg) and not is_local(msg)
+def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
+    """Return True for latent sample sites that the whole data set shares; arguments as for :func:`is_local`."""
+    return is_latent(msg) and not is_local(msg, trace)
 
 
 def is_amortised(msg: Message) -> bool:
@@ -356,26 +389,63 @@ def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
     return value
 
 
-def check_guided(name: str) -> None:
-    """Refuse to draw a site that carries its posterior from its prior where a guide without it is replayed.
+class checked_guide(Messenger):  # noqa: N801
+    """Around the statement of a site that carries its posterior: checks how a replayed guide covers it.
+
+    A layer's weight of the site's density is given to the guide's site too, which Pyro's ELBOs score after the model.
 
     Raises:
-        ValueError: naming the site and the remedies.
+        ValueError: a site that would be drawn from its prior, since the guide has none; one with a weight that an
+            AutoGuide draws, whose density stands at another site.
     """
-    if any(isinstance(handler, (local_posteriors, local_priors, guided_local_sites)) for handler in _PYRO_STACK):
-        return
-    replays = [handler.trace for handler in _PYRO_STACK if isinstance(handler, ReplayMessenger)]
-    if any(trace is not None and name not in trace for trace in replays):
-        raise ValueError(
-            f"the guide draws no site {name}, which would come from its prior: use guides.for_model(model), which "
-            "covers the sites of single examples under any ELBO, or an ELBO of probattn.inference, which draws them "
-            "from the posterior that their layer computes"
-        )
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        own = (local_posteriors, local_priors, guided_local_sites)
+        if msg["is_observed"] or msg["stop"] or any(isinstance(handler, own) for handler in _PYRO_STACK):
+            return
+        name, weight = msg["name"], self.weight
+        for handler in _PYRO_STACK:
+            if not isinstance(handler, ReplayMessenger) or handler.trace is None:
+                continue
+            if name not in handler.trace:
+                raise ValueError(
+                    f"the guide draws no site {name}, which would come from its prior: use guides.for_model(model), "
+                    "which covers the sites of single examples under any ELBO, or an ELBO of probattn.inference, which "
+                    "draws them from the posterior that their layer computes"
+                )
+            node = handler.trace.nodes[name]
+            if _is_weight(weight) and "weight" not in node["infer"]:
+                if isinstance(_inner(node["fn"]), dist.Delta):
+                    raise ValueError(
+                        f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: use "
+                        "guides.for_model(model, rest=...), or a layer with collapsed=True"
+                    )
+                node["scale"], node["infer"] = node["scale"] * weight, node["infer"] | {"weight": weight}
+
+    def __init__(self, weight: float | Tensor | None) -> None:
+        super().__init__()
+        self.weight = weight
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
     """Pyro's handlers of a kind, from the innermost on."""
     return (handler for handler in reversed(_PYRO_STACK) if isinstance(handler, kind))
+
+
+def _center(fn: dist.TorchDistribution) -> Tensor:
+    """The mean; of a transformed distribution without one, where its base's mean goes."""
+    try:
+        return fn.mean
+    except NotImplementedError:
+        inner = _inner(fn)
+        if isinstance(inner, ExpandedDistribution):
+            return _center(inner.base_dist)
+        if not isinstance(inner, TransformedDistribution):
+            raise
+        value = _center(inner.base_dist)
+        for transform in inner.transforms:
+            value = transform(value)
+        return value
 
 
 def _is_data_plate(handler: Messenger) -> bool:
@@ -390,11 +460,17 @@ def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDist
     if same:
         return fn
     inner = _inner(fn)
-    if isinstance(inner, TransformedDistribution) and any(
-        isinstance(each, TransformModule) for each in inner.transforms
-    ):
+    if isinstance(inner, TransformedDistribution) and any(map(_has_cache, inner.transforms)):
         return fn.expand(batch_shape)
     return ExpandedDistribution(fn, batch_shape)
+
+
+def _is_weight(weight: float | Tensor | None) -> bool:
+    return isinstance(weight, Tensor) or weight not in (None, 1)
+
+
+def _has_cache(transform: Transform) -> bool:
+    return isinstance(transform, TransformModule) or transform._cache_size > 0
 
 
 def _inner(fn: dist.TorchDistribution) -> dist.TorchDistribution:

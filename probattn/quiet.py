@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
-from probattn.handlers import outside_data_plate
+from probattn.handlers import left_of_examples, outside_data_plate
 
 _NOBODY, _HANDLERS, _STORE = range(3)
 _QUIET: ContextVar[int | None] = ContextVar("quiet", default=None)
@@ -57,7 +57,8 @@ class Quiet:
             return self._parameter(name, state["_parameters"][name])
         if name in state.get("_pyro_samples", ()):
             with outside_data_plate():
-                return super().__getattr__(name)
+                value = super().__getattr__(name)
+            return left_of_examples(value, getattr(self._pyro_samples[name], "event_dim", value.dim()))
         child = state.get("_modules", {}).get(name)
         if child is not None and not (isinstance(child, PyroModule) and not child._pyro_name):
             return self._child(name, child)

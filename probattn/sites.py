@@ -43,10 +43,9 @@ class SiteModule(Quiet, PyroModule):
         Raises:
             ValueError: under a guide that does not cover this site, replayed by Pyro's own ELBOs.
         """
-        site = self._pyro_get_fullname(name)
-        handlers.check_guided(site)
-        with self._data_plate(prior):
-            return pyro.sample(site, prior, infer=infer | {"local": True, "posterior": posterior})
+        infer |= {"local": True, "posterior": posterior}
+        with self._data_plate(prior), handlers.checked_guide(infer.get("weight")):
+            return pyro.sample(self._pyro_get_fullname(name), prior, infer=infer)
 
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
         """Add the log density of a value of each example to the log joint, as an observed local site."""

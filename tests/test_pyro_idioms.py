@@ -28,7 +28,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import probattn
-from probattn import KEPSVGPAttention, SGPAttention, draws, guides, inference, priors
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, inference, priors
 from probattn.inference import fit, posterior_predictive_check, predict, sgld
 from probattn.models import Classifier, Supervised
 
@@ -584,6 +584,92 @@ def test_a_users_guide_of_a_local_site_is_drawn_anew_for_each_draw():
     ours = torch.tensor([inference.Trace_ELBO().loss(model, guide, x, y) for _ in range(300)])
     theirs = torch.tensor([Trace_ELBO().loss(model, guide, x, y) for _ in range(300)])
     assert (ours.mean() - theirs.mean()).abs() < 5 * (ours.var() / 300 + theirs.var() / 300).sqrt()
+
+
+def test_a_subsampled_plate_gives_model_and_guide_the_same_examples():
+    """Local sites come from a run of the model in the guide, which must draw the same indices (SGPA's g)."""
+    attention, head = SGPAttention(8, 2, inducing=3), nn.Linear(8, 3)
+    x, y = torch.randn(20, 4, 8), torch.arange(20) % 3
+
+    def model(x, y, size=5):
+        with pyro.plate("data", 20, subsample_size=size) as index:
+            pyro.sample("y", dist.Categorical(logits=head(attention(x[index]).mean(-2))), obs=y[index])
+
+    guide = guides.for_model(model)
+    part, whole = (
+        torch.tensor([Trace_ELBO().loss(model, guide, x, y, size=size) for _ in range(200)]) for size in (5, 20)
+    )
+    assert (part.mean() - whole.mean()).abs() < 5 * ((part.var() + whole.var()) / 200).sqrt()
+
+
+@pytest.mark.filterwarnings("ignore:Found plate statements in guide but not model")
+def test_a_users_guide_of_z_o_has_the_layers_weight_under_every_elbo():
+    network = PyroModule[nn.Sequential](CGPAttention(8, 2, output="mean", noise=0.5), Mean(), nn.Linear(8, 3))
+    model = Classifier(network, num_data=12)
+    x, y = torch.randn(12, 4, 8), torch.arange(12) % 3
+
+    def guide(x, y=None, mask=None):
+        with pyro.plate("data", len(x)):
+            pyro.sample("network.0.z_o", dist.Normal(torch.zeros(2, 4, 4), 0.9).to_event(3))
+
+    kinds = (Trace_ELBO, TraceMeanField_ELBO, inference.Trace_ELBO, inference.TraceMeanField_ELBO)
+    values = [torch.tensor([kind().loss(model, guide, x, y) for _ in range(100)]) for kind in kinds]
+    for each in values[1:]:
+        assert (each.mean() - values[0].mean()).abs() < 5 * ((each.var() + values[0].var()) / 100).sqrt() + 1e-3
+    with pytest.raises(ValueError, match="z_o has a weight in its layer, which an AutoGuide cannot follow"):
+        Trace_ELBO().loss(model, autoguide.AutoNormal(model), x, y)
+
+
+def test_a_conditioned_local_site_needs_no_guide_in_svi():
+    model = Classifier(PyroModule[nn.Sequential](SGPAttention(8, 2, inducing=3), Mean(), nn.Linear(8, 3)), num_data=5)
+    x, y, g = torch.randn(5, 4, 8), torch.arange(5) % 3, torch.randn(5, 2, 4, 4)
+    conditioned = pyro.condition(model, data={"network.0.g": g})
+    guide = guides.for_model(conditioned)
+    theirs = torch.tensor([Trace_ELBO().loss(conditioned, guide, x, y) for _ in range(200)])
+    ours = torch.tensor([inference.Trace_ELBO().loss(conditioned, guide, x, y) for _ in range(200)])
+    assert (theirs.mean() - ours.mean()).abs() < 5 * ((theirs.var() + ours.var()) / 200).sqrt()
+
+
+class Plated(Regression):
+    """A global site of a user's own in a plate at dimension −1 that is not the plate of the examples."""
+
+    def forward(self, x, y=None):
+        with pyro.plate("features", 4):
+            weight = pyro.sample("weight", dist.Normal(0.0, 1.0))
+        mean = (self.attention(x).mean(-2) * weight).sum(-1)
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(mean, SIGMA), obs=y)
+
+
+@pytest.mark.parametrize("number", [5, N, 200])
+def test_a_plate_of_a_users_own_is_not_the_plate_of_the_examples(problem, number):
+    _, x, _ = problem
+    model = Plated()
+    guide = guides.for_model(model, rest=lambda program: autoguide.AutoNormal(program, init_scale=1.0))
+    guides.materialise(guide, (x, torch.zeros(N)))
+    parts = predict(model, guide, [x[:1], x[:1]], num_draws=number)
+    assert_close(parts.mean[0], parts.mean[1])  # draw s is one function on all batches
+    if number == 200:
+        drawn = Predictive(model, guide=guide, num_samples=2000)(x)["y"]
+        assert_close(predict(model, guide, x, num_draws=2000).variance, drawn.var(0), rtol=0.3, atol=0.02)
+
+
+def test_wrapped_models_train_and_predict_from_the_prior(problem):
+    model, x, y = problem
+    scaled = poutine.scale(model, scale=0.5)
+    torch.manual_seed(1)
+    expected = predict(model, None, x, num_draws=7).mean
+    torch.manual_seed(1)
+    assert_close(predict(scaled, None, x, num_draws=7).mean, expected)
+    fit(scaled, autoguide.AutoNormal(scaled), [(x, y)], epochs=1, progress=False)
+    both = pyro.condition(model, data={})
+    assert len(predict(both, guides.for_model(both), [x[:5], x[5:]]).mean) == N
+
+
+def test_samples_of_another_shape_or_of_other_examples_are_refused(problem):
+    model, x, _ = problem
+    with pytest.raises(ValueError, match=r"must have shape \(R, 1, 2, 2\)"):
+        predict(model, {"attention.u": torch.randn(2, 50, 1, 2, 2)}, x)
 
 
 def wrong_guides():

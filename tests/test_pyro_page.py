@@ -29,8 +29,8 @@ def test_the_three_loops_agree(namespace):
     (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
         namespace[name] for name in ("svi_result", "torch_result", "fit_result")
     )
-    assert abs(loop - fitted) < 0.01
-    assert_close(fit_means, loop_means, atol=0.01, rtol=0)
+    assert abs(loop - fitted) < 0.001
+    assert_close(fit_means, loop_means, atol=0.001, rtol=0)
     assert abs(svi - loop) < 1.5
     assert_close(svi_means, loop_means, atol=0.15, rtol=0)
     start = namespace["result"](*namespace["start"]())[0]
@@ -43,11 +43,11 @@ def test_the_three_loops_agree_with_a_function_guide(namespace):
     (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
         namespace[name] for name in ("function_svi", "function_torch", "function_fit")
     )
-    assert abs(loop - fitted) < 0.01
-    assert_close(fit_means, loop_means, atol=0.01, rtol=0)
+    assert abs(loop - fitted) < 0.001
+    assert_close(fit_means, loop_means, atol=0.001, rtol=0)
     assert abs(svi - loop) < 1.5
     assert_close(svi_means, loop_means, atol=0.15, rtol=0)
-    assert loop > namespace["torch_result"][0] - 0.1  # independent scalars: a smaller family than "full"
+    assert loop > namespace["torch_result"][0] - 0.3  # independent scalars: a smaller family than "full"
 
 
 def test_the_loops_find_the_posterior_of_the_chains(namespace):
@@ -110,9 +110,9 @@ def test_a_frozen_part_in_training_mode_warns_under_svi_alone(namespace):
         svi.step(x, y)
 
 
-def test_the_page_says_the_draws_run_one_after_another(namespace, caplog):
+def test_draws_of_a_bayesian_head_run_one_after_another_and_the_log_says_so(namespace, caplog):
     with caplog.at_level(logging.WARNING, "probattn"):
-        namespace["predict"](namespace["bayesian"], namespace["bayesian_guide"], namespace["x"][:2], num_draws=2)
+        namespace["predict"](namespace["BayesianHead"](), None, namespace["x"][:2], num_draws=2)
     assert "one after another (vectorize=False)" in caplog.text
 
 

@@ -56,8 +56,8 @@ def over_tokens(
         "kernel": Growth(KernelAttention, 2, 2),
         "KEP-SVGP add": Growth(KEPSVGPAttention.partial(rank=rank, merge="add"), 1, 1),
         "SGPA": Growth(SGPAttention.partial(inducing=inducing), 2, 2),
-        "sparse CGP": Growth(SparseCGPAttention.partial(inducing=inducing), 1, 1),
-        "CGP": Growth(CGPAttention, 3, 2),
+        "sparse CGP, collapsed": Growth(SparseCGPAttention.partial(inducing=inducing, collapsed=True), 1, 1),
+        "CGP, collapsed": Growth(CGPAttention.partial(collapsed=True), 3, 2),
     }
     found: dict[str, dict[int, Measured]] = {name: {} for name in layers}
     reasons: dict[str, dict[int, str]] = {name: {} for name in layers}

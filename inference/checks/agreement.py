@@ -142,7 +142,7 @@ def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tenso
                 continue
             if name not in reference:
                 raise ValueError(f"the reference has no draws of site {name}; it has {', '.join(reference) or 'none'}")
-            shared[name] = is_global_latent(prior.nodes[name])
+            shared[name] = is_global_latent(prior.nodes[name], prior)
         if not shared:
             raise ValueError("this model draws nothing: there is no posterior to compare")
         total, count = 0.0, 0

@@ -43,7 +43,7 @@ def test_sizes_that_take_too_much_are_foreseen_from_the_largest_measured(powers,
 def test_rows_are_relative_to_softmax_of_the_same_size(meter):
     result = scaling.over_tokens(meter, rounds=1, limit=1e6, sizes=(16, 64, 256), **SMALL)
     sections = {section["title"]: section["rows"] for section in result["sections"]}
-    assert list(sections) == ["softmax", "kernel", "KEP-SVGP add", "SGPA", "sparse CGP", "CGP"]
+    assert list(sections) == ["softmax", "kernel", "KEP-SVGP add", "SGPA", "sparse CGP, collapsed", "CGP, collapsed"]
     for rows in sections.values():
         assert [row["case"] for row in rows] == ["N 16", "N 64", "N 256"]
         for row, softmax in zip(rows, sections["softmax"], strict=True):
