@@ -2,8 +2,10 @@
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
+import pyro
 import pyro.infer
 import pyro.poutine as poutine
 import torch
@@ -84,7 +86,8 @@ class _Described:
         device_type = (device(model, guide) or torch.device("cpu")).type
         within = same_autocast(model, device_type)
         loss, self.parts = 0.0, {}
-        with torch.autocast(device_type, enabled=False), quiet():
+        scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else nullcontext()
+        with torch.autocast(device_type, enabled=False), quiet(), scoped:
             for traces in self._get_traces(within, guide, args, kwargs):
                 parts = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
                 loss = loss + self._loss(parts, *traces)

@@ -198,7 +198,10 @@ class _Predictor:
     def _falls_back(self, error: Exception, part: tuple) -> bool:
         if self.is_checked or not (self.vectorize and self.may_fall_back) or refuses_nan(error):
             return False
-        trace = self._prior_trace(part)
+        try:
+            trace = self._prior_trace(part)
+        except NON_BROADCASTING:  # the error is not one of draws
+            return False
         shared = {site["name"] for site in _samples(trace) if is_global_latent(site, trace)}
         return bool(shared - {name for name, _ in guides.latent_sites(self.model)})
 

@@ -12,6 +12,7 @@ from pyro.poutine.subsample_messenger import _Subsample
 from torch.distributions import Independent, constraints
 from torch.distributions.constraints import Constraint
 
+from probattn.functional import errors
 from probattn.handlers import is_latent, is_of_draws
 
 
@@ -52,7 +53,7 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
     for name, site in latent.items():
         if name in guided:
             _check_site(name, site, guided[name])
-            if scale:
+            if scale and errors.gathered() is None:
                 _check_scale(name, site, guided[name])
 
 
@@ -99,7 +100,8 @@ def _check_scale(name: str, model: dict, guide: dict) -> None:
     factor = 1.0
     for frame in model["cond_indep_stack"]:
         factor *= (frame.full_size or frame.size) / frame.size
-    whole = _number(guide["scale"]) * _number(model["infer"].get("weight", 1.0)) * factor
+    weight = 1.0 if "weight" in guide["infer"] else _number(model["infer"].get("weight", 1.0))
+    whole = _number(guide["scale"]) * weight * factor
     if abs(factor - 1) > 1e-6 and whole > 0 and abs(_number(model["scale"]) / whole - 1) < 1e-4:
         raise ValueError(
             f"site {name} counts {factor:.6g} times in the model, whose plate is subsampled, and once in the guide: "
@@ -145,6 +147,8 @@ def _is_within(guide: dict, p: dist.TorchDistribution) -> bool:
 
 
 def _holds(support: Constraint, value: torch.Tensor) -> bool:
+    if errors.gathered() is not None:  # nothing may wait for the device
+        return True
     try:
         return bool(support.check(value).all())
     except RuntimeError:  # torch.vmap has no values to look at

@@ -476,9 +476,10 @@ def _stddev(prior: dist.TorchDistribution) -> Tensor:
 
 def _has_stddev(prior: dist.TorchDistribution) -> bool:
     try:
-        return bool(prior.stddev.isfinite().all())
+        stddev = prior.stddev
     except NotImplementedError:
         return False
+    return stddev.is_meta or bool(stddev.isfinite().all())
 
 
 def _robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -470,7 +470,7 @@ def _is_weight(weight: float | Tensor | None) -> bool:
 
 
 def _has_cache(transform: Transform) -> bool:
-    return isinstance(transform, TransformModule) or transform._cache_size > 0
+    return isinstance(transform, TransformModule) or type(transform).__name__.startswith("Conditioned")
 
 
 def _inner(fn: dist.TorchDistribution) -> dist.TorchDistribution:

@@ -22,6 +22,7 @@ FURTHER_OPTIONS = {
     "clip_norm": None,
     "elbo": "mean_field",
     "posterior_draws": "example",
+    "vectorize": None,
     "particles": 1,
     "kl_weight": 1.0,
     "local_kl_weight": 1.0,

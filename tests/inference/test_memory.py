@@ -79,9 +79,10 @@ def test_training(tmp_path, layer, options):
     model, guide, x, y = build(layer)
     batches = Watched([(x[:32], y[:32]), (x[32:], y[32:])])
     options = {"epochs": EPOCHS, "num_draws": 2, "log_every": 1, "accelerator": "cpu", "progress": False} | options
-    fit(model, guide, batches, [(x, y)], out=tmp_path, **options)
+    with pyro.get_param_store().scope():
+        fit(model, guide, batches, [(x, y)], out=tmp_path, **options)
+        assert len(pyro.get_param_store()) == 0
     assert_flat(batches.seen, behind=10)
-    assert len(pyro.get_param_store()) == 0
 
 
 @layers

@@ -18,7 +18,7 @@ from probattn import (
 from probattn.inference import fit
 from probattn.inference.checkpoint import read
 from probattn.inference.parameter_groups import decayed_names, parameter_groups
-from probattn.models import Classifier, Normal, TextTransformer, ViT
+from probattn.models import Classifier, TextTransformer, ViT, likelihoods
 from probattn.models.embeddings import FILTERS, SpelledEmbedding, WordEmbedding
 
 ALL, OUT = ["query_key_value.weight"], ["out.weight"]
@@ -63,7 +63,7 @@ def test_networks():
     blocks = [f"blocks.{i}.{name}.weight" for i in range(2) for name in per_block]
     projections = [f"blocks.{i}.attention.projection.weights" for i in range(2)]
     assert set(decayed_names(network)) == {"embed.weight", "head.weight", *blocks, *projections}
-    assert {"positions", "norm.weight", "embed.bias", "blocks.0.attention.log_scale"} <= set(
+    assert {"positions", "norm.weight", "embed.bias", "blocks.0.attention.scale_unconstrained"} <= set(
         dict(network.named_parameters())
     )
 
@@ -104,7 +104,7 @@ def test_what_is_not_a_weight_by_its_module_or_its_name():
         "recurrent.weight_hh_l0",
         "tied.weight",
     }
-    assert decayed_names(Normal(0.1)) == []
+    assert decayed_names(likelihoods.Gaussian(0.1)) == []
 
 
 def classifier(attention):

@@ -180,8 +180,8 @@ def test_draw_s_of_a_latent_site_goes_with_mask_s(monkeypatch, batch, first):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         model.network.blocks[1].dropout.p = 0.0  # so that u of the second block comes before all dropout
-    latents, original = [], prediction_module.draw_latents
-    monkeypatch.setattr(prediction_module, "draw_latents", lambda *args: latents.append(original(*args)) or latents[-1])
+    latents, original = [], prediction_module._global_part
+    monkeypatch.setattr(prediction_module, "_global_part", lambda *args: latents.append(original(*args)) or latents[-1])
     x = images(batch)
     masks, handles = {}, []
     for module in model.modules():

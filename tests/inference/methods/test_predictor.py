@@ -98,9 +98,9 @@ def test_class_probs_are_those_of_one_class_per_example():
     model, guide = build(Bernoulli())
     with pytest.raises(ValueError, match="probabilities .*, got none"):
         class_probs(posterior_predictive(model, guide)(x))
-    model, guide = build(TokenCategorical())
+    model, _ = build(TokenCategorical())
     model.network.forward = lambda x: model.network.head(x)
     with pytest.raises(ValueError, match=r"got those of shape \(2, 5, 3\)"):
-        class_probs(posterior_predictive(model, guide)(x))
+        class_probs(posterior_predictive(model, None)(x))
     with pytest.raises(ValueError, match=r"got those of shape \(2, 1\)"):
         class_probs(Prediction(probs=torch.ones(2, 1)))

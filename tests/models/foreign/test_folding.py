@@ -38,7 +38,7 @@ LAYERS = [
     SoftmaxAttention,
     KernelAttention,
     *STOCHASTIC.values(),
-    CGPAttention.partial(output="mean"),
+    CGPAttention.partial(output="mean", collapsed=True),
     SparseCGPAttention.partial(inducing=3),
     SparseCGPAttention.partial(inducing=3, output="mean"),
 ]
@@ -216,7 +216,10 @@ def test_blocks_below_the_first_stochastic_one_run_once(foreign, name, number):
     assert sizes == {0: once[0], 1: once[1], 2: number * once[2]}
 
 
-@pytest.mark.parametrize("attention", [SoftmaxAttention, KernelAttention, CGPAttention.partial(output="mean")])
+MEAN_CGP = CGPAttention.partial(output="mean", collapsed=True)
+
+
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KernelAttention, MEAN_CGP])
 def test_nothing_is_folded_where_nothing_is_drawn(foreign, name, attention):
     given = foreign(name)
     converted = replace_attention(given.network, with_=attention, layers="all").eval()
@@ -238,7 +241,7 @@ def test_forwards_are_restored_even_after_an_error(foreign, name):
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-@pytest.mark.parametrize("attention", [KEP, KernelAttention, CGPAttention.partial(output="mean")])
+@pytest.mark.parametrize("attention", [KEP, KernelAttention, CGPAttention.partial(output="mean", collapsed=True)])
 def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(foreign, masked_name, attention):
     given = foreign(masked_name)
     model = modelled(given, with_=attention, layers=[1, 2])
