@@ -50,7 +50,13 @@ def _mc_dropout(run: TrainedRun, draws: int) -> Method:
 def _laplace(run: TrainedRun, draws: int) -> Method:
     batches = run.batches(run.dataset.train)
     predictor = laplace(run.model, run.guide, batches, num_draws=draws, link="draws")  # the probit's mean has no draws
-    return lambda seen: predictor.of(seen.found)
+
+    def predicted(seen: Seen) -> Prediction:
+        found = seen.found
+        torch.manual_seed(seen.seed)  # of the last layer's draws, the same for every set
+        return predictor.of(found)
+
+    return predicted
 
 
 def _sv_dkl(run: TrainedRun, draws: int) -> Method:

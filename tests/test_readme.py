@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pyro
 import pytest
 
 from probattn import guides
@@ -18,8 +19,9 @@ def test_readme_code_runs(capsys, monkeypatch, tmp_path):
     (converting,) = (block for block in blocks if "replace_attention" in block)
     assert len([line for line in converting.splitlines() if line.strip()]) <= 20
     namespace = {}
-    for block in blocks:
-        exec(block, namespace)
+    with pyro.get_param_store().scope():
+        for block in blocks:
+            exec(block, namespace)
     assert namespace["history"].epochs[-1]["valid/accuracy"] > 0.6
     assert len(namespace["gp_history"].epochs) == 5
     assert namespace["own_history"].epochs[-1]["valid/accuracy"] > 0.6

@@ -49,7 +49,20 @@ def _cholesky_solve(b: torch.Size, tril: torch.Size, *_: Any, out_shape: torch.S
     return 2 * math.prod(out_shape) * tril[-1]
 
 
+def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
+    return flop_counter.sdpa_flop_count(query, key, value)
+
+
+def _attention_backward(
+    gradient: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
+) -> int:
+    return flop_counter.sdpa_backward_flop_count(gradient, query, key, value)
+
+
 _FORMULAS = {
+    # Attention on CPUs, which PyTorch's own counter knows from 2.15 on.
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
     torch.ops.aten.linalg_cholesky_ex: _cholesky,
     torch.ops.aten.linalg_solve_triangular: _solve_triangular,
     torch.ops.aten.cholesky_solve: _cholesky_solve,

@@ -13,6 +13,7 @@ from probattn.experiments.settings import SettingsError
 from probattn.experiments.trained import open_run
 from probattn.inference import CheckpointError, metrics, ood, predict
 from probattn.inference.methods.dropout import mc_dropout
+from probattn.inference.methods.features import features
 from probattn.inference.methods.laplace import laplace
 from probattn.inference.methods.temperature import fit_temperature, scale
 
@@ -52,6 +53,17 @@ def by_hand(run, images, make, seed=3):
     return predictor(run.batches(images))
 
 
+def laplace_by_hand(run):
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_draws=4, link="draws")
+
+    def predicted(batches):
+        found = features(run.model, run.guide, batches, num_draws=4)
+        torch.manual_seed(3)
+        return predictor.of(found)
+
+    return predicted
+
+
 def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     folder, done = evaluated
     run = open_run(folder)
@@ -60,7 +72,7 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     made = {
         "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_draws=4),
         "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_draws=4),
-        "laplace": lambda run: laplace(run.model, run.guide, run.batches(run.dataset.train), num_draws=4),
+        "laplace": laplace_by_hand,
     }
     for method, make in made.items():
         for images, scores in (
@@ -115,13 +127,13 @@ def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
 def test_all_sets_share_their_draws(copy, monkeypatch):
     from probattn.inference import prediction as prediction_
 
-    drawn, original = [], prediction_.draw_latents
+    drawn, original = [], prediction_._global_part
 
     def record(*arguments):
         drawn.append(original(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(prediction_, "draw_latents", record)
+    monkeypatch.setattr(prediction_, "_global_part", record)
     evaluation.predictions(open_run(copy), suite.own(open_run(copy).dataset), ["posterior"], num_draws=4, seed=11)
     values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
     assert len(values) == 2
