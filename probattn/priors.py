@@ -85,9 +85,9 @@ class Horseshoe(Hierarchical):
         """Return the normal prior given τ and ζ drawn here."""
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
-        heads = scale.new_full((event[0], *(1,) * (event_dim - 1)), self.scale)
+        heads = _constant((event[0], *(1,) * (event_dim - 1)), self.scale, like=scale)
         tau = self.sample("tau", dist.HalfCauchy(heads).to_event(event_dim))
-        zeta = self.sample("zeta", dist.HalfCauchy(scale.new_ones(event)).to_event(event_dim))
+        zeta = self.sample("zeta", dist.HalfCauchy(_constant(event, 1.0, like=scale)).to_event(event_dim))
         return at(normal, scale * tau * zeta, event_dim)
 
 
@@ -109,9 +109,14 @@ class ARD(Hierarchical):
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         shared = event if event_dim < 3 else (event[0], *(1,) * (event_dim - 2), event[-1])
-        prior = dist.Gamma(scale.new_full(shared, self.shape), scale.new_full(shared, self.rate))
+        prior = dist.Gamma(*(_constant(shared, value, like=scale) for value in (self.shape, self.rate)))
         precision = self.sample("precision", prior.to_event(event_dim))
         return at(normal, scale * precision.rsqrt(), event_dim)
+
+
+def _constant(shape: tuple[int, ...], value: float, *, like: Tensor) -> Tensor:
+    """A constant that does not depend on ``like`` for Pyro's provenance tracking, as one of ``new_full`` does."""
+    return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
 PRIORS: dict[str, Callable[[], Prior]] = {

@@ -321,6 +321,9 @@ def test_predictive_gives_the_posterior_predictive(problem, parallel, number):
 def test_models_are_rendered(problem):
     pytest.importorskip("graphviz")
     model, x, y = problem
+    horseshoe = pyro.render_model(Regression(prior="horseshoe"), model_args=(x, y)).source
+    assert "attention.prior.tau" in horseshoe
+    assert '"attention.prior.zeta" -> "attention.u"' in horseshoe or "attention.prior.zeta -> attention.u" in horseshoe
     source = pyro.render_model(model, model_args=(x, y)).source
     assert '"attention.u" -> y' in source or "attention.u -> y" in source
 
