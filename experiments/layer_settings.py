@@ -12,7 +12,7 @@ from probattn import (
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
-    guides,
+    families,
 )
 from probattn.attention.base import LayerFactory
 
@@ -109,11 +109,11 @@ class SGPASettings:
         check_positive(self, "last", "inducing")
 
     @property
-    def family(self) -> str | guides.Family:
+    def family(self) -> str | families.Family:
         """The family of the guide; of the standard form, which has no site for one, its bare name."""
         if self.inducing is None:
             return self.guide
-        return functools.partial(guides.FAMILIES[self.guide], init_loc=self.init_loc)
+        return functools.partial(families.FAMILIES[self.guide], init_loc=self.init_loc)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """The layer for a number of tokens, or None where it varies."""

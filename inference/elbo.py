@@ -18,7 +18,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import Independent, kl_divergence
 
-from probattn import guides
+from probattn import families, guides
 from probattn.coverage import check_coverage, checked_replay
 from probattn.handlers import global_sites_only, local_posteriors
 from probattn.programs import Program, as_module, device, local_params
@@ -267,7 +267,7 @@ def _is_mapped_point(fn: pyro.distributions.TorchDistribution) -> bool:
         fn = fn.base_dist
     return (
         isinstance(fn, pyro.distributions.Delta)
-        and not isinstance(fn, guides.PointMass)
+        and not isinstance(fn, families.PointMass)
         and not is_identically_zero(fn.log_density)
     )
 

@@ -28,7 +28,7 @@ ALLOWED = {
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.priors"},
     "probattn.distributions": {"probattn.functional", "probattn.distributions"},
     "probattn.quiet": {"probattn.handlers"},
-    "probattn.handlers": set(),
+    "probattn.handlers": {"probattn.handlers"},
     "probattn.sites": {"probattn.quiet", "probattn.handlers"},
     "probattn.attention": LAYERS,
     "probattn": CORE,

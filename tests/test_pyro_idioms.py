@@ -28,7 +28,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import probattn
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, inference, priors
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, families, guides, inference, priors
 from probattn.inference import fit, posterior_predictive_check, predict, sgld
 from probattn.models import Classifier, Supervised
 
@@ -471,7 +471,7 @@ def test_hierarchical_priors_are_programs(problem):
 
 def test_a_positive_prior_has_positive_draws_from_every_family(problem):
     _, x, y = problem
-    for family in guides.FAMILIES:
+    for family in families.FAMILIES:
         model = Regression(prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3))
         guide = guides.for_model(model, family)
         losses = [

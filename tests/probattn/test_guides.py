@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites, priors
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, families, guides, local_sites, priors
 from probattn.inference import TraceMeanField_ELBO as OnePass
 
 AUTO = {
@@ -82,7 +82,7 @@ def train(model, guide, data, steps=60, elbo=TraceMeanField_ELBO):
     return losses, trained - reached
 
 
-@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("prior", priors.PRIORS)
 def test_every_prior_trains_with_every_family(prior, family, data):
     model = seeded(Regression, prior)
@@ -97,7 +97,7 @@ def test_every_prior_trains_with_every_family(prior, family, data):
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("projection", ["data", "plain"])
 @pytest.mark.parametrize("merge", ["add", "concat", "concat_lowrank"])
-@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("prior", priors.PRIORS)
 def test_the_whole_grid_trains(prior, family, merge, projection, elbo, data):
     model = seeded(Regression, prior, merge=merge, projection=projection, tokens=5)
@@ -118,7 +118,7 @@ def test_pyros_autoguides_work_in_their_place(auto, prior, data):
     assert sum(losses[-10:]) / 10 < sum(losses[:5]) / 5 - 0.05
 
 
-@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("prior", priors.PRIORS)
 def test_which_pairs_have_an_analytic_kl(prior, family):
     layer = seeded(KEPSVGPAttention, 8, 2, rank=2, prior=prior)
@@ -153,7 +153,7 @@ def test_full_is_a_gaussian_with_its_own_covariance_per_output():
 @pytest.mark.parametrize("family", ["full", "diagonal", "lowrank"])
 def test_families_start_near_a_prior_draw_at_a_share_of_its_scale(family):
     prior = priors.normal(torch.full((2, 400, 3), 2.0))
-    posterior = seeded(guides.FAMILIES[family], prior)(prior)
+    posterior = seeded(families.FAMILIES[family], prior)(prior)
     assert posterior.stddev.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.05)
     assert posterior.mean.std().item() == pytest.approx(2.0, rel=0.05)
 
@@ -182,9 +182,9 @@ def test_delta_maximises_the_density_of_the_whitened_variable(elbo, prior, data)
 def test_overrides_go_by_pattern_and_the_last_match_counts():
     model = Regression()
     guide = guides.for_model(model, "full", overrides={"layers.*": "lowrank", "*.1.*": "diagonal"})
-    assert isinstance(guide.layers.get_submodule("0.u"), guides.LowRank)
-    assert isinstance(guide.layers.get_submodule("1.u"), guides.Diagonal)
-    own = guides.for_model(model, lambda prior: guides.Full(prior, init_scale=0.5))
+    assert isinstance(guide.layers.get_submodule("0.u"), families.LowRank)
+    assert isinstance(guide.layers.get_submodule("1.u"), families.Diagonal)
+    own = guides.for_model(model, lambda prior: families.Full(prior, init_scale=0.5))
     prior = model.layers[0].sites()["u"]
     assert_close(own.layers.get_submodule("0.u")(prior).stddev, 0.5 * prior.stddev)
 
@@ -272,7 +272,7 @@ def test_guides_are_built_over_the_global_sites():
     model = Local()
     assert [name for name, _ in guides.latent_sites(model)] == ["layers.0.u", "layers.1.u"]
     guide = guides.for_model(model, overrides={"*.1.u": "diagonal"})
-    assert isinstance(guide.layers.get_submodule("1.u"), guides.Diagonal)
+    assert isinstance(guide.layers.get_submodule("1.u"), families.Diagonal)
     with pytest.raises(ValueError, match=r"'\*\.g' matches no latent site"):
         guides.for_model(model, overrides={"*.g": "full"})
 

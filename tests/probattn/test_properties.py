@@ -21,6 +21,7 @@ from probattn import (
     SoftmaxAttention,
     SparseCGPAttention,
     draws,
+    families,
     guides,
     priors,
 )
@@ -228,14 +229,14 @@ def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewher
     assert shapes[-1] == ((number, *x.shape) if layer.is_stochastic() else x.shape)
     assert found.draws.shape == (number, len(x), 3)
     assert_close(found.draws.mean(0), found.probs)
-    if number > 1 and not any(isinstance(module, guides.Delta) for module in guide.modules()):
+    if number > 1 and not any(isinstance(module, families.Delta) for module in guide.modules()):
         assert (found.draws.std(0).max() > 0) == layer.is_stochastic()
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     prior=st.sampled_from([priors.normal, priors.laplace, priors.student_t()]),
-    family=st.sampled_from([guides.Full, guides.Diagonal, guides.LowRank]),
+    family=st.sampled_from([families.Full, families.Diagonal, families.LowRank]),
     event=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)),
     batch=st.sampled_from([(), (3,), (2, 1), (2, 3)]),
     seed=st.integers(0, 99),

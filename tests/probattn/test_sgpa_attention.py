@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, NumericalError, SGPAttention, draws, guides, local_sites, priors
+from probattn import KEPSVGPAttention, NumericalError, SGPAttention, draws, families, guides, local_sites, priors
 from probattn.attention import sgpa_forms
 from probattn.handlers import at_mean, local_posteriors
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
@@ -435,7 +435,7 @@ def test_gradcheck_of_the_layer_and_its_kl(how, inducing):
     assert torch.autograd.gradcheck(function, (x, *parameters))
 
 
-@pytest.mark.parametrize("family", guides.FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("prior", priors.PRIORS)
 def test_every_prior_trains_with_every_family(prior, family):
     model, guide = build(prior=prior, family=family)

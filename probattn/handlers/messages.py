@@ -1,0 +1,80 @@
+"""Kinds of sample sites: latent or observed, global or of single examples, amortised."""
+
+import pyro.distributions as dist
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.trace_messenger import TraceMessenger
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor
+from torch.distributions import Independent
+
+
+def is_latent(msg: Message) -> bool:
+    """Return True for messages and trace nodes of latent sample sites; labels to be predicted are none."""
+    return (
+        msg["type"] == "sample"
+        and not msg["is_observed"]
+        and not msg["infer"].get("label")
+        and isinstance(msg["fn"], dist.torch_distribution.TorchDistributionMixin)
+    )
+
+
+def is_local(msg: Message, trace: Trace | None = None) -> bool:
+    """Return True for sites of single examples: marked ``infer={"local": True}``, or in the plate of the examples.
+
+    That is a plate at dimension −1 whose size is that of the batch, where a trace tells it.
+
+    Args:
+        msg: a message, or a node of a finished trace.
+        trace: that trace.
+    """
+    if msg["infer"].get("local"):
+        return True
+    frames = [frame for frame in msg["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
+    size = batch_size() if trace is None else _batch_of(trace)
+    return bool(frames) and size in (None, frames[0].size)
+
+
+def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
+    """Return True for latent sample sites that the whole data set shares; arguments as for :func:`is_local`."""
+    return is_latent(msg) and not is_local(msg, trace)
+
+
+def is_amortised(msg: Message) -> bool:
+    """Return True for latent sites of single examples that carry their posterior."""
+    return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+
+
+def is_of_draws(frame: CondIndepStackFrame) -> bool:
+    """Return True for plate frames that :class:`draws` adds."""
+    return frame.name in ("draws_-1", "draws_-2")
+
+
+def batch_size(*, inside: Messenger | None = None) -> int | None:
+    """Return the batch size of the program being run, the length of the first tensor that a trace has recorded.
+
+    Args:
+        inside: a handler; only traces inside it count.
+    """
+    first = 0 if inside is None else _PYRO_STACK.index(inside) + 1
+    for handler in _PYRO_STACK[first:]:
+        size = _batch_of(handler.trace) if isinstance(handler, TraceMessenger) else None
+        if size is not None:
+            return size
+    return None
+
+
+def _batch_of(trace: Trace) -> int | None:
+    inputs = trace.nodes.get("_INPUT", {"args": (), "kwargs": {}})
+    for value in (*inputs["args"], *inputs["kwargs"].values()):
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return value.shape[0]
+    return None
+
+
+def unwrapped(fn: dist.TorchDistribution) -> dist.TorchDistribution:
+    """The distribution inside ``to_event``."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    return fn

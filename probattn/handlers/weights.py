@@ -1,0 +1,41 @@
+"""Weights of the terms of the objective."""
+
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+
+from probattn.handlers.messages import is_global_latent, is_latent
+
+
+class kl_weight(Messenger):  # noqa: N801
+    """Scales the latent sites, around model *and* guide: weights of 1 are the ELBO (20), 0 drops the KL.
+
+    Args:
+        weight: factor on log p(u) and log q(u) of global sites.
+        local: the same for local sites, but for those of a regulariser.
+    """
+
+    def __init__(self, weight: float, *, local: float = 1.0) -> None:
+        super().__init__()
+        self.weight, self.local = weight, local
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if is_global_latent(msg):
+            msg["scale"] = msg["scale"] * self.weight
+        elif is_latent(msg) and not msg["infer"].get("regulariser"):
+            msg["scale"] = msg["scale"] * self.local
+
+
+class alpha(Messenger):  # noqa: N801
+    """Scales the regulariser of correlated GPs (CGP paper, eq. 28), wherever layers have one.
+
+    Args:
+        weight: factor on the layers' own α; 0 switches the regulariser off.
+    """
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["infer"].get("regulariser"):
+            msg["scale"] = msg["scale"] * self.weight
