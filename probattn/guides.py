@@ -16,9 +16,8 @@ from pyro.poutine.messenger import Messenger, unwrap
 from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
 
-from probattn import families
 from probattn.attention.base import ProbabilisticAttention
-from probattn.families import Family
+from probattn.families import Family, on_support, resolve, stddev_of
 from probattn.handlers import global_sites_only, guided_local_sites, has_data_plate, is_latent, outside_data_plate
 from probattn.programs import FunctionModule, Program, local_params, modules
 from probattn.quiet import Quiet
@@ -50,7 +49,7 @@ class Guide(Quiet, PyroModule):
                 if container not in dict(parent.named_children()):
                     setattr(parent, container, PyroModule())
                 parent = getattr(parent, container)
-            setattr(parent, name, families.on_support(families[site], prior))
+            setattr(parent, name, on_support(families[site], prior))
         self.rest = None
         if rest is not None:
             self.rest = rest(poutine.block(model, hide_fn=self._knows))
@@ -131,9 +130,9 @@ def for_model(
     for pattern in overrides:
         if not any(fnmatchcase(site, pattern) for site in sites):
             raise ValueError(f"override {pattern!r} matches no latent site; sites: {', '.join(sites) or 'none'}")
-    chosen = {site: families.resolve(family) for site in sites}
+    chosen = {site: resolve(family) for site in sites}
     for pattern, other in overrides.items():
-        chosen.update({site: families.resolve(other) for site in sites if fnmatchcase(site, pattern)})
+        chosen.update({site: resolve(other) for site in sites if fnmatchcase(site, pattern)})
     return Guide(model, chosen, rest=rest)
 
 
@@ -289,7 +288,7 @@ def check(model: Program, guide: nn.Module) -> None:
             )
     if any(isinstance(part, (AutoDelta, AutoLaplaceApproximation)) for part in guide.modules()):
         for site, prior in latent_sites(model):
-            if families.stddev_of(prior).requires_grad:
+            if stddev_of(prior).requires_grad:
                 raise ValueError(
                     f"this guide is a point mass on {site} itself, whose density grows without bound as the learned Λ "
                     'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
