@@ -2,6 +2,7 @@
 
 import sys
 
+import pyro
 import pytest
 import torch
 
@@ -41,3 +42,10 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def own_param_store():
+    """Each test has Pyro's global parameter store to itself: Pyro's own ELBOs share parameters by name."""
+    with pyro.get_param_store().scope():
+        yield
