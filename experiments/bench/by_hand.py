@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
+from probattn.families import Full
 from probattn.functional import kep_svgp, ksvd
-from probattn.guides import Full, Guide
+from probattn.guides import Guide
 from probattn.models import Classifier
 from probattn.models.blocks import Block
 from probattn.models.vit import patches
