@@ -50,7 +50,7 @@ class Difference:
 
     @property
     def passes(self) -> bool:
-        """Whether it is at most :data:`TOLERANCE`; NaN is not."""
+        """True if the difference is at most :data:`TOLERANCE`; NaN is not."""
         return self.relative <= TOLERANCE
 
 

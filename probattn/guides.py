@@ -1,4 +1,4 @@
-"""Guides: families of variational distributions over the latent sites of a model, built without data."""
+"""Guides of the latent sites of a model, built without data from a family for each site."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -28,7 +28,7 @@ Statistic = Callable[..., Tensor | float]
 """A callable ``(labels (n, ...), prediction) -> number or vector (k,)``, which may ask for :data:`MORE` by name."""
 
 MORE = ("x", "latents")
-"""What a statistic may ask for beside labels and prediction, as parameters behind them."""
+"""Arguments that a statistic may take beside labels and prediction, as parameters behind them."""
 
 
 def accuracy(labels: Tensor, prediction: Prediction) -> float:

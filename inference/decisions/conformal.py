@@ -124,7 +124,7 @@ class ConformalIntervals:
         return low - margin, high + margin
 
     def evaluate(self, prediction: Prediction, labels: Tensor) -> dict[str, float]:
-        """What the intervals do on test data: means over examples and targets.
+        """Coverage and width of the intervals on test data: means over examples and targets.
 
         Returns:
             ``coverage``, the share of intervals with the label; ``width``, in units of the targets; ``empty``, the

@@ -98,7 +98,7 @@ class LaplacePredictor:
         return mean / (2 * pairs), expected_entropy / (2 * pairs)
 
     def _weight_variances(self, values: Tensor) -> Tensor:
-        """What the weights add to the variances of the logits in their basis ``(..., classes)``."""
+        """Contribution of the weights to the variances of the logits in their basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
 
     def _bias_logit_variances(self) -> Tensor:
