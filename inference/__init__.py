@@ -1,42 +1,41 @@
 """Everything done to a model: SVI, prediction, uncertainty methods, checks, decisions, metrics, checkpoints."""
 
-from probattn.inference import metrics, multilabel, ood, regression
-from probattn.inference.checkpoint import CheckpointError, load, save
-from probattn.inference.checks.agreement import compare_posteriors
-from probattn.inference.checks.export import to_inference_data
-from probattn.inference.checks.fitting import fit_guide
-from probattn.inference.checks.latents import posterior_draws
-from probattn.inference.checks.nuts import nuts
-from probattn.inference.checks.predictive import posterior_predictive_check, prior_predictive_check
-from probattn.inference.checks.psis import psis_khat
-from probattn.inference.checks.simulation import simulation_based_calibration
+from probattn.inference import metrics
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import risk_threshold
-from probattn.inference.diagnosis import NonFiniteError
-from probattn.inference.diagnostics import attention_spectra, token_similarity
+from probattn.inference.diagnostics.arviz_export import to_inference_data
+from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
+from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
+from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
+from probattn.inference.diagnostics.posterior_draws import posterior_draws
+from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
+from probattn.inference.diagnostics.psis import psis_khat
+from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
-from probattn.inference.exported import export
-from probattn.inference.members import Member, fit_members
-from probattn.inference.methods.dropout import mc_dropout
-from probattn.inference.methods.ensembles import ensemble
+from probattn.inference.export.posterior_network import mean_network, predictor_network
+from probattn.inference.export.torch_export import export
+from probattn.inference.io.checkpoint import CheckpointError, load, save
+from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
+from probattn.inference.io.warm_start import WarmStart, warm_start
+from probattn.inference.methods.ensemble import ensemble
 from probattn.inference.methods.laplace import laplace
+from probattn.inference.methods.mc_dropout import mc_dropout
 from probattn.inference.methods.predictor import Predictor, posterior_predictive
 from probattn.inference.methods.sv_dkl import sv_dkl
 from probattn.inference.methods.temperature import temperature_scaled
-from probattn.inference.networks import mean_network, predictor_network
-from probattn.inference.options import TrainOptions
-from probattn.inference.posterior import posterior_summary, posterior_variants
-from probattn.inference.posterior_samples import PosteriorSamples
-from probattn.inference.prediction import Prediction, predict
-from probattn.inference.sgld import sgld
-from probattn.inference.training import History, fit
-from probattn.inference.warm_start import WarmStart, warm_start
-from probattn.inference.weights import load_safetensors, save_safetensors
+from probattn.inference.metrics import multilabel, ood, regression
+from probattn.inference.non_finite import NonFiniteError
+from probattn.inference.posterior.fit_guide import fit_guide
+from probattn.inference.posterior.nuts import nuts
+from probattn.inference.posterior.sgld import sgld
+from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.training.fit import History, fit
+from probattn.inference.training.options import TrainOptions
 
 __all__ = [
     "CheckpointError",
     "History",
-    "Member",
     "NonFiniteError",
     "PosteriorSamples",
     "Prediction",
@@ -52,7 +51,6 @@ __all__ = [
     "export",
     "fit",
     "fit_guide",
-    "fit_members",
     "laplace",
     "load",
     "load_safetensors",

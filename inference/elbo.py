@@ -58,7 +58,7 @@ class ELBOModule(pyro.infer.elbo.ELBOModule):
         return super().named_parameters(*args, **kwargs)
 
 
-class _Described:
+class _ELBOWithTerms:
     """Runs the guide, log densities and KL outside autocast, and keeps the last traces and the terms of the last loss.
 
     Attributes:
@@ -108,7 +108,7 @@ class _Described:
         return loss.item()
 
     def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
-        one_pass = _OnePass(model, guide, settled=self._settled, check=self._check)
+        one_pass = _SinglePassTrace(model, guide, settled=self._skips_log_prob, check=self._check)
         self.traces = super()._get_trace(model, one_pass, args, kwargs)
         return self.traces
 
@@ -146,12 +146,12 @@ class _Described:
         return sum(parts.values())
 
     @staticmethod
-    def _settled(model_site: dict, guide_site: dict) -> bool:
+    def _skips_log_prob(model_site: dict, guide_site: dict) -> bool:
         """Whether the densities of a site need not be computed."""
         return _has_prior_as_posterior(model_site)
 
 
-class _OnePass(Messenger):
+class _SinglePassTrace(Messenger):
     """Guide and model run once, as Pyro's ELBOs ask it of a guide that is a messenger.
 
     Local sites that carry their posterior are drawn from it in the model's pass and join the guide's trace, whose sites
@@ -200,7 +200,7 @@ class _OnePass(Messenger):
         return self.model_trace, self.guide_trace
 
 
-class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
+class Trace_ELBO(_ELBOWithTerms, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
     """The ELBO with every log density taken at the draws, :class:`pyro.infer.Trace_ELBO`."""
 
     def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
@@ -211,12 +211,12 @@ class Trace_ELBO(_Described, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
         return surrogate + (loss - surrogate).detach()
 
 
-class TraceMeanField_ELBO(_Described, pyro.infer.TraceMeanField_ELBO):  # noqa: N801
+class TraceMeanField_ELBO(_ELBOWithTerms, pyro.infer.TraceMeanField_ELBO):  # noqa: N801
     """The ELBO with the KL in closed form where there is one, :class:`pyro.infer.TraceMeanField_ELBO`."""
 
     @staticmethod
-    def _settled(model_site: dict, guide_site: dict) -> bool:
-        if _Described._settled(model_site, guide_site):
+    def _skips_log_prob(model_site: dict, guide_site: dict) -> bool:
+        if _ELBOWithTerms._skips_log_prob(model_site, guide_site):
             return True
         if _is_mapped_point(guide_site["fn"]):
             return False

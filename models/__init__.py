@@ -2,10 +2,10 @@
 
 from probattn.models import likelihoods
 from probattn.models.blocks import last
-from probattn.models.foreign import replace_attention
 from probattn.models.likelihoods import Bernoulli, Categorical, TokenCategorical
 from probattn.models.supervised import Classifier, Supervised
 from probattn.models.text import TextTagger, TextTransformer
+from probattn.models.third_party import replace_attention
 from probattn.models.vit import ViT
 
 __all__ = [

@@ -51,7 +51,7 @@ class ColumnNormal(dist.TorchDistribution):
         return self.covariance.log_density(value - self.loc).sum(-1)
 
 
-class Counted(dist.TorchDistribution):
+class MarginalWithJointKL(dist.TorchDistribution):
     """Draws from one distribution, and counts a KL that is known for the larger one that it stands for.
 
     Marginal draws of SGPA stand for joint ones, whose KL is not that of the marginals. The log density is the prior's
@@ -71,9 +71,11 @@ class Counted(dist.TorchDistribution):
 
     has_rsample = True
 
-    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "Counted":
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "MarginalWithJointKL":
         """The same with a larger batch shape."""
-        return Counted(self.drawn.expand(batch_shape), self.prior.expand(batch_shape), self.kl.expand(batch_shape))
+        return MarginalWithJointKL(
+            self.drawn.expand(batch_shape), self.prior.expand(batch_shape), self.kl.expand(batch_shape)
+        )
 
     @property
     def support(self) -> constraints.Constraint:
@@ -99,7 +101,7 @@ class Counted(dist.TorchDistribution):
         return self.prior.log_prob(value) + self.kl
 
 
-class Softmax(dist.Categorical):
+class CategoricalWithEnergy(dist.Categorical):
     """Categorical distribution of logits that keeps their free energy, which normalising them removes.
 
     Args:
@@ -113,9 +115,11 @@ class Softmax(dist.Categorical):
         super().__init__(logits=logits, validate_args=validate_args)
         self.energy = -logits.logsumexp(-1)
 
-    def expand(self, batch_shape: torch.Size, _instance: "Softmax | None" = None) -> "Softmax":
+    def expand(
+        self, batch_shape: torch.Size, _instance: "CategoricalWithEnergy | None" = None
+    ) -> "CategoricalWithEnergy":
         """The same distribution with another batch shape."""
-        new = super().expand(batch_shape, _instance=self._get_checked_instance(Softmax, _instance))
+        new = super().expand(batch_shape, _instance=self._get_checked_instance(CategoricalWithEnergy, _instance))
         new.energy = self.energy.expand(batch_shape)
         return new
 
@@ -131,6 +135,6 @@ def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
     return gaussian.kl_divergence(q.loc - p.loc, q.covariance, p.covariance).sum(-1)
 
 
-@register_kl(Counted, dist.Distribution)
-def _kl_counted(q: Counted, p: dist.Distribution) -> Tensor:
+@register_kl(MarginalWithJointKL, dist.Distribution)
+def _kl_marginal_with_joint_kl(q: MarginalWithJointKL, p: dist.Distribution) -> Tensor:
     return q.kl

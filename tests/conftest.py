@@ -10,12 +10,12 @@ import torch
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Runs the command in this process as `main` does: exit code, stdout, stderr. A traceback fails the test."""
-    from probattn.experiments import cli
+    from probattn.experiments.cli import main
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["probattn", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
-            cli.main()
+            main.main()
         return stopped.value.code, *capsys.readouterr()
 
     return run
@@ -24,7 +24,7 @@ def command(monkeypatch, capsys):
 @pytest.fixture
 def together(monkeypatch):
     """How many members each step together has had."""
-    from probattn.inference.members_step import MembersStep
+    from probattn.inference.training.members_step import MembersStep
 
     seen, step = [], MembersStep.__call__
 

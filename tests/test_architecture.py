@@ -1,6 +1,7 @@
 """The house stands as ARCHITECTURE.md draws it: who may import whom, what the wheel holds, what importing loads."""
 
 import ast
+import graphlib
 import json
 import os
 import re
@@ -36,8 +37,29 @@ ALLOWED = {
     "probattn.inference": CORE | {"probattn.inference"},
     "probattn.experiments": CORE | {"probattn.models", "probattn.inference", "probattn.experiments"},
 }
+ROOMS = {
+    "probattn.inference": (
+        {"io"},
+        {"distributed"},
+        {"prediction"},
+        {"metrics", "methods", "export", "posterior"},
+        {"decisions", "diagnostics", "training"},
+    ),
+    "probattn.experiments": (
+        {"data"},
+        {"config"},
+        {"runs"},
+        {"evaluation", "bench"},
+        {"plots"},
+        {"reporting"},
+        {"studies"},
+        {"cli"},
+    ),
+}
+"""Rooms of a package by floor; a room imports itself, files beside the rooms, and rooms of lower floors."""
 PURE = "probattn.functional"
-SKIPPED = {"build", "dist", "runs", "data", "__pycache__"}
+SKIPPED = {"build", "dist", "runs", "data"}
+"""Folders of the root that hold no sources."""
 
 
 def sources(root):
@@ -85,6 +107,49 @@ def violations(root):
             impure = target.startswith("pyro.") or target == "pyro" or re.match(r"torch\.nn(?!\.functional)\b", target)
             if room(module) == PURE and impure:
                 yield f"{module} → {target}"
+
+
+def files_imported(root):
+    """Files of ours that each file imports; what a package's ``__init__`` re-exports counts as that package."""
+    known = sources(root)
+    for module, path in known.items():
+        targets = set()
+        for target in imported(module, path, known):
+            while target and target not in known:
+                target = target.rpartition(".")[0]
+            if target and target != module:
+                targets.add(target)
+        yield module, targets
+
+
+def wrong_floors(root):
+    """Each import between the rooms of a package that does not go to a lower floor, as ``module → target``."""
+    for module, targets in files_imported(root):
+        for package, floors in ROOMS.items():
+            level = {room: number for number, rooms in enumerate(floors) for room in rooms}
+            inside = [name.removeprefix(f"{package}.").partition(".")[0] for name in (module, *sorted(targets))]
+            for own, (room, target) in ((inside[0], pair) for pair in zip(inside[1:], sorted(targets), strict=True)):
+                if not module.startswith(f"{package}.") or not target.startswith(f"{package}.") or room == own:
+                    continue
+                if own not in level:
+                    wrong = room in level and own not in ("__init__", "__main__")
+                else:
+                    wrong = room in level and level[room] >= level[own]
+                if wrong:
+                    yield f"{module} → {target}"
+
+
+def test_rooms_import_lower_floors_alone():
+    assert list(wrong_floors(ROOT)) == []
+    for package, floors in ROOMS.items():
+        folder = ROOT / package.removeprefix("probattn.")
+        rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+        assert rooms == set().union(*floors), f"give each room of {package} its floor"
+
+
+def test_no_cycle_of_files():
+    graph = {module: targets - {"probattn", *FOLDERS.values()} for module, targets in files_imported(ROOT)}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the files
 
 
 def test_imports_go_in_the_allowed_directions():
@@ -214,7 +279,7 @@ def test_wheel_holds_every_source_and_the_type_marker(wheel):
     code = {name for name in held if ".dist-info/" not in name}
     assert code == expected | {"probattn/py.typed"}, "list new subpackages in pyproject.toml"
     (info,) = wheel.glob("*.dist-info")
-    assert "probattn = probattn.experiments.cli:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
+    assert "probattn = probattn.experiments.cli.main:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
     assert (info / "licenses" / "LICENSE").is_file()
 
 
@@ -248,7 +313,8 @@ def test_no_file_names_a_path_of_one_machine():
     pattern = re.compile(rf"(?<![\w.~$}}/-])(?:/(?:{roots})/\w|[A-Z]:\\\w)")
     found = []
     for folder, names, files in os.walk(ROOT):
-        names[:] = [name for name in names if name not in SKIPPED and (name == ".ci" or not name.startswith("."))]
+        skipped = SKIPPED if Path(folder) == ROOT else {"__pycache__"}
+        names[:] = [name for name in names if name not in skipped and (name == ".ci" or not name.startswith("."))]
         names[:] = [name for name in names if not name.endswith(".egg-info")]
         for file in files:
             content = (Path(folder) / file).read_bytes()

@@ -209,7 +209,7 @@ def test_every_autoguide_of_pyro_finds_the_posterior_mean(problem, auto):
         svi.step(x, y)
     if auto == "AutoLaplaceApproximation":
         guide = guide.laplace_approximation(x, y)
-    found = predict(model, guide, [(x, y)], num_draws=300)
+    found = predict(model, guide, [(x, y)], num_samples=300)
     deviation = (features @ torch.linalg.inv(precision) @ features.T).diagonal().sqrt()
     assert ((found.mean - intercept - features @ location).abs() < 0.6 * deviation + 0.05).all()
 
@@ -243,7 +243,7 @@ def test_condition_and_do_reach_the_labels(problem):
     done = pyro.do(model, data={"attention.u": u})
     assert_close(poutine.trace(done).get_trace(x).nodes["y"]["fn"].mean, expected)
     for program in (conditioned, done):
-        assert_close(predict(program, guides.for_model(model), x, num_draws=4).mean, expected)
+        assert_close(predict(program, guides.for_model(model), x, num_samples=4).mean, expected)
     assert_close(inference.Trace_ELBO().loss(conditioned, guides.for_model(model), x, y), -joint.item())
 
 
@@ -286,7 +286,7 @@ def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
     scale, u = (trace.nodes[f"attention.{name}"] for name in ("scale", "u"))
     assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"]).log_prob(u["value"]).sum())
     inference.fit_guide(model, guide, (x, y), steps=300)
-    found = inference.posterior_draws(model, guide, [(x, y)], num_draws=400)["attention.scale"]
+    found = inference.posterior_draws(model, guide, [(x, y)], num_samples=400)["attention.scale"]
     exact = torch.digamma(torch.tensor(4.0)) - math.log(2.0)  # F depends on u/λ alone: λ keeps its prior
     assert_close(found.log().mean(0), exact.expand(1, 2), atol=0.25, rtol=0)
 
@@ -398,10 +398,10 @@ def test_function_guides_train_in_svi_in_a_torch_loop_and_in_fit(problem):
     assert pyro.param("scale").shape == (1, 2, 2)  # where Pyro keeps them
 
     pyro.clear_param_store()
-    history = fit(model, function_guide, [(x, y)] * 20, epochs=15, lr=0.05, particles=8, progress=False)
+    history = fit(model, function_guide, [(x, y)] * 20, epochs=15, lr=0.05, num_particles=8, progress=False)
     assert abs(bound(model, function_guide, x, y) - best) < 0.4
     assert history.steps[-1]["loss"] < history.steps[0]["loss"]
-    spread = predict(model, function_guide, x, num_draws=300).variance - SIGMA**2
+    spread = predict(model, function_guide, x, num_samples=300).variance - SIGMA**2
     assert (spread > 0).all()
 
 
@@ -414,10 +414,10 @@ def test_plain_functions_are_models(problem):
     model.num_data = N
     evidence, _, precision, *_ = conjugate(module, x, y)
     guide = guides.for_model(model)
-    fit(model, guide, [(x, y)] * 20, epochs=10, lr=0.05, particles=8, progress=False)
+    fit(model, guide, [(x, y)] * 20, epochs=10, lr=0.05, num_particles=8, progress=False)
     assert abs(bound(model, guide, x, y) + evidence - gap(precision, ROWS)) < 0.4
     _, location, _, features, intercept = conjugate(module, x, y)
-    assert_close(predict(model, guide, x, num_draws=300).mean, intercept + features @ location, atol=0.25, rtol=0)
+    assert_close(predict(model, guide, x, num_samples=300).mean, intercept + features @ location, atol=0.25, rtol=0)
     check = posterior_predictive_check(model, guide, [(x, y)], statistics=["mean"], num_replicates=50)
     assert_close(check.observed["mean"].item(), y.double().mean().item())
 
@@ -527,9 +527,9 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     y = features @ torch.randn(4, 1) + SIGMA * torch.randn(N, 1)
     model = Supervised(network, Known(), num_data=N)
     guide = guides.for_model(model, rest=autoguide.AutoMultivariateNormal)
-    fit(model, guide, [(x, y)] * 20, epochs=25, lr=0.05, particles=8, progress=False)
+    fit(model, guide, [(x, y)] * 20, epochs=25, lr=0.05, num_particles=8, progress=False)
     assert "one after another" in caplog.text
-    found = predict(model, guide, [(x, y)], num_draws=400)
+    found = predict(model, guide, [(x, y)], num_samples=400)
     precision = torch.eye(4) + features.T @ features / SIGMA**2
     mean = features @ torch.linalg.solve(precision, features.T @ y / SIGMA**2)
     variance = (features @ torch.linalg.inv(precision) @ features.T).diagonal().unsqueeze(-1) + SIGMA**2
@@ -538,7 +538,7 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(caplog):
     check = posterior_predictive_check(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_replicates=200)
     assert check.replicated_labels.shape == (200, N, 1)
     assert_close(check.replicated_labels.mean(0), mean, atol=0.25, rtol=0)
-    drawn = inference.posterior_draws(model, guide, [(x, y)], num_draws=300)["network.head.weight"]
+    drawn = inference.posterior_draws(model, guide, [(x, y)], num_samples=300)["network.head.weight"]
     exact = torch.linalg.solve(precision, features.T @ y / SIGMA**2).T
     assert_close(drawn.mean(0), exact, atol=0.15, rtol=0)
 
@@ -550,14 +550,14 @@ def test_chains_are_posteriors(problem, kernel):
     chain = MCMC(kernel(model), num_samples=400, warmup_steps=100, disable_progbar=True)
     chain.run(x, y)
     covariance = torch.linalg.inv(precision)
-    found = predict(model, chain, [(x, y)], num_draws=400)
+    found = predict(model, chain, [(x, y)], num_samples=400)
     deviation = (features @ covariance @ features.T).diagonal()
     assert_close(found.mean, intercept + features @ location, atol=0.1, rtol=0)
     assert_close(found.variance, deviation + SIGMA**2, atol=0.05, rtol=0.2)
     check = posterior_predictive_check(model, chain, [(x, y)], num_replicates=100)
     assert 0.02 < check.p_values["mean"].item() < 0.98
     pytest.importorskip("arviz")
-    exported = inference.to_inference_data(model, chain, [(x, y)], num_draws=100)
+    exported = inference.to_inference_data(model, chain, [(x, y)], num_samples=100)
     assert exported.posterior["attention.u"].shape == (1, 100, 1, 2, 2)
 
 
@@ -565,7 +565,7 @@ def test_stochastic_gradient_langevin_dynamics_samples_the_posterior(problem):
     model, x, y = problem
     _, location, precision, features, intercept = conjugate(model, x, y)
     samples = sgld(model, [(x, y)], num_samples=600, warmup_steps=300, step_size=0.02, thinning=3)
-    found = predict(model, samples, [(x, y)], num_draws=600)
+    found = predict(model, samples, [(x, y)], num_samples=600)
     assert_close(found.mean, intercept + features @ location, atol=0.15, rtol=0)
     deviation = (features @ torch.linalg.inv(precision) @ features.T).diagonal()
     assert_close(found.variance, deviation + SIGMA**2, atol=0.06, rtol=0.3)
@@ -581,7 +581,7 @@ def test_a_users_guide_of_a_local_site_is_drawn_anew_for_each_draw():
         with pyro.plate("examples", len(x), dim=-1):
             pyro.sample("network.0.g", dist.Normal(torch.zeros(2, 4, 4), 2.0).to_event(3))
 
-    found = predict(model, guide, x, num_draws=50, keep_draws=True)
+    found = predict(model, guide, x, num_samples=50, keep_draws=True)
     assert len(found.draws[:, 0].unique(dim=0)) == 50
     assert (found.mutual_information > 0.01).all()
     ours = torch.tensor([inference.Trace_ELBO().loss(model, guide, x, y) for _ in range(300)])
@@ -650,20 +650,20 @@ def test_a_plate_of_a_users_own_is_not_the_plate_of_the_examples(problem, number
     model = Plated()
     guide = guides.for_model(model, rest=lambda program: autoguide.AutoNormal(program, init_scale=1.0))
     guides.materialise(guide, (x, torch.zeros(N)))
-    parts = predict(model, guide, [x[:1], x[:1]], num_draws=number)
+    parts = predict(model, guide, [x[:1], x[:1]], num_samples=number)
     assert_close(parts.mean[0], parts.mean[1])  # draw s is one function on all batches
     if number == 200:
         drawn = Predictive(model, guide=guide, num_samples=2000)(x)["y"]
-        assert_close(predict(model, guide, x, num_draws=2000).variance, drawn.var(0), rtol=0.3, atol=0.02)
+        assert_close(predict(model, guide, x, num_samples=2000).variance, drawn.var(0), rtol=0.3, atol=0.02)
 
 
 def test_wrapped_models_train_and_predict_from_the_prior(problem):
     model, x, y = problem
     scaled = poutine.scale(model, scale=0.5)
     torch.manual_seed(1)
-    expected = predict(model, None, x, num_draws=7).mean
+    expected = predict(model, None, x, num_samples=7).mean
     torch.manual_seed(1)
-    assert_close(predict(scaled, None, x, num_draws=7).mean, expected)
+    assert_close(predict(scaled, None, x, num_samples=7).mean, expected)
     fit(scaled, autoguide.AutoNormal(scaled), [(x, y)], epochs=1, progress=False)
     both = pyro.condition(model, data={})
     assert len(predict(both, guides.for_model(both), [x[:5], x[5:]]).mean) == N

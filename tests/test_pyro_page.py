@@ -112,7 +112,7 @@ def test_a_frozen_part_in_training_mode_warns_under_svi_alone(namespace):
 
 def test_draws_of_a_bayesian_head_run_one_after_another_and_the_log_says_so(namespace, caplog):
     with caplog.at_level(logging.WARNING, "probattn"):
-        namespace["predict"](namespace["BayesianHead"](), None, namespace["x"][:2], num_draws=2)
+        namespace["predict"](namespace["BayesianHead"](), None, namespace["x"][:2], num_samples=2)
     assert "one after another (vectorize=False)" in caplog.text
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from probattn.experiments import presets, runs
 from probattn.experiments.bench.meter import Measured, Meter
-from probattn.experiments.datasets import ImageDataset
-from probattn.experiments.images import Images
-from probattn.experiments.settings import Settings, SettingsError, ViTSettings
+from probattn.experiments.config import presets
+from probattn.experiments.config.settings import Settings, SettingsError, ViTSettings
+from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.images import Images
+from probattn.experiments.runs import train
 from probattn.inference import fit
 
 DEFAULT_IMAGES = {"cpu": 512, "cuda": 45_000}
@@ -33,7 +34,7 @@ def twins(name: str, changes: Sequence[str], *, device: str) -> dict[str, Settin
     if len(both) < 2 or not isinstance(both[name].network, ViTSettings):
         raise SettingsError(f"{name} is no preset of images with a softmax twin beside it; take kep-svgp/cifar10")
     given = [f"train.accelerator={device}", "warm_start=none", *changes]
-    return {each: settings.with_changes(given).lasting(_EPOCHS) for each, settings in both.items()}
+    return {each: settings.with_changes(given).with_total_epochs(_EPOCHS) for each, settings in both.items()}
 
 
 def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int | None = None) -> dict[str, Any]:
@@ -59,8 +60,8 @@ def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int |
 
 def epochs(settings: Settings, dataset: ImageDataset, device: str) -> list[float]:
     """Seconds of each epoch of a run from its start."""
-    model, guide = runs.build(settings, dataset)
-    batches = runs.loaders(settings, dataset, device=device).train
+    model, guide = train.build(settings, dataset)
+    batches = train.loaders(settings, dataset, device=device).train
     history = fit(model, guide, batches, progress=False, **asdict(settings.train))
     return [record["seconds"] for record in history.epochs]
 

@@ -2,14 +2,7 @@
 
 from typing import Any
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-)
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.meter import Meter
 from probattn.experiments.bench.steps import layer_step

@@ -28,7 +28,7 @@ def ten_draws(
     guide = guides.for_model(model)
     cases = {
         "softmax, deterministic": forward_step(softmax.network, x),
-        "KEP-SVGP, ten draws": lambda: predict(model, guide, x, num_draws=10),
+        "KEP-SVGP, ten draws": lambda: predict(model, guide, x, num_samples=10),
     }
     title = f"prediction, {depth}-layer ViT, dim {dim}, {heads} heads, batch {batch}, 64 tokens, float32"
     return {"title": title, "sections": [meter.section("", cases, rounds=rounds)]}

@@ -5,14 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-)
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
 from probattn.experiments.bench import memory
 from probattn.experiments.bench.meter import Measured, Meter

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.attention.base import LayerFactory
-from probattn.experiments.bench import by_hand
+from probattn.experiments.bench import reference_loop
 from probattn.experiments.bench.meter import Meter
 from probattn.experiments.bench.steps import svi_step, training_step
 from probattn.experiments.bench.timing import Step
@@ -57,7 +57,7 @@ def both_ways(model: Classifier, x: Tensor, y: Tensor) -> dict[str, Step]:
     """The training step of a model by SVI, and that of a copy of it by hand."""
     guide = guides.for_model(model)
     twin, its_guide = copy.deepcopy((model, guide))
-    loss = by_hand.loss(twin.train(), its_guide)
+    loss = reference_loop.loss(twin.train(), its_guide)
     parameters = [*twin.parameters(), *its_guide.parameters()]
     return {
         "SVI": svi_step(model, guide, x, y),

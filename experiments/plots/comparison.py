@@ -9,10 +9,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.comparison import Cell, Comparison
-from probattn.experiments.figures import BLUE, GREY, INK, ORANGE, PALE, PLAIN, SKY, SMALL, TEXT, plain, short
-from probattn.experiments.page import arrow, scale_name
-from probattn.inference.metrics import Metric
+from probattn.experiments.evaluation.metric_display import arrow, scale_name
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
+from probattn.experiments.plots.model_diagnostics import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PLAIN,
+    SKY,
+    SMALL,
+    TEXT,
+    plain,
+    short,
+)
+from probattn.inference.metrics import MetricDisplay
 
 PANELS = 4
 """Panels side by side."""
@@ -67,7 +79,7 @@ def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
     return places, headings
 
 
-def _panel(ax: Axes, table: Comparison, key: str, metric: Metric, places: dict[str, int]) -> None:
+def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places: dict[str, int]) -> None:
     plain(ax)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", color=PALE, lw=0.4)

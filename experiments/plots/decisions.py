@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probattn.experiments.figures import (
+from probattn.experiments.plots.model_diagnostics import (
     BLUE,
     GREY,
     HEAD,

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.corruptions import CATEGORIES, CORRUPTIONS
-from probattn.experiments.figures import GREY, INK, LINES, PLAIN, ROUND, SMALL, TEXT, plain, short
+from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
+from probattn.experiments.plots.model_diagnostics import GREY, INK, LINES, PLAIN, ROUND, SMALL, TEXT, plain, short
 from probattn.inference import metrics
 
 Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]

@@ -1,1 +1,3 @@
-"""Acting on uncertainty: when to abstain, and which classes to keep."""
+"""Decisions under uncertainty: thresholds for selective prediction, conformal sets and intervals.
+
+May import ``metrics``, ``prediction`` and what is above them."""

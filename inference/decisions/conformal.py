@@ -17,9 +17,8 @@ from functools import partial
 import torch
 from torch import Generator, Tensor
 
-from probattn.inference import regression
-from probattn.inference.metrics import checked
-from probattn.inference.predicted import Prediction
+from probattn.inference.metrics import checked, regression
+from probattn.inference.prediction.result import Prediction
 
 Score = Callable[[Tensor, Generator | None], Tensor]
 """Probabilities ``(n, classes)``, float64 on the CPU, and a source of randomness → scores ``(n, classes)``."""

@@ -1,1 +1,3 @@
-"""Methods that turn a trained model into a predictor: ``data -> Prediction``. They compose."""
+"""Baselines and post-hoc methods: MC dropout, ensembles, KFLLLA, SV-DKL, temperature scaling.
+
+May import ``prediction`` and what is above it."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.predictor import class_probs
-from probattn.inference.prediction import Prediction, predict
+from probattn.inference.prediction.predict import Prediction, predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,20 +31,20 @@ class Features:
         return self.prediction.labels
 
 
-def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, *, num_draws: int = 1) -> Features:
+def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, *, num_samples: int = 1) -> Features:
     """The inputs of the last layer under :func:`~probattn.inference.predict`: in evaluation mode, draws shared by all.
 
     Args:
         model: a classifier of one class per example whose network is ``model.network`` and ends in an ``nn.Linear``.
         guide: its guide; None draws from the prior.
         data: as for ``predict``; features and labels come from one pass, so the order of the batches does not matter.
-        num_draws: S.
+        num_samples: S.
 
     Raises:
         ValueError: a network that ends in something else, or another likelihood; what ``predict`` refuses.
     """
     with _last_calls(model) as calls:
-        prediction = predict(model, guide, data, num_draws=num_draws)
+        prediction = predict(model, guide, data, num_samples=num_samples)
     number, values = len(class_probs(prediction)), torch.cat([inputs for _, inputs in calls], dim=-2)
     if values.shape[-2] != number:
         raise ValueError(

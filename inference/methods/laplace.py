@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.predicted import Prediction, entropy
+from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
     from laplace import KronLaplace
@@ -32,8 +32,8 @@ class LaplacePredictor:
     ``link="draws"`` averages the softmax over the same draws instead.
 
     Args:
-        model, guide, num_draws: as for ``predict``; the weights of the model are not to change any more.
-        num_samples: draws of the logits per example in predictions, divided among the draws of its features; in pairs
+        model, guide, num_samples: as for ``predict``; the weights of the model are not to change any more.
+        num_logit_samples: draws of the logits per example in predictions, divided among the draws of its features; in pairs
             that mirror each other at the mean, so at least two of each.
         link: ``"probit"`` or ``"draws"``, see above.
         prior_precision: of the weights and the bias, which the posterior was computed with.
@@ -46,8 +46,8 @@ class LaplacePredictor:
 
     model: nn.Module
     guide: nn.Module | None
-    num_draws: int
     num_samples: int
+    num_logit_samples: int
     link: Literal["probit", "draws"]
     prior_precision: float
     log_marginal_likelihood: float
@@ -59,7 +59,7 @@ class LaplacePredictor:
 
     def __call__(self, data: Tensor | Iterable) -> Prediction:
         """The posterior predictive of inputs or batches, from new draws of the latent sites and of the logits."""
-        return self.of(features(self.model, self.guide, data, num_draws=self.num_draws))
+        return self.of(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
     def of(self, found: Features) -> Prediction:
@@ -86,7 +86,7 @@ class LaplacePredictor:
 
     def _averages(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Mean probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over pairs of mirrored draws."""
-        pairs = math.ceil(self.num_samples / len(values) / 2)
+        pairs = math.ceil(self.num_logit_samples / len(values) / 2)
         mean = torch.zeros_like(logits, dtype=torch.float64)
         expected_entropy = torch.zeros_like(mean[..., 0])
         for _ in range(pairs):
@@ -110,8 +110,8 @@ def laplace(
     guide: nn.Module | None,
     train: Iterable,
     *,
-    num_draws: int = 10,
-    num_samples: int = 100,
+    num_samples: int = 10,
+    num_logit_samples: int = 100,
     link: Literal["probit", "draws"] = "probit",
     prior_precision: float | None = None,
 ) -> LaplacePredictor:
@@ -120,14 +120,14 @@ def laplace(
     Its precision is the Kronecker-factored generalised Gauss–Newton matrix of the log likelihood plus that of a
     Gaussian prior, for the weights and the bias separately (Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS
     2021), from laplace-torch in float64. Of a stochastic network, example i is seen with posterior draw i mod
-    ``num_draws``.
+    ``num_samples``.
 
     Args:
         model: a classifier that ends in an ``nn.Linear``; it is not changed.
         guide: its guide.
         train: the training data, not augmented: batches ``(x, y)`` or ``(x, y, mask)``.
-        num_draws: posterior draws, here and in predictions.
-        num_samples: draws of the logits per example in predictions, divided among those.
+        num_samples: posterior draws, here and in predictions.
+        num_logit_samples: draws of the logits per example in predictions, divided among those.
         link: how probabilities follow from the logits' Gaussian, ``"probit"`` or the average over ``"draws"`` of it.
         prior_precision: of the weights (1 / variance); None maximises the marginal likelihood. At ``math.inf`` the
             predictions are those of ``predict``.
@@ -142,10 +142,12 @@ def laplace(
     """
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision must be positive, or None to choose it, got {prior_precision}")
-    if num_samples < 1 or link not in LINKS:
-        raise ValueError(f"num_samples is positive and link one of {', '.join(LINKS)}; got {num_samples}, {link!r}")
+    if num_logit_samples < 1 or link not in LINKS:
+        raise ValueError(
+            f"num_logit_samples is positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, {link!r}"
+        )
     library = _library()
-    found = features(model, guide, train, num_draws=num_draws)
+    found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("laplace takes training batches (x, y): there are no labels")
     posterior = _posterior(library, found, prior_precision)
@@ -164,8 +166,8 @@ def laplace(
     return LaplacePredictor(
         model=model,
         guide=guide,
-        num_draws=num_draws,
         num_samples=num_samples,
+        num_logit_samples=num_logit_samples,
         link=link,
         prior_precision=float(delta),
         log_marginal_likelihood=float(posterior.log_marginal_likelihood()),

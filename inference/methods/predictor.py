@@ -5,13 +5,13 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from probattn.inference.prediction import Prediction, predict
+from probattn.inference.prediction.predict import Prediction, predict
 
 Predictor = Callable[[Tensor | Iterable], Prediction]
 """A callable ``data -> Prediction``; the data are inputs ``(n, ...)``, or batches ``(x, y)`` or ``(x, y, mask)``."""
 
 
-def posterior_predictive(model: nn.Module, guide: nn.Module | None, *, num_draws: int = 10) -> Predictor:
+def posterior_predictive(model: nn.Module, guide: nn.Module | None, *, num_samples: int = 10) -> Predictor:
     """The posterior predictive of a trained model: :func:`~probattn.inference.predict` without further ado.
 
     Of a network with softmax attention only, its most probable class and that one's probability are the baseline of
@@ -22,9 +22,9 @@ def posterior_predictive(model: nn.Module, guide: nn.Module | None, *, num_draws
 
     Args:
         model, guide: as for ``predict``.
-        num_draws: draws of each call.
+        num_samples: draws of each call.
     """
-    return partial(predict, model, guide, num_draws=num_draws)
+    return partial(predict, model, guide, num_samples=num_samples)
 
 
 def class_probs(prediction: Prediction) -> Tensor:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.prediction import Prediction
+from probattn.inference.prediction.predict import Prediction
 
 if TYPE_CHECKING:
     from gpytorch.utils.grid import ScaleToBounds
 
-    from probattn.inference.methods.sv_dkl_model import FeatureGPs, MixedSoftmax
+    from probattn.inference.methods.sv_dkl_gps import FeatureGPs, MixedSoftmax
 
 _ROWS = 256
 
@@ -27,8 +27,8 @@ class SVDKLPredictor:
     Probabilities are averages of the softmax over independent draws of the GPs' marginals.
 
     Args:
-        model, guide, num_draws: as for ``predict``; the weights of the model are not to change any more.
-        num_samples: draws of the GPs per example, divided among the draws of its features.
+        model, guide, num_samples: as for ``predict``; the weights of the model are not to change any more.
+        num_gp_samples: draws of the GPs per example, divided among the draws of its features.
         scale: what maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the trained GPs.
         likelihood: the trained softmax of their mixture.
@@ -36,21 +36,21 @@ class SVDKLPredictor:
 
     model: nn.Module
     guide: nn.Module | None
-    num_draws: int
     num_samples: int
+    num_gp_samples: int
     scale: "ScaleToBounds"
     gps: "FeatureGPs"
     likelihood: "MixedSoftmax"
 
     def __call__(self, data: Tensor | Iterable) -> Prediction:
         """The posterior predictive of inputs or batches, from new draws of the latent sites and of the GPs."""
-        return self.of(features(self.model, self.guide, data, num_draws=self.num_draws))
+        return self.of(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
     def of(self, found: Features) -> Prediction:
         """The same of features that are known already, from new draws of the GPs."""
         draws, number, _ = found.values.shape
-        samples = math.ceil(self.num_samples / draws)
+        samples = math.ceil(self.num_gp_samples / draws)
         parts = [self._averages(rows, samples) for rows in found.values.flatten(0, 1).split(_ROWS)]
         plain = found.prediction
         probs, expected_entropy, energy = (
@@ -72,8 +72,8 @@ def sv_dkl(
     guide: nn.Module | None,
     train: Iterable,
     *,
-    num_draws: int = 10,
-    num_samples: int = 100,
+    num_samples: int = 10,
+    num_gp_samples: int = 100,
     epochs: int = 10,
     lr: float = 0.03,
     batch_size: int = 128,
@@ -90,9 +90,9 @@ def sv_dkl(
         model: a classifier that ends in an ``nn.Linear``; it is not changed.
         guide: its guide.
         train: the training data, not augmented: batches ``(x, y)`` or ``(x, y, mask)``. Of a stochastic network, every
-            step sees each example with one of ``num_draws`` posterior draws, at random.
-        num_draws: posterior draws of the network, here and in predictions.
-        num_samples: draws of the GPs per example in predictions, divided among those.
+            step sees each example with one of ``num_samples`` posterior draws, at random.
+        num_samples: posterior draws of the network, here and in predictions.
+        num_gp_samples: draws of the GPs per example in predictions, divided among those.
         epochs, lr, batch_size: of the second step.
         grid_size: inducing points of each GP, at least 8.
 
@@ -104,11 +104,11 @@ def sv_dkl(
         from gpytorch.mlls import VariationalELBO
         from gpytorch.utils.grid import ScaleToBounds
 
-        from probattn.inference.methods.sv_dkl_model import BOUNDS, FeatureGPs, MixedSoftmax
+        from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
 
     if grid_size < 8:
         raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
-    found = features(model, guide, train, num_draws=num_draws)
+    found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("sv_dkl takes training batches (x, y): there are no labels")
     scale = ScaleToBounds(*BOUNDS)
@@ -128,4 +128,4 @@ def sv_dkl(
             loss.backward()
             optimizer.step()
     elbo.eval()
-    return SVDKLPredictor(model, guide, num_draws, num_samples, scale, gps, likelihood)
+    return SVDKLPredictor(model, guide, num_samples, num_gp_samples, scale, gps, likelihood)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from probattn.distributions import OrderedCategorical, Softmax
+from probattn.distributions import CategoricalWithEnergy, OrderedCategorical
 from probattn.models.likelihoods.numerics import at_least_float32, inverse_softplus
 
 
@@ -14,7 +14,7 @@ class Categorical(nn.Module):
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """The distribution of the labels; the mask of tokens does not matter."""
-        return Softmax(at_least_float32(outputs))
+        return CategoricalWithEnergy(at_least_float32(outputs))
 
 
 class Bernoulli(nn.Module):

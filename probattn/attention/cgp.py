@@ -16,20 +16,20 @@ class CGPAttention(CorrelatedAttention):
 
     Sites, all local, events ``(head, token, column)``; no site is global:
 
-    - ``z_o``, latent, the canonical process; its posterior is ``guide``.
+    - ``z_o``, latent, the canonical process; its posterior is ``canonical_guide``.
     - ``z_k`` and ``nu``, observed given z_o: the keys' process, and the queries' at ν. With z_o they make up R, so all
       three are scaled by α; with ``alpha=0`` z_o is drawn and not scored, and these two are left out.
     - ``z_q``, latent, the output given z_o, which is its own posterior; absent with ``output="mean"``.
 
     With ``collapsed=True`` z_o is integrated out: ``regulariser``, a factor, is R in closed form, and ``z_q`` is drawn
-    given z_k. The output has the same law as that of ``guide="posterior"``, and costs less.
+    given z_k. The output has the same law as that of ``canonical_guide="posterior"``, and costs less.
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
         noise: σ, initially the same for all heads.
         learn_noise: whether σ is learned.
-        guide: of z_o: ``"posterior"``, exactly p(z_o | z_k); ``"prior"``; ``"learned"``, a mean and scales computed of
+        canonical_guide: of z_o: ``"posterior"``, exactly p(z_o | z_k); ``"prior"``; ``"learned"``, a mean and scales computed of
             the tokens; or a callable ``(dim, heads) -> module`` whose call with ``(law, x)``, the joint law
             (:class:`~probattn.functional.correlated.Correlated`) and the tokens ``(..., N, dim)``, returns a
             :class:`~probattn.functional.correlated.Canonical` or a Pyro distribution with events ``(H, N, head_dim)``.
@@ -39,7 +39,7 @@ class CGPAttention(CorrelatedAttention):
         output: ``"draw"``, of z_q, or ``"mean"``: E[z_q | z_o], collapsed ν (Alg. 1).
         alpha: α, times what the handler :class:`~probattn.handlers.alpha` says; 0 leaves R out. From the first step on
             1 is much: four layers' R then outweighs what labels say.
-        per: R is divided by the number of scalars of an example's output (``"scalar"``, so that α does not depend on
+        regulariser_norm: R is divided by the number of scalars of an example's output (``"scalar"``, so that α does not depend on
             width and length), by that of its columns (``"column"``, as the authors' code), or by nothing
             (``"example"``, Alg. 1).
         noisy_canonical: False for the paper's appendix B, which has 𝒦_o where 𝒦_o + σ²I stands.
@@ -57,17 +57,24 @@ class CGPAttention(CorrelatedAttention):
         *,
         noise: float = 0.1,
         learn_noise: bool = False,
-        guide: CanonicalGuide = "posterior",
+        canonical_guide: CanonicalGuide = "posterior",
         collapsed: bool = False,
         output: Literal["mean", "draw"] = "draw",
         alpha: float = 0.1,
-        per: Literal["scalar", "column", "example"] = "scalar",
+        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
         noisy_canonical: bool = True,
         noisy_output: bool = True,
         bias: bool = False,
     ) -> None:
-        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "collapsed": collapsed}
-        super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
+        options = {
+            "noise": noise,
+            "learn_noise": learn_noise,
+            "canonical_guide": canonical_guide,
+            "collapsed": collapsed,
+        }
+        super().__init__(
+            dim, heads, output=output, alpha=alpha, regulariser_norm=regulariser_norm, bias=bias, **options
+        )
         self.noisy_canonical, self.noisy_output = noisy_canonical, noisy_output
 
     def signature(self) -> dict[str, int | str]:

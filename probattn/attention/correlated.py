@@ -19,7 +19,7 @@ CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int],
 
 CHOICES = {
     "output": ("mean", "draw"),
-    "per": ("scalar", "column", "example"),
+    "regulariser_norm": ("scalar", "column", "example"),
 }
 
 
@@ -33,24 +33,26 @@ class CorrelatedAttention(ProbabilisticAttention):
         *,
         noise: float,
         learn_noise: bool,
-        guide: CanonicalGuide,
+        canonical_guide: CanonicalGuide,
         collapsed: bool,
         output: Literal["mean", "draw"],
         alpha: float,
-        per: Literal["scalar", "column", "example"],
+        regulariser_norm: Literal["scalar", "column", "example"],
         bias: bool,
     ) -> None:
         super().__init__(dim, heads)
-        for option, value in {"output": output, "per": per}.items():
+        for option, value in {"output": output, "regulariser_norm": regulariser_norm}.items():
             if value not in CHOICES[option]:
                 raise ValueError(f"{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
-        if not callable(guide) and guide not in GUIDES:
-            raise ValueError(f"guide must be callable or one of {', '.join(GUIDES)}, got {guide!r}")
-        if callable(guide) and collapsed:
-            raise ValueError(f"collapsed=True has R in closed form for guides {', '.join(GUIDES)} alone, got {guide!r}")
+        if not callable(canonical_guide) and canonical_guide not in GUIDES:
+            raise ValueError(f"canonical_guide must be callable or one of {', '.join(GUIDES)}, got {canonical_guide!r}")
+        if callable(canonical_guide) and collapsed:
+            raise ValueError(
+                f"collapsed=True has R in closed form for guides {', '.join(GUIDES)} alone, got {canonical_guide!r}"
+            )
         if noise <= 0 or alpha < 0:
             raise ValueError(f"need noise > 0 and alpha ≥ 0; got {noise}, {alpha}")
-        self.collapsed, self.output, self.alpha, self.per = collapsed, output, alpha, per
+        self.collapsed, self.output, self.alpha, self.regulariser_norm = collapsed, output, alpha, regulariser_norm
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.latent = nn.Linear(dim, dim, bias=bias)
         self.gain = RBF(heads, self.head_dim).gain
@@ -59,13 +61,15 @@ class CorrelatedAttention(ProbabilisticAttention):
                 parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         self.log_noise = nn.Parameter(torch.full((heads,), noise).log(), requires_grad=learn_noise)
-        self.canonical = guide(dim, heads) if callable(guide) else GUIDES[guide](dim, heads)
-        self.guide = guide if isinstance(guide, str) else type(self.canonical).__name__
+        self.canonical = (
+            canonical_guide(dim, heads) if callable(canonical_guide) else GUIDES[canonical_guide](dim, heads)
+        )
+        self.canonical_guide = canonical_guide if isinstance(canonical_guide, str) else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
         """Law of the output, beside what every layer has: the guide of z_o has a part in it where z_o is drawn."""
-        through = {} if self.collapsed else {"guide": self.guide}
+        through = {} if self.collapsed else {"canonical_guide": self.canonical_guide}
         return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
 
     def is_stochastic(self) -> bool:
@@ -123,7 +127,7 @@ class CorrelatedAttention(ProbabilisticAttention):
 
     def weight(self, law: Correlated) -> float | Tensor:
         """α over what R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
-        if self.per == "example":
+        if self.regulariser_norm == "example":
             return self.alpha
-        tokens = law.count if self.per == "scalar" else 1
+        tokens = law.count if self.regulariser_norm == "scalar" else 1
         return self.alpha / (self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probattn.distributions import ColumnNormal, Counted
+from probattn.distributions import ColumnNormal, MarginalWithJointKL
 from probattn.functional import errors, jitter, padding, sgpa
 from probattn.functional.gaussian import Dense
 
@@ -100,9 +100,9 @@ class Standard(nn.Module):
         return tril, spread, tokens.kernel @ tokens.value
 
 
-def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, Counted]:
+def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, MarginalWithJointKL]:
     """Prior and posterior with those means and standard deviations ``(..., H, N)``, independent at the tokens."""
     mean, scale = errors.check_finite(mean, "the mean of q(f)"), errors.check_finite(scale, "the spread of q(f)")
     prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
     drawn = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
-    return prior, Counted(drawn, prior, kl)
+    return prior, MarginalWithJointKL(drawn, prior, kl)

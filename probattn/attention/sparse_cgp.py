@@ -27,7 +27,7 @@ class SparseCGPAttention(CorrelatedAttention):
         inducing_keys: ℓ, between z_k and z_o; m by default.
         tokens: the number of tokens, where it is fixed: the inducing inputs then are learned mixtures of the tokens'
             latent inputs, as the authors have them.
-        noise, learn_noise, guide, collapsed, output, alpha, per, bias: see :class:`CGPAttention`.
+        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: see :class:`CGPAttention`.
 
     Raises:
         ValueError: an option that does not fit, named with the ones that do.
@@ -43,15 +43,22 @@ class SparseCGPAttention(CorrelatedAttention):
         tokens: int | None = None,
         noise: float = 0.1,
         learn_noise: bool = False,
-        guide: CanonicalGuide = "posterior",
+        canonical_guide: CanonicalGuide = "posterior",
         collapsed: bool = False,
         output: Literal["mean", "draw"] = "draw",
         alpha: float = 0.1,
-        per: Literal["scalar", "column", "example"] = "scalar",
+        regulariser_norm: Literal["scalar", "column", "example"] = "scalar",
         bias: bool = False,
     ) -> None:
-        options = {"noise": noise, "learn_noise": learn_noise, "guide": guide, "collapsed": collapsed}
-        super().__init__(dim, heads, output=output, alpha=alpha, per=per, bias=bias, **options)
+        options = {
+            "noise": noise,
+            "learn_noise": learn_noise,
+            "canonical_guide": canonical_guide,
+            "collapsed": collapsed,
+        }
+        super().__init__(
+            dim, heads, output=output, alpha=alpha, regulariser_norm=regulariser_norm, bias=bias, **options
+        )
         numbers = (inducing, inducing if inducing_keys is None else inducing_keys)
         if min(numbers) < 1:
             raise ValueError(f"inducing and inducing_keys must be positive, got {numbers}")

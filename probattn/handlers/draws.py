@@ -83,7 +83,7 @@ class one_draw(Messenger):  # noqa: N801
         self.row, self.of = row, of
 
 
-class folded(Messenger):  # noqa: N801
+class draws_in_batch(Messenger):  # noqa: N801
     """Says that draws lie in the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
 
     Args:
@@ -95,15 +95,15 @@ class folded(Messenger):  # noqa: N801
         self.number = number
 
     def __exit__(self, *error: Any) -> bool | None:
-        for handler in _inside(draws_from_input):
+        for handler in _inside(stochastic_input):
             handler.drawn = True
         return super().__exit__(*error)
 
 
-class draws_from_input(Messenger):  # noqa: N801
+class stochastic_input(Messenger):  # noqa: N801
     """Says that draws differ from the input on, as by dropout: who folds them into the batch does so at the input.
 
-    Its ``drawn`` says whether draws have appeared since, as they do behind :class:`folded`.
+    Its ``drawn`` says whether draws have appeared since, as they do behind :class:`draws_in_batch`.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class draws_from_input(Messenger):  # noqa: N801
 
 
 class at_mean(Messenger):
-    """Puts every latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_draws=1)``."""
+    """Puts every latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_samples=1)``."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if (is_global_latent(msg) or is_amortised(msg)) and not msg["done"]:
@@ -121,7 +121,7 @@ class at_mean(Messenger):
             msg["done"] = True
 
 
-def num_draws() -> int | None:
+def num_samples() -> int | None:
     """S of the innermost ``draws(S)``."""
     return next((each.number for each in _inside(draws) if each.number != "example"), None)
 
@@ -132,13 +132,13 @@ def present_draw() -> one_draw | None:
 
 
 def num_folded() -> int | None:
-    """S where draws lie in the batch (see :class:`folded`)."""
-    return next((each.number for each in _inside(folded)), None)
+    """S where draws lie in the batch (see :class:`draws_in_batch`)."""
+    return next((each.number for each in _inside(draws_in_batch)), None)
 
 
 def are_from_input() -> bool:
-    """Whether draws differ from the input on (see :class:`draws_from_input`)."""
-    return any(_inside(draws_from_input))
+    """Whether draws differ from the input on (see :class:`stochastic_input`)."""
+    return any(_inside(stochastic_input))
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:

@@ -313,7 +313,7 @@ def test_a_loss_leaves_no_traces_in_a_copy():
 
 def test_terms_leave_out_what_is_drawn_from_its_prior_by_design():
     torch.manual_seed(0)
-    network = PyroModule[nn.Sequential](CGPAttention(8, 2, guide="prior"), nn.Flatten(-2), nn.Linear(24, 2))
+    network = PyroModule[nn.Sequential](CGPAttention(8, 2, canonical_guide="prior"), nn.Flatten(-2), nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     elbo = TraceMeanField_ELBO()
     for number in (None, 3):

@@ -10,16 +10,10 @@ from torch import nn
 from torch.distributions.transforms import SigmoidTransform
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import conformal, fit, metrics, multilabel, posterior_predictive_check, predict, regression
+from probattn.inference import conformal, fit, metrics, posterior_predictive_check, predict
+from probattn.inference.metrics import multilabel, regression
 from probattn.models import Bernoulli, Supervised
-from probattn.models.likelihoods import (
-    Gaussian,
-    HeteroscedasticGaussian,
-    NegativeBinomial,
-    Ordinal,
-    Poisson,
-    StudentT,
-)
+from probattn.models.likelihoods import Gaussian, HeteroscedasticGaussian, NegativeBinomial, Ordinal, Poisson, StudentT
 
 N, EPOCHS = 600, 30
 
@@ -85,9 +79,9 @@ def trained(request):
     guide = guides.for_model(model)
     monitor = "rps" if kind == "ordinal" else "label_nll" if kind == "bernoulli" else "crps"
     data = batches(x, y), batches(x_test, y_test)
-    history = fit(model, guide, *data, epochs=EPOCHS, lr=0.05, monitor=monitor, num_draws=2, progress=False)
+    history = fit(model, guide, *data, epochs=EPOCHS, lr=0.05, monitor=monitor, num_samples=2, progress=False)
     torch.manual_seed(3)
-    prediction = predict(model, guide, data[1], num_draws=10)
+    prediction = predict(model, guide, data[1], num_samples=10)
     return kind, model, guide, history, prediction, law(kind, f_test), data[1]
 
 
@@ -218,7 +212,7 @@ def test_a_likelihood_of_ones_own_goes_all_the_way_also_without_a_mean(name):
     model = Supervised(Network(2), Own(make), num_data=N)
     guide = guides.for_model(model)
     fit(model, guide, batches(x, y), epochs=15, lr=0.05, progress=False)
-    prediction = predict(model, guide, batches(x_test, y_test), num_draws=8)
+    prediction = predict(model, guide, batches(x_test, y_test), num_samples=8)
     best = make(f_test).log_prob(y_test).mean().item()
     assert best - 0.06 < prediction.log_prob(y_test).mean().item() < best + 0.03
     assert prediction.mean.isfinite().all() == prediction.variance.isfinite().all() == has_mean

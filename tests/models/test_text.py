@@ -62,7 +62,7 @@ def told(network, x, mask):
     guide = guides.for_model(model)
     torch.manual_seed(3)
     with at_mean():
-        return predict(model, guide, [(x, torch.zeros(len(x), *x.shape[1:]).long(), mask)], num_draws=1)
+        return predict(model, guide, [(x, torch.zeros(len(x), *x.shape[1:]).long(), mask)], num_samples=1)
 
 
 @layers
@@ -138,9 +138,9 @@ def test_as_many_draws_as_texts_or_tokens_are_not_confused(number):
     guide = guides.for_model(model).double()
     x, mask = batch([3, 5, 2])
     torch.manual_seed(2)
-    whole = predict(model, guide, [(x, torch.zeros(3).long(), mask)], num_draws=number, keep_draws=True)
+    whole = predict(model, guide, [(x, torch.zeros(3).long(), mask)], num_samples=number, keep_draws=True)
     torch.manual_seed(2)
-    one = predict(model, guide, [(x[1:2], torch.zeros(1).long(), mask[1:2])], num_draws=number, keep_draws=True)
+    one = predict(model, guide, [(x[1:2], torch.zeros(1).long(), mask[1:2])], num_samples=number, keep_draws=True)
     assert_close(whole.draws[:, 1:2], one.draws)
 
 

@@ -74,7 +74,7 @@ class Head:
         self.nu, self.predictive = self.given([self.q], [self.k], self.z_k)
         self.seen = torch.cat([self.nu, self.z_k])
         self.prior = torch.zeros_like(value), p
-        if layer.guide == "learned":  # the learned guide is what the program says at its site, R is not
+        if layer.canonical_guide == "learned":  # the learned guide is what the program says at its site, R is not
             q = run(copied(layer, collapsed=False), x.unsqueeze(0))["z_o"]["infer"]["posterior"]
             self.learned = q.mean[0, h], covariance(q.covariance)[0, h]
 
@@ -181,7 +181,7 @@ def test_layer_is_loops_over_examples_and_heads(options, mask):
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 def test_closed_regulariser_is_the_bound_in_loops(guide, per, mask):
-    layer, x = make(guide=guide, per=per, alpha=0.7), randn(3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, regulariser_norm=per, alpha=0.7), randn(3, TOKENS, DIM)
     r = r_of(layer, x, mask)
     assert r.shape == (3,)
     for b, rows, heads in loops(layer, x, mask):
@@ -192,7 +192,7 @@ def test_closed_regulariser_is_the_bound_in_loops(guide, per, mask):
 @pytest.mark.parametrize("options", [{"noisy_canonical": False}, {"noisy_output": False}], ids=str)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_regulariser_of_the_papers_forms(guide, options):
-    layer, x = make(guide=guide, per="example", **options), randn(2, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, regulariser_norm="example", **options), randn(2, TOKENS, DIM)
     r = r_of(layer, x)
     for b, _, heads in loops(layer, x):
         assert_close(r[b], sum(head.bound(guide) for head in heads))
@@ -202,7 +202,7 @@ def test_regulariser_of_the_papers_forms(guide, options):
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "masked"])
 def test_sites_of_the_program_through_z_o(guide, mask):
     """z_o has its prior and carries its guide; z_k and nu are observed, each with its density given z_o; then z_q."""
-    layer, x = make(guide=guide, collapsed=False, output="draw", alpha=0.7), randn(3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, collapsed=False, output="draw", alpha=0.7), randn(3, TOKENS, DIM)
     nodes = run(layer, x, mask)
     z_o, posterior = nodes["z_o"]["value"], nodes["z_o"]["infer"]["posterior"]
     z_q = nodes["z_q"]
@@ -292,7 +292,7 @@ def loss_of(elbo, layer, *inputs):
 @pytest.mark.parametrize("guide", GUIDES)
 def test_both_elbos_are_alpha_r_in_closed_form(guide, output, elbo):
     """A draw of the output costs nothing: it is drawn from its own predictive."""
-    layer, x = make(guide=guide, output=output, per="example"), randn(3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, output=output, regulariser_norm="example"), randn(3, TOKENS, DIM)
     expected = sum(head.bound(guide) for _, _, heads in loops(layer, x, MASK) for head in heads)
     assert_close(loss_of(elbo, layer, x, MASK), -expected)
     with alpha(0.3):
@@ -303,7 +303,10 @@ def test_both_elbos_are_alpha_r_in_closed_form(guide, output, elbo):
 @pytest.mark.parametrize("guide", GUIDES)
 def test_both_elbos_are_alpha_r_in_expectation_through_z_o(guide, elbo):
     """The bound of its guide, below the log marginal; that of the output, drawn or not, costs nothing."""
-    layer, copies = make(guide=guide, collapsed=False, output="draw", per="example", moved=0.1), 500
+    layer, copies = (
+        make(canonical_guide=guide, collapsed=False, output="draw", regulariser_norm="example", moved=0.1),
+        500,
+    )
     x, mask = randn(1, TOKENS, DIM).expand(copies, -1, -1), MASK[1:2].expand(copies, -1)
     ((_, _, heads),) = loops(layer, x[:1], mask[:1])
     expected = sum(head.bound(guide, collapsed=False) for head in heads)
@@ -340,7 +343,7 @@ def test_alpha_of_layer_and_handler_multiply(collapsed):
 
     def log_probs(weight, handled):
         torch.manual_seed(1)
-        layer = make(alpha=weight, collapsed=collapsed, guide="learned", output="draw")
+        layer = make(alpha=weight, collapsed=collapsed, canonical_guide="learned", output="draw")
         with alpha(handled):
             nodes = run(layer, x, MASK)
         return {name: node["log_prob"] for name, node in nodes.items() if node["type"] == "sample"}
@@ -355,13 +358,13 @@ def test_alpha_of_layer_and_handler_multiply(collapsed):
 
 def test_learned_guide_starts_at_the_prior():
     x = randn(3, TOKENS, DIM)
-    start = CGPAttention(DIM, HEADS, guide="learned", output="mean").double()
+    start = CGPAttention(DIM, HEADS, canonical_guide="learned", output="mean").double()
     site = run(start, x, MASK)["z_o"]
     assert_close(site["infer"]["posterior"].mean, torch.zeros_like(site["value"]))
     drawn, prior = covariance(site["infer"]["posterior"].covariance), covariance(site["fn"].covariance)
     assert_close(drawn, prior, rtol=1e-4, atol=1e-4)
     options = {"output": "mean", "collapsed": True}
-    layers = [CGPAttention(DIM, HEADS, guide=guide, **options).double() for guide in ("prior", "learned")]
+    layers = [CGPAttention(DIM, HEADS, canonical_guide=guide, **options).double() for guide in ("prior", "learned")]
     layers[1].load_state_dict(layers[0].state_dict(), strict=False)
     assert_close(r_of(layers[1], x, MASK), r_of(layers[0], x, MASK), rtol=1e-4, atol=0)
 
@@ -370,7 +373,7 @@ def test_learned_guide_starts_at_the_prior():
 @COLLAPSED
 @pytest.mark.parametrize("guide", GUIDES)
 def test_padding_changes_nothing(guide, collapsed, garbage):
-    layer, x = make(guide=guide, collapsed=collapsed, output="draw"), randn(3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, collapsed=collapsed, output="draw"), randn(3, TOKENS, DIM)
     other = x.where(MASK.unsqueeze(-1), garbage)
 
     def outcome(x):
@@ -391,7 +394,7 @@ def test_padding_changes_nothing(guide, collapsed, garbage):
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_padded_sentence_is_the_sentence_alone(guide):
-    layer, x = make(guide=guide, output="draw", alpha=0.7), randn(3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, output="draw", alpha=0.7), randn(3, TOKENS, DIM)
     padded = run(layer, x, MASK)
     for b in range(3):
         alone = run(layer, x[b : b + 1, MASK[b]])
@@ -400,24 +403,24 @@ def test_a_padded_sentence_is_the_sentence_alone(guide):
         assert_close(law.mean[b, :, rows], other.mean[0])
         assert_close(covariance(law.covariance)[b][:, rows[:, None], rows], covariance(other.covariance)[0])
         assert_close(padded["regulariser"]["log_prob"][b], alone["regulariser"]["log_prob"][0])
-    mean = make(guide=guide, alpha=0)
+    mean = make(canonical_guide=guide, alpha=0)
     for b in range(3):
         assert_close(mean(x, MASK)[b, MASK[b]], mean(x[b : b + 1, MASK[b]])[0])
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_permuting_tokens_permutes_the_output(guide):
-    layer, x, order = make(guide=guide), randn(3, TOKENS, DIM), [3, 0, 4, 2, 1]
+    layer, x, order = make(canonical_guide=guide), randn(3, TOKENS, DIM), [3, 0, 4, 2, 1]
     assert_close(layer(x[:, order]), layer(x)[:, order])
     assert_close(r_of(layer, x[:, order], MASK[:, order]), r_of(layer, x, MASK))
-    drawn = make(guide=guide, output="draw")
+    drawn = make(canonical_guide=guide, output="draw")
     straight, permuted = (run(drawn, at)["z_q"]["fn"].covariance for at in (x, x[:, order]))
     assert_close(covariance(permuted), covariance(straight)[..., order, :][..., order])
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_leading_draws_pass_through(guide):
-    layer, x = make(guide=guide, output="draw"), randn(4, 2, 3, TOKENS, DIM)
+    layer, x = make(canonical_guide=guide, output="draw"), randn(4, 2, 3, TOKENS, DIM)
     nodes = run(layer, x, MASK)
     assert nodes["_RETURN"]["value"].shape == x.shape
     for s in range(4):
@@ -425,7 +428,7 @@ def test_leading_draws_pass_through(guide):
             one = run(layer, x[s, p], MASK)
             assert_close(nodes["z_q"]["fn"].mean[s, p], one["z_q"]["fn"].mean)
             assert_close(nodes["regulariser"]["log_prob"][s, p], one["regulariser"]["log_prob"])
-    nodes = run(make(guide=guide, output="draw", collapsed=False), x, MASK)
+    nodes = run(make(canonical_guide=guide, output="draw", collapsed=False), x, MASK)
     assert all(nodes[name]["log_prob"].shape == (4, 2, 3) for name in ("z_o", "z_k", "nu", "z_q"))
 
 
@@ -442,7 +445,7 @@ def test_non_contiguous_one_head_batch_of_one_and_one_token():
 @COLLAPSED
 @pytest.mark.parametrize("guide", GUIDES)
 def test_every_parameter_gets_a_gradient_from_the_regulariser_alone(guide, collapsed):
-    layer = make(guide=guide, collapsed=collapsed, learn_noise=True)
+    layer = make(canonical_guide=guide, collapsed=collapsed, learn_noise=True)
     loss_of(Trace_ELBO, layer, randn(3, TOKENS, DIM), MASK).backward()
     for name, parameter in layer.named_parameters():
         if name.startswith("out."):
@@ -542,7 +545,7 @@ def test_examples_are_drawn_on_their_own():
 
 
 def test_without_alpha_z_o_is_drawn_from_its_guide_and_weighs_nothing():
-    layer, x = make(collapsed=False, alpha=0, output="draw", guide="learned"), randn(3, TOKENS, DIM)
+    layer, x = make(collapsed=False, alpha=0, output="draw", canonical_guide="learned"), randn(3, TOKENS, DIM)
     with local_posteriors():
         site = run(layer, x, MASK)["z_o"]
     assert (site["log_prob"] == 0).all()
@@ -574,12 +577,12 @@ def test_interventions_on_z_o_reach_predictions(intervene):
     for output in ("mean", "draw"):
         layer = make(collapsed=False, output=output)
         model = Classifier(Network(layer), num_data=3)
-        free = predict(model, guides.for_model(model), x, num_draws=4)
+        free = predict(model, guides.for_model(model), x, num_samples=4)
         assert (free.mutual_information > 1e-4).all()
         for z_o in values:
             torch.manual_seed(0)
             with intervene(data={"network.layer.z_o": z_o}):
-                found = predict(model, guides.for_model(model), x, num_draws=80, keep_draws=True)
+                found = predict(model, guides.for_model(model), x, num_samples=80, keep_draws=True)
             with torch.no_grad():
                 expected = model.network.head(hand_computed(layer, x, z_o)[:, 0]).softmax(-1)
             if output == "mean":
@@ -609,8 +612,11 @@ class Shifted(torch.nn.Module):
 def test_a_guide_of_ones_own(plain):
     """z_o is drawn about its mean, both ELBOs agree with its bound in expectation, and it is trained."""
     guide = functools.partial(Shifted, plain=plain)
-    layer, copies = make(collapsed=False, guide=guide, output="draw", per="example", moved=0.1), 500
-    assert layer.guide == "Shifted"
+    layer, copies = (
+        make(collapsed=False, canonical_guide=guide, output="draw", regulariser_norm="example", moved=0.1),
+        500,
+    )
+    assert layer.canonical_guide == "Shifted"
     x = randn(1, TOKENS, DIM)
     q = run(layer, x)["z_o"]["infer"]["posterior"]
     loc = layer.canonical.linear(x).detach().unflatten(-1, (HEADS, -1)).transpose(-3, -2)
@@ -646,7 +652,7 @@ def test_predict_is_deterministic_with_the_collapsed_mean_and_spread_with_draws(
         model = Classifier(Network(make(output=output, collapsed=collapsed)), num_data=3)
         with torch.no_grad():
             logits = model.network.head(make(alpha=0)(x)[:, 0])
-        first, second = (predict(model, guides.for_model(model), x, num_draws=4) for _ in range(2))
+        first, second = (predict(model, guides.for_model(model), x, num_samples=4) for _ in range(2))
         assert model.network.layer.is_stochastic() == (output == "draw" or not collapsed)
         if model.network.layer.is_stochastic():
             assert (first.mutual_information > 1e-4).all()
@@ -692,10 +698,13 @@ def test_nan_names_the_layer():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"guide": "map"}, "guide must be callable or one of posterior, prior, learned, got 'map'"),
-        ({"guide": Shifted}, "collapsed=True has R in closed form for guides posterior, prior, learned alone"),
+        ({"canonical_guide": "map"}, "canonical_guide must be callable or one of posterior, prior, learned, got 'map'"),
+        (
+            {"canonical_guide": Shifted},
+            "collapsed=True has R in closed form for guides posterior, prior, learned alone",
+        ),
         ({"output": "sample"}, "output must be one of mean, draw, got 'sample'"),
-        ({"per": "token"}, "per must be one of scalar, column, example, got 'token'"),
+        ({"regulariser_norm": "token"}, "regulariser_norm must be one of scalar, column, example, got 'token'"),
         ({"noise": 0.0}, "noise > 0"),
         ({"noise": -0.1}, "noise > 0"),
         ({"alpha": -1.0}, "alpha ≥ 0"),
@@ -724,10 +733,10 @@ def test_bad_input_is_named(method, x, mask, message):
 
 
 def test_signature_holds_what_changes_the_output_and_no_more():
-    assert make().signature() == make(guide="prior").signature()
+    assert make().signature() == make(canonical_guide="prior").signature()
     assert make(collapsed=False).signature() not in (
         make().signature(),
-        make(collapsed=False, guide="prior").signature(),
+        make(collapsed=False, canonical_guide="prior").signature(),
     )
     assert make().signature() != make(output="draw").signature()
     for option in ("noisy_canonical", "noisy_output"):

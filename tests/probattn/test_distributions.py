@@ -13,7 +13,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.distributions import ColumnNormal, Counted, Softmax
+from probattn.distributions import CategoricalWithEnergy, ColumnNormal, MarginalWithJointKL
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
@@ -126,7 +126,7 @@ def counted():
     mean, scale = randn(2, 1, 3, 2), randn(2, 1, 3, 1, seed=1).exp()
     prior = dist.Normal(torch.zeros_like(mean), scale).to_event(3)
     drawn = dist.Normal(mean, 0.5 * scale).to_event(3)
-    return Counted(drawn, prior, torch.tensor([0.7, 11.0], dtype=F64)), prior, drawn
+    return MarginalWithJointKL(drawn, prior, torch.tensor([0.7, 11.0], dtype=F64)), prior, drawn
 
 
 def test_counted_draws_from_one_law_and_tells_its_moments():
@@ -164,7 +164,7 @@ def test_counted_counts_its_kl_exactly_under_both_elbos(elbo, number):
 def test_counted_kl_carries_its_gradient():
     kl = torch.tensor([0.7, 11.0], dtype=F64, requires_grad=True)
     q, prior, drawn = counted()
-    kl_divergence(Counted(drawn, prior, kl), prior).sum().backward()
+    kl_divergence(MarginalWithJointKL(drawn, prior, kl), prior).sum().backward()
     assert_close(kl.grad, torch.ones(2, dtype=F64))
 
 
@@ -194,7 +194,7 @@ def test_vectorised_particles_of_pyro(layer):
 @pytest.mark.parametrize("shift", [0.0, 7.0, -300.0])
 def test_softmax_keeps_the_free_energy_of_its_logits(shift):
     logits = randn(2, 3, 4) + shift
-    labels = Softmax(logits)
+    labels = CategoricalWithEnergy(logits)
     for s in range(2):
         for i in range(3):
             energy = -shift - math.log(sum(math.exp(logit - shift) for logit in logits[s, i].tolist()))
@@ -204,20 +204,23 @@ def test_softmax_keeps_the_free_energy_of_its_logits(shift):
 
 def test_softmax_is_torchs_categorical():
     logits, y = randn(2, 3, 4), torch.tensor([0, 3, 1])
-    labels, reference = Softmax(logits), torch.distributions.Categorical(logits=logits)
+    labels, reference = CategoricalWithEnergy(logits), torch.distributions.Categorical(logits=logits)
     assert_close(labels.log_prob(y), reference.log_prob(y))
     assert_close(labels.probs, reference.probs)
     assert_close(labels.entropy(), reference.entropy())
     with pytest.raises(ValueError, match="invalid values"):
-        Softmax(torch.tensor([[0.0, math.nan]]), validate_args=True)
+        CategoricalWithEnergy(torch.tensor([[0.0, math.nan]]), validate_args=True)
 
 
 def test_expanded_softmax_keeps_its_energy_and_draws_each_copy():
     logits = randn(3, 4)
-    wide = Softmax(logits).expand((5, 3))
-    assert type(wide) is Softmax
+    wide = CategoricalWithEnergy(logits).expand((5, 3))
+    assert type(wide) is CategoricalWithEnergy
     assert_close(wide.energy, -logits.logsumexp(-1).expand(5, 3))
-    assert_close(wide.log_prob(torch.tensor([0, 3, 1])), Softmax(logits).log_prob(torch.tensor([0, 3, 1])).expand(5, 3))
+    assert_close(
+        wide.log_prob(torch.tensor([0, 3, 1])),
+        CategoricalWithEnergy(logits).log_prob(torch.tensor([0, 3, 1])).expand(5, 3),
+    )
     assert wide.sample().shape == (5, 3)
     twice = wide.expand((2, 5, 3))
     assert_close(twice.energy, -logits.logsumexp(-1).expand(2, 5, 3))
@@ -225,5 +228,5 @@ def test_expanded_softmax_keeps_its_energy_and_draws_each_copy():
 
 def test_softmax_energy_carries_its_gradient():
     logits = randn(2, 3).requires_grad_()
-    Softmax(logits).energy.sum().backward()
+    CategoricalWithEnergy(logits).energy.sum().backward()
     assert_close(logits.grad, -logits.detach().softmax(-1))

@@ -26,7 +26,7 @@ CORRELATED = {
     "guide": ["posterior", "prior", "learned"],
     "collapsed": [False, True],
     "output": ["mean", "draw"],
-    "per": ["scalar", "column", "example"],
+    "regulariser_norm": ["scalar", "column", "example"],
     "learn_noise": [False, True],
 }
 FAMILIES = ["full", "diagonal", "lowrank", "delta"]

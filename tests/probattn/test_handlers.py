@@ -19,12 +19,12 @@ from probattn.handlers import (
     alpha,
     are_from_input,
     at_mean,
-    draws_from_input,
-    folded,
+    draws_in_batch,
     kl_weight,
     local_posteriors,
-    num_draws,
     num_folded,
+    num_samples,
+    stochastic_input,
 )
 from probattn.models import Classifier
 
@@ -145,20 +145,20 @@ def test_example_without_a_batch_is_an_error():
 
 
 def test_who_asks_for_the_draws_is_told_the_innermost():
-    assert (num_draws(), num_folded(), are_from_input()) == (None, None, False)
+    assert (num_samples(), num_folded(), are_from_input()) == (None, None, False)
     with draws(3), draws("example"):
-        assert num_draws() == 3
-        with draws(2), folded(2), draws_from_input():
-            assert (num_draws(), num_folded(), are_from_input()) == (2, 2, True)
-        assert (num_draws(), num_folded(), are_from_input()) == (3, None, False)
+        assert num_samples() == 3
+        with draws(2), draws_in_batch(2), stochastic_input():
+            assert (num_samples(), num_folded(), are_from_input()) == (2, 2, True)
+        assert (num_samples(), num_folded(), are_from_input()) == (3, None, False)
 
 
 def test_draws_have_appeared_behind_what_folds_them():
-    with draws_from_input() as outer, draws_from_input() as inner:
-        with folded(2):
+    with stochastic_input() as outer, stochastic_input() as inner:
+        with draws_in_batch(2):
             assert (outer.drawn, inner.drawn) == (False, False)
         assert (outer.drawn, inner.drawn) == (True, True)
-    with folded(2), draws_from_input() as inside:
+    with draws_in_batch(2), stochastic_input() as inside:
         pass
     assert not inside.drawn
 

@@ -36,7 +36,7 @@ CORRELATED = {
     "guide": st.sampled_from(["prior", "learned", "posterior"]),
     "collapsed": st.booleans(),
     "output": st.sampled_from(["mean", "draw"]),
-    "per": st.sampled_from(["scalar", "column", "example"]),
+    "regulariser_norm": st.sampled_from(["scalar", "column", "example"]),
     "learn_noise": st.booleans(),
     "bias": st.booleans(),
 }
@@ -131,7 +131,7 @@ def at_the_mean(model, guide, x, mask=None):
     handle = model.network.attention.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = (x, torch.zeros(len(x), dtype=torch.long)) + (() if mask is None else (mask,))
     with jitter(), at_mean():
-        predict(model, guide, [batch], num_draws=1)
+        predict(model, guide, [batch], num_samples=1)
     handle.remove()
     return outputs[-1].reshape(x.shape)
 
@@ -225,7 +225,7 @@ def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewher
     layer.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
     batch = (x, torch.zeros(len(x), dtype=torch.long)) + (() if mask is None else (mask,))
     with jitter():
-        found = predict(model, guide, [batch], num_draws=number, keep_draws=True)
+        found = predict(model, guide, [batch], num_samples=number, keep_draws=True)
     assert shapes[-1] == ((number, *x.shape) if layer.is_stochastic() else x.shape)
     assert found.draws.shape == (number, len(x), 3)
     assert_close(found.draws.mean(0), found.probs)

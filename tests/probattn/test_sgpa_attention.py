@@ -489,7 +489,7 @@ def test_autoguides_guide_the_global_part(auto, elbo):
     heads = heads_of(model.network.layers[0], x)
     expected = 12 / 4 * sum(head.kl for row in heads for head in row)
     assert_close(objective.terms()["kl/network.layers.0.g"], expected.item())
-    assert predict(model, guide, x, num_draws=3).probs.shape == (4, 3)
+    assert predict(model, guide, x, num_samples=3).probs.shape == (4, 3)
 
 
 def test_an_autoguide_of_the_local_sites_is_refused_with_the_way_out():
@@ -764,13 +764,13 @@ def test_state_dicts_carry_the_inducing_inputs_to_a_new_network():
 def test_predictions_are_draws_of_one_function_and_tell_prior_from_posterior():
     model, guide = build()
     x = randn(4, 5, 6)
-    result = predict(model, guide, [x[:2], x[2:]], num_draws=6, keep_draws=True)
+    result = predict(model, guide, [x[:2], x[2:]], num_samples=6, keep_draws=True)
     assert result.draws.shape == (6, 4, 3)
     assert len(result.draws[:, 0, 0].unique()) == 6
     with torch.no_grad():
         for layer in model.network.layers:
             layer.query_value.weight[6:] *= 30
-    posterior, prior = (predict(model, each, x, num_draws=200) for each in (guide, None))
+    posterior, prior = (predict(model, each, x, num_samples=200) for each in (guide, None))
     assert (posterior.probs - prior.probs).abs().max() > 0.1
 
 
@@ -785,9 +785,9 @@ def test_a_supervised_model_of_sentences_takes_the_mask_through_the_layer():
     model = Supervised(network, Categorical(), num_data=8).double()
     guide = guides.for_model(model)
     with at_mean():
-        together = predict(model, guide, [(randn(2, 5, 6), torch.tensor([0, 1]), MASK)], num_draws=1)
+        together = predict(model, guide, [(randn(2, 5, 6), torch.tensor([0, 1]), MASK)], num_samples=1)
         for b in range(2):
-            alone = predict(model, guide, randn(2, 5, 6)[b : b + 1, MASK[b]], num_draws=1)
+            alone = predict(model, guide, randn(2, 5, 6)[b : b + 1, MASK[b]], num_samples=1)
             assert_close(together.probs[b], alone.probs[0])
 
 

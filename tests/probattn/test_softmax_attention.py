@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
-from probattn.experiments.presets import PRESETS
-from probattn.experiments.settings import SettingsError, SoftmaxSettings, from_dict
+from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.config.settings import SettingsError, SoftmaxSettings, from_dict
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 

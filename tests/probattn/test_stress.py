@@ -26,13 +26,13 @@ STURDY = {
     "sgpa": SGPAttention.partial(inducing=8),
     "cgp": CGPAttention.partial(),
     "cgp-mean": CGPAttention.partial(output="mean"),
-    "cgp-prior": CGPAttention.partial(guide="prior"),
-    "cgp-learned": CGPAttention.partial(guide="learned"),
+    "cgp-prior": CGPAttention.partial(canonical_guide="prior"),
+    "cgp-learned": CGPAttention.partial(canonical_guide="learned"),
     "cgp-collapsed": CGPAttention.partial(collapsed=True),
     "cgp-collapsed-mean": CGPAttention.partial(collapsed=True, output="mean"),
-    "cgp-collapsed-prior": CGPAttention.partial(collapsed=True, guide="prior"),
+    "cgp-collapsed-prior": CGPAttention.partial(collapsed=True, canonical_guide="prior"),
     "sparse-cgp": SparseCGPAttention.partial(inducing=8),
-    "sparse-cgp-prior": SparseCGPAttention.partial(inducing=8, guide="prior"),
+    "sparse-cgp-prior": SparseCGPAttention.partial(inducing=8, canonical_guide="prior"),
     "sparse-cgp-collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
 }
 """Layers whose noise keeps every matrix positive definite: these must cope."""
@@ -45,7 +45,7 @@ DELICATE = {
     "sgpa-standard-joint": SGPAttention.partial(inducing=None, draws="joint"),
     "cgp-noise-free": CGPAttention.partial(noisy_canonical=False, noisy_output=False),
     "cgp-noise-free-collapsed": CGPAttention.partial(noisy_canonical=False, noisy_output=False, collapsed=True),
-    "cgp-noise-free-prior": CGPAttention.partial(noisy_output=False, guide="prior"),
+    "cgp-noise-free-prior": CGPAttention.partial(noisy_output=False, canonical_guide="prior"),
 }
 """Layers whose matrices can be singular, or kernels that can overflow: these may refuse."""
 
@@ -84,7 +84,7 @@ def run(factory, change, *, half):
         loss = module(x, y)
     loss.backward()
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        prediction = predict(model, guide, x, num_draws=3)
+        prediction = predict(model, guide, x, num_samples=3)
     gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
     return [loss, prediction.probs, *gradients]
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from probattn.experiments import cli
 from probattn.experiments.bench import flops, layers, predict, scaling, train
+from probattn.experiments.cli import main
 
 LAYERS = {"dim": 8, "heads": 2, "batch": 2, "tokens": 4, "long": 6, "longer": 8}
 NETWORK = {"dim": 8, "heads": 2, "rank": 2, "batch": 2, "depth": 1}
@@ -40,7 +40,7 @@ def command(monkeypatch, capfd):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["probattn", "bench", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
-            cli.main()
+            main.main()
         out, err = capfd.readouterr()
         return stopped.value.code, out, err
 

@@ -5,7 +5,7 @@ import torch
 
 from probattn.experiments.bench import epoch, flops
 from probattn.experiments.bench.meter import Meter
-from probattn.experiments.settings import SettingsError
+from probattn.experiments.config.settings import SettingsError
 from probattn.inference import History
 
 KEP, SOFTMAX = "kep-svgp/cifar10", "kep-svgp/cifar10-softmax"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probattn import KEPSVGPAttention, guides
-from probattn.experiments.bench import by_hand, steps
+from probattn.experiments.bench import reference_loop, steps
 from probattn.models import Classifier, ViT, last
 
 SHAPE = {"image_size": 32, "patch_size": 8, "classes": 10, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
@@ -55,7 +55,7 @@ def test_training_steps_change_every_weight(way):
     if way == "SVI":
         step = steps.svi_step(model, guide, x, y)
     else:
-        loss = by_hand.loss(model, guide)
+        loss = reference_loop.loss(model, guide)
         step = steps.training_step(lambda: loss(x, y), parameters.values())
     before = {name: p.detach().clone() for name, p in parameters.items()}
     step()

@@ -5,8 +5,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 
-from probattn.experiments.corruptions import CORRUPTIONS, STANDARD
-from probattn.experiments.figures import LINES
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+from probattn.experiments.plots.model_diagnostics import LINES
 from probattn.experiments.plots.shift import boxes, by_severity
 
 

@@ -9,8 +9,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.handlers import at_mean
-from probattn.inference import predict, prediction
+from probattn.inference import predict
 from probattn.inference.methods.features import _last_calls, features, last_linear
+from probattn.inference.prediction import predict as prediction
 from probattn.models import (
     Bernoulli,
     Categorical,
@@ -43,7 +44,7 @@ def hooks(model):
 def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
     model, guide = build(dropout=0.5)
     x = images(5)
-    found = features(model, guide, x, num_draws=4)
+    found = features(model, guide, x, num_samples=4)
     model.eval()
     network = model.network
     expected = network.norm(network.blocks(network.tokens(x)).mean(-2))
@@ -59,7 +60,7 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monk
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(torch.randn_like(parameter))
-    found = features(model, guide, x.split([4, 2, 1]), num_draws=3)
+    found = features(model, guide, x.split([4, 2, 1]), num_samples=3)
     assert found.values.shape == (3, 7, 8)
     probs = found.head(found.values).softmax(-1)
     assert (probs[0] - probs[1]).abs().max() > 1e-3
@@ -67,7 +68,7 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monk
     torch.testing.assert_close(
         found.prediction.expected_entropy, torch.special.entr(probs).sum(-1).mean(0), rtol=1e-9, atol=1e-9
     )
-    same = features(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_draws=3)
+    same = features(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
     torch.testing.assert_close(same.values, same.values[:, :1].expand(3, 7, 8))
 
 
@@ -99,7 +100,7 @@ def test_neither_hooks_nor_modes_nor_weights_stay_changed():
     model, guide = build(KEP_SVGP, dropout=0.1)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    features(model, guide, images(3), num_draws=2)
+    features(model, guide, images(3), num_samples=2)
     assert hooks(model) == 0
     assert all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -189,15 +190,15 @@ def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
         def forward(self, x):
             return self.head(self.encoder(x).mean(1))
 
-    model = Classifier(replace_attention(Pooled(), with_=KEPSVGPAttention.partial(rank=2)), num_data=20)
+    model = Classifier(replace_attention(Pooled(), attention=KEPSVGPAttention.partial(rank=2)), num_data=20)
     guide = guides.for_model(model)
     x = torch.randn(5, 4, 8)
     torch.manual_seed(1)
-    found = features(model, guide, x, num_draws=3)
+    found = features(model, guide, x, num_samples=3)
     assert found.values.shape == (3, 5, 8)
     assert found.head is model.network.wrapped.head
     torch.manual_seed(1)
-    drawn = predict(model, guide, x, num_draws=3, keep_draws=True).draws
+    drawn = predict(model, guide, x, num_samples=3, keep_draws=True).draws
     torch.testing.assert_close(found.head(found.values).softmax(-1), drawn)
 
 
@@ -218,6 +219,6 @@ def test_predict_after_the_same_seed_gives_the_same_prediction():
     model, guide = build(KEP_SVGP)
     x = images(5)
     torch.manual_seed(3)
-    found = features(model, guide, x, num_draws=4)
+    found = features(model, guide, x, num_samples=4)
     torch.manual_seed(3)
-    assert torch.equal(found.prediction.probs, predict(model, guide, x, num_draws=4).probs)
+    assert torch.equal(found.prediction.probs, predict(model, guide, x, num_samples=4).probs)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, predict
-from probattn.inference.methods.ensembles import mix
+from probattn.inference.methods.ensemble import mix
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import laplace
 from probattn.models import Categorical, Classifier, Supervised, ViT
@@ -107,9 +107,9 @@ def test_of_one_example_the_factors_are_exact():
 @pytest.mark.parametrize("attention", [SoftmaxAttention, KEP_SVGP])
 def test_infinite_prior_precision_is_the_plain_prediction(attention, precision):
     model, guide, x, y = vit(attention, 12)
-    predictor = laplace(model, guide, [(x[:8], y[:8]), (x[8:], y[8:])], num_draws=4, prior_precision=precision)
+    predictor = laplace(model, guide, [(x[:8], y[:8]), (x[8:], y[8:])], num_samples=4, prior_precision=precision)
     torch.manual_seed(5)
-    plain = predict(model, guide, [(x, y)], num_draws=4)
+    plain = predict(model, guide, [(x, y)], num_samples=4)
     torch.manual_seed(5)
     result = predictor([(x, y)])
     for field in ("probs", "expected_entropy", "energy"):
@@ -121,9 +121,9 @@ def test_infinite_prior_precision_is_the_plain_prediction(attention, precision):
 
 def test_a_stochastic_network_is_averaged_over_its_draws():
     model, guide, x, y = vit(KEP_SVGP, 12)
-    predictor = laplace(model, guide, [(x, y)], num_draws=3, prior_precision=0.5)
+    predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
     torch.manual_seed(5)
-    phi = features(model, guide, x, num_draws=3).values
+    phi = features(model, guide, x, num_samples=3).values
     torch.manual_seed(5)
     result = predictor(x)
     variances = predictor.logit_variances(phi)
@@ -154,7 +154,7 @@ def test_expected_entropy_is_that_of_draws_of_the_last_layers_weights(precision)
     model, x, y = mlp()
     head, phi, new = model.network[-1], model.network[:-1](x).detach(), 2 * torch.randn(8, 2, dtype=F64)
     mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 40_000)
-    options = {"num_samples": 20_000, "prior_precision": precision}
+    options = {"num_logit_samples": 20_000, "prior_precision": precision}
     probit = laplace(model, None, [(x, y)], **options)(new)
     drawn = laplace(model, None, [(x, y)], link="draws", **options)(new)
     for result in (probit, drawn):
@@ -170,7 +170,7 @@ def test_expected_entropy_averages_draws_of_features_and_of_weights(monkeypatch)
     """Two draws of the features of each example, each under the same Gaussian of the weights."""
     model, x, y = mlp()
     head, values = model.network[-1], torch.randn(2, 5, 10, dtype=F64)
-    predictor = laplace(model, None, [(x, y)], num_samples=20_000, link="draws", prior_precision=1.0)
+    predictor = laplace(model, None, [(x, y)], num_logit_samples=20_000, link="draws", prior_precision=1.0)
     found = predictor.of(Features(values, head, Prediction(probs=torch.zeros(5, 3, dtype=F64))))
     mean, entropies = sampled_weights(head, model.network[:-1](x).detach(), values, 1.0, 20_000)
     torch.testing.assert_close(found.expected_entropy, entropies.mean(0), rtol=0, atol=0.02)
@@ -181,7 +181,7 @@ def test_expected_entropy_averages_draws_of_features_and_of_weights(monkeypatch)
 def test_at_infinite_precision_the_mutual_information_is_that_of_the_layers(attention):
     """Zero for softmax attention, that of the draws of u for KEP-SVGP; with a finite one it is larger for both."""
     model, guide, x, y = vit(attention, 12)
-    found = features(model, guide, x, num_draws=6)
+    found = features(model, guide, x, num_samples=6)
     plain = found.prediction.mutual_information
     infinite = laplace(model, guide, [(x, y)], prior_precision=math.inf).of(found)
     torch.testing.assert_close(infinite.mutual_information, plain, rtol=0, atol=1e-6)
@@ -193,7 +193,7 @@ def test_at_infinite_precision_the_mutual_information_is_that_of_the_layers(atte
 def test_ensembles_keep_the_information_of_their_members():
     model, x, y = mlp()
     new = torch.randn(6, 2, dtype=F64)
-    predictor = laplace(model, None, [(x, y)], prior_precision=0.3, link="draws", num_samples=2000)
+    predictor = laplace(model, None, [(x, y)], prior_precision=0.3, link="draws", num_logit_samples=2000)
     torch.manual_seed(1)
     members = [predictor(new), predictor(new)]
     mixed = mix(members)
@@ -203,7 +203,7 @@ def test_ensembles_keep_the_information_of_their_members():
     assert (mixed.mutual_information > 1e-3).any()
 
 
-@pytest.mark.parametrize("option", [{"num_samples": 0}, {"link": "logit"}])
+@pytest.mark.parametrize("option", [{"num_logit_samples": 0}, {"link": "logit"}])
 def test_options_that_do_not_fit_are_refused(option):
     model, x, y = mlp()
     with pytest.raises(ValueError, match="link one of probit, draws"):
@@ -267,7 +267,7 @@ def test_the_model_is_left_as_it_was():
     model.network.head.requires_grad_(False)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    laplace(model, guide, [(x, y)], num_draws=2)(x)
+    laplace(model, guide, [(x, y)], num_samples=2)(x)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(each.training and not each._forward_hooks and not each._forward_pre_hooks for each in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -34,16 +34,16 @@ def test_it_is_predict():
     model, guide = build()
     x, y = torch.randn(6, 5, 4, dtype=F64), torch.randint(3, (6,))
     torch.manual_seed(1)
-    ours = posterior_predictive(model, guide, num_draws=4)([(x, y)])
+    ours = posterior_predictive(model, guide, num_samples=4)([(x, y)])
     torch.manual_seed(1)
-    theirs = predict(model, guide, [(x, y)], num_draws=4)
+    theirs = predict(model, guide, [(x, y)], num_samples=4)
     for field in ("probs", "expected_entropy", "energy", "labels"):
         assert torch.equal(getattr(ours, field), getattr(theirs, field)), field
 
 
 def test_each_call_draws_anew_and_a_seed_repeats_it():
     model, guide = build()
-    predictor, x = posterior_predictive(model, guide, num_draws=3), torch.randn(6, 5, 4, dtype=F64)
+    predictor, x = posterior_predictive(model, guide, num_samples=3), torch.randn(6, 5, 4, dtype=F64)
     torch.manual_seed(1)
     first, second = predictor(x), predictor(x)
     torch.manual_seed(1)
@@ -63,7 +63,7 @@ def test_energy_is_the_mean_over_draws_of_the_outputs_free_energy():
     model, guide = build()
     outputs = []
     model.network.register_forward_hook(lambda module, args, output: outputs.append(output.detach()))
-    result = posterior_predictive(model, guide, num_draws=7)(torch.randn(6, 5, 4, dtype=F64))
+    result = posterior_predictive(model, guide, num_samples=7)(torch.randn(6, 5, 4, dtype=F64))
     (logits,) = outputs
     assert logits.shape == (7, 6, 3)
     for i in range(6):
@@ -77,7 +77,7 @@ def test_energy_of_a_deterministic_network_does_not_depend_on_the_number_of_draw
     x = torch.randn(6, 5, 4, dtype=F64)
     expected = -model.network(x).logsumexp(-1).detach()
     for number in (1, 5):
-        torch.testing.assert_close(posterior_predictive(model, guide, num_draws=number)(x).energy, expected)
+        torch.testing.assert_close(posterior_predictive(model, guide, num_samples=number)(x).energy, expected)
 
 
 def test_log_probs_are_finite():

@@ -12,7 +12,7 @@ from probattn import KEPSVGPAttention, guides
 from probattn.inference import Prediction
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.sv_dkl import sv_dkl
-from probattn.inference.methods.sv_dkl_model import FeatureGPs
+from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 from probattn.models import Categorical, Classifier, Supervised, ViT
 
 module = importlib.import_module("probattn.inference.methods.sv_dkl")
@@ -75,7 +75,7 @@ def test_before_the_first_step_the_gps_mean_is_the_pretrained_network(bias):
 
 def test_predictions_average_the_softmax_over_the_gps():
     model, x, y = small(2)
-    predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_samples=20_000)
+    predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_gp_samples=20_000)
     new = torch.randn(5, 2)
     result = predictor([(new, y[:5])])
     probs, entropy, energy = quadrature(predictor, new)
@@ -141,7 +141,7 @@ def test_it_is_unsure_where_there_were_no_data():
     network = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
     x = torch.cat([torch.rand(200, 1) - 3, torch.rand(200, 1) + 2])
     y = (x[:, 0] > 0).long()
-    result = sv_dkl(Supervised(network, Categorical(), num_data=400), None, [(x, y)], epochs=30, num_samples=1000)(
+    result = sv_dkl(Supervised(network, Categorical(), num_data=400), None, [(x, y)], epochs=30, num_gp_samples=1000)(
         torch.tensor([[-2.5], [0.0], [2.5]])
     )
     information = result.mutual_information
@@ -181,7 +181,7 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
         return forward(self, z, **options)
 
     monkeypatch.setattr(FeatureGPs, "__call__", record)
-    predictor = sv_dkl(None, None, None, epochs=4, batch_size=25, num_samples=4000)
+    predictor = sv_dkl(None, None, None, epochs=4, batch_size=25, num_gp_samples=4000)
     scaled = predictor.scale(values)
     used = torch.stack([torch.cat(seen)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)])
     assert len(seen) == 8
@@ -205,7 +205,7 @@ def test_it_is_the_same_again_from_the_same_seed_and_leaves_the_model_as_it_was(
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        results.append(sv_dkl(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_draws=3, epochs=2)(x).probs)
+        results.append(sv_dkl(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_samples=3, epochs=2)(x).probs)
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -12,7 +12,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import Prediction, metrics, predict
-from probattn.inference.methods.ensembles import ensemble
+from probattn.inference.methods.ensemble import ensemble
 from probattn.inference.methods.predictor import posterior_predictive
 from probattn.inference.methods.temperature import TEMPERATURES, fit_temperature, scale, temperature_scaled
 from probattn.models import Classifier, Supervised, TokenCategorical
@@ -185,11 +185,11 @@ def test_a_predictor_is_scaled_by_what_validation_says_once():
     model = Classifier(network, num_data=9).double()
     guide = guides.for_model(model)
     x, y = torch.randn(60, 3, 4, dtype=F64), torch.randint(3, (60,))
-    calls, plain = [], posterior_predictive(model, guide, num_draws=3)
+    calls, plain = [], posterior_predictive(model, guide, num_samples=3)
     torch.manual_seed(5)
     predictor = temperature_scaled(lambda data: calls.append(data) or plain(data), [(x, y)])
     torch.manual_seed(5)
-    assert predictor.temperature == fit_temperature(predict(model, guide, [(x, y)], num_draws=3))
+    assert predictor.temperature == fit_temperature(predict(model, guide, [(x, y)], num_samples=3))
     for seed in range(2):
         torch.manual_seed(seed)
         ours = predictor(x[:5])

@@ -1,0 +1,3 @@
+"""The ``probattn`` command.
+
+May import every other room."""

@@ -1,0 +1,98 @@
+"""``probattn bench``: measure cost."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from probattn.experiments.cli.terminal import check_writable, console, say, show_table
+
+app = typer.Typer(help="Measure cost, as ratios within one run.", no_args_is_help=True)
+Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Seed = Annotated[int, typer.Option(help="Of weights, inputs and draws.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
+
+
+@app.command("layers")
+def layers(rounds: Rounds = 11, device: Device = "cpu", seed: Seed = 0, json: Json = None) -> None:
+    """Forward and backward of the layers, relative to scaled-dot-product attention in the same run."""
+    from probattn.experiments.bench import layers
+
+    tables = (layers.kep_svgp, layers.gaussian_processes)
+    _measure([partial(each, rounds=rounds) for each in tables], device, seed, json)
+
+
+@app.command("train")
+def train(
+    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of the 7-layer ViT; the small one has more.")] = 7,
+    device: Device = "cpu",
+    images: Annotated[
+        int | None, typer.Option(min=0, help="Of an epoch; default 45000 on a GPU, 512 on a CPU; 0 for no epoch.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="Of the epochs, beside its softmax twin.")] = "kep-svgp/cifar10",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the epochs.")
+    ] = None,
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Training steps by SVI and by a loop without Pyro, and whole epochs, relative to the softmax network."""
+    from probattn.experiments.bench import epoch, train
+
+    both = epoch.twins(preset, set_ or (), device=device)
+    tables = [partial(train.cifar10, rounds=rounds), partial(train.small, rounds=5 * rounds)]
+    if images != 0:
+        tables.append(partial(epoch.epoch, rounds=2, both=both, images=images))
+    _measure(tables, device, seed, json)
+
+
+@app.command("predict")
+def prediction(rounds: Rounds = 7, device: Device = "cpu", seed: Seed = 0, json: Json = None) -> None:
+    """Ten-draw prediction with the 7-layer ViT, relative to a deterministic forward of the softmax ViT."""
+    from probattn.experiments.bench import predict
+
+    _measure([partial(predict.ten_draws, rounds=rounds)], device, seed, json)
+
+
+@app.command("scaling")
+def scaling(
+    rounds: Rounds = 5,
+    device: Device = "cpu",
+    sizes: Annotated[str, typer.Option(help="Numbers of tokens, ascending, with commas.")] = "256,1024,4096,16384",
+    limit: Annotated[float, typer.Option(help="Seconds; steps that would take longer are left out.")] = 10.0,
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Time and peak memory of the layers over the number of tokens, relative to softmax attention at each."""
+    from probattn.experiments.bench import scaling
+
+    if not all(word.strip().isdecimal() and int(word) for word in sizes.split(",")):
+        raise ValueError(f"--sizes takes positive numbers with commas between, got {sizes!r}")
+    numbers = sorted({int(word) for word in sizes.split(",")})
+    _measure([partial(scaling.over_tokens, rounds=rounds, limit=limit, sizes=numbers)], device, seed, json)
+
+
+def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int, json: Path | None) -> None:
+    """Makes and shows one table after the other, and says what they were measured with."""
+    import torch
+
+    from probattn.experiments.bench.meter import Meter
+    from probattn.experiments.bench.table import table
+    from probattn.experiments.runs.folder import write_json
+
+    check_writable(json)
+    meter = Meter(device)
+    setting, results = meter.setting(seed), []
+    for make in tables:
+        torch.manual_seed(seed)
+        with console.status("measuring"):
+            results.append(make(meter))
+        show_table(table(results[-1]))
+        if json is not None:
+            write_json(json, {"tables": results, **setting})
+    rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in meter.rates.items())
+    say(f"ratios: to the first case of a section; share: of a matrix product's rate ({rates}); seed {seed}")
+    say(", ".join(f"{key} {value}" for key, value in setting["environment"].items()))

@@ -1,0 +1,290 @@
+"""The ``probattn`` command."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Column, Table
+
+from probattn.experiments.cli import bench, export
+from probattn.experiments.cli.terminal import fail, say, show_table, stoppable
+from probattn.experiments.runs.allocator import keep_memory
+
+app = typer.Typer(
+    help="Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+app.command("export")(export.export)
+
+Data = Annotated[Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")]
+
+
+@app.command()
+def train(
+    preset: Annotated[str, typer.Argument(help="One of `probattn presets`.")],
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/PRESET.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Train seeds 0 to N-1 into OUT/seed-0, ….")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="With --seeds, runs at a time, one thread each.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train a preset; stop it at any moment and go on with --resume."""
+    with stoppable("the same command with --resume goes on after the last whole epoch"):
+        from probattn.experiments.config import presets
+        from probattn.experiments.runs import train as runs
+
+        settings = presets.preset(preset).with_changes(set_ or ())
+        folder = out or Path("runs") / preset
+        if seeds is not None:
+            from probattn.experiments.runs import seeds as sweep
+
+            sweep.check_seedless(set_ or ())
+            common = {"name": preset, "root": data, "resume": resume, "workers": workers, "say": say}
+            histories = sweep.train_seeds(settings, folder, seeds=seeds, **common)
+            say(sweep.summary(histories, settings))
+            say(f"next: for run in {folder}/seed-*; do probattn evaluate $run; done; probattn compare {folder}/seed-*")
+            return
+        done = runs.epochs_done(folder) if resume else 0
+        history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=say)
+    if len(history.epochs) == done:
+        say(f"{folder} was finished already, after {done} epochs; nothing to do")
+    monitor = settings.train.monitor or "accuracy"
+    if history.best_value is None:
+        fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
+    say(
+        f"best epoch {history.best_epoch} of {len(history.epochs)}, "
+        f"valid {monitor} {history.best_value:.4f}; next: probattn evaluate {folder}"
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    data: Data = None,
+    num_samples: Annotated[int | None, typer.Option(min=1, help="Posterior draws; default train.num_samples.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the posterior draws.")] = 0,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Also temperature, mc-dropout, laplace, sv-dkl, or laplace+temperature.")
+    ] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted images (CIFAR-C or generated).")] = False,
+    corruptions: Annotated[str, typer.Option(help="standard (15), all (19), or names with commas.")] = "standard",
+    severities: Annotated[str, typer.Option(help="Of the corruptions, with commas.")] = "1,2,3,4,5",
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Also foreign images: default, svhn, lsun-crop, …, a folder of images."),
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="An evaluated run to draw beside this one under --shift.")
+    ] = None,
+) -> None:
+    """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
+    from probattn.experiments.evaluation import decisions, eval_sets
+    from probattn.experiments.evaluation import evaluate as evaluation
+    from probattn.experiments.reporting import evaluation_tables, report
+    from probattn.inference import Prediction
+    from probattn.inference.distributed.collectives import world
+
+    beside = evaluation_tables.shift_of(baseline) if baseline else {}
+    done = evaluation.evaluate(
+        run,
+        root=data,
+        num_samples=num_samples,
+        seed=seed,
+        by=_words(method),
+        shift=shift,
+        corruptions=eval_sets.corruptions(corruptions),
+        severities=eval_sets.severities(severities),
+        ood=_words(ood),
+        say=say if shift or ood or method else lambda text: None,
+    )
+    if world().rank > 0:
+        return
+    for title, table in evaluation_tables.printed(done).items():
+        say(f"\n{title}", style="bold")
+        show_table(table)
+    say("\nActing on it", style="bold")
+    for sentence in decisions.sentences(
+        done.result.valid, Prediction(probs=done.result.probs, labels=done.result.labels)
+    ):
+        say(sentence)
+    report.save_figures(run / "figures", done.result)
+    evaluation_tables.save(run, done, beside=beside)
+    report.write(run / "report.html", [done.result], title=f"probattn: {done.result.name}")
+    say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
+    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
+    layers: Annotated[
+        str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
+    ] = "softmax,kep-svgp",
+) -> None:
+    """Train layers on digits, KEP-SVGP and its softmax twin unless told, and compare them in a table and a report."""
+    with stoppable("the same command goes on after the last whole epoch"):
+        from probattn.experiments.config import presets
+        from probattn.experiments.evaluation import evaluate as evaluation
+        from probattn.experiments.reporting import report
+        from probattn.experiments.runs import train as runs
+
+        results = []
+        for name in presets.digits(layers):
+            folder = out / name.partition("/")[2]
+            settings = presets.preset(name).with_total_epochs(epochs)
+            say(name, style="bold")
+            runs.train(settings, folder, name=name, resume=True, say=say)
+            results.append(evaluation.evaluate(folder).result)
+        show_table(report.table(results))
+        report.write(out / "report.html", results, title="probattn demo: handwritten digits")
+    say(f"report: {out / 'report.html'}")
+
+
+@app.command()
+def presets() -> None:
+    """List the presets."""
+    from probattn.experiments.config.presets import PRESETS
+
+    table = Table(Column("preset", no_wrap=True), "data", "network", "layer", Column("epochs", justify="right"))
+    for name, settings in PRESETS.items():
+        network, layer, start = settings.network, settings.layer, settings.warm_start
+        where = {0: "", None: ", every block"}.get(layer.last, f", last {layer.last}")
+        shape = f"{network.depth} × {network.dim}, {network.heads} heads"
+        epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
+        table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
+    show_table(table)
+    say("A sum of epochs: the first are a warm start with kernel attention (--set warm_start.epochs=N, or none).")
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs.")],
+    out: Annotated[Path, typer.Option(help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")] = Path(
+        "runs/comparison"
+    ),
+) -> None:
+    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax twin, best in bold."""
+    _compare(folders, out)
+
+
+@app.command()
+def study(
+    presets: Annotated[
+        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Which; by default those of --layers on digits.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the comparison.")] = Path("runs/study"),
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Which digits presets: names with commas, or all (each once); default softmax,kep-svgp."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each preset.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(min=3, help="Epochs of each run, warm starts included; default the presets' own.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Which methods beside the posterior predictive; default all four.")
+    ] = None,
+    data: Data = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one a core.")] = os.cpu_count() or 1,
+) -> None:
+    """Train presets over seeds, evaluate by every method (images also corrupted, beside foreign ones), and compare."""
+    with stoppable("the same command goes on where it stopped"):
+        from probattn.experiments.config import presets as known
+        from probattn.experiments.studies import study as whole
+
+        if presets and layers:
+            fail("give presets, or --layers for those on digits, not both")
+        names = presets or known.digits(layers or "softmax,kep-svgp")
+        todo = whole.jobs(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
+        say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
+        whole.study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
+        _compare([job.folder for job in todo], out / "comparison")
+
+
+@app.command("check-posterior")
+def check_posterior(
+    layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Whose posterior.")] = "kep-svgp",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the text and the figures; default runs/posterior/LAYER.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+) -> None:
+    """Judge guides of a small model on digits by NUTS, importance ratios and simulation-based calibration: minutes."""
+    from probattn.experiments.studies.posterior_check import posterior_check
+
+    found = posterior_check(layer, seed=seed)
+    say(str(found))
+    folder = out or Path("runs/posterior") / layer
+    found.save(folder)
+    say(f"text and figures: {folder}")
+
+
+@app.command("check-gp")
+def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and parameters.")] = 0) -> None:
+    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64: seconds."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what GPyTorch is built on compiles so
+        from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
+
+    found = gp_check(seed=seed)
+    table = Table(
+        "component", "quantity", Column("largest difference", justify="right"), Column("relative", justify="right")
+    )
+    for each in found:
+        table.add_row(each.component, each.quantity, f"{each.absolute:.1e}", f"{each.relative:.1e}")
+    show_table(table)
+    wrong = [f"{each.component}, {each.quantity}" for each in found if not each.passes]
+    if wrong:
+        fail(f"not GPyTorch's to a relative {TOLERANCE:.0e}: {'; '.join(wrong)}")
+    say(f"all are GPyTorch's to a relative {TOLERANCE:.0e}")
+
+
+def _compare(folders: list[Path], out: Path) -> None:
+    from probattn.experiments.reporting import tables
+    from probattn.experiments.studies import compare as compared
+    from probattn.experiments.studies.collect import rows
+
+    gathered = rows(folders)
+    found = compared.comparisons(gathered)
+    for key, comparison in found.items():
+        if not key.startswith("ood-") or key.endswith("-auroc"):
+            say(f"\n{compared.title(key)}", style="bold")
+            show_table(tables.terminal(comparison))
+    compared.write(out, gathered, found)
+    say(f"tables and figures: {out}")
+
+
+def _words(values: list[str] | None) -> list[str]:
+    """The words of an option that is given several times, or once with commas."""
+    return [word.strip() for value in values or () for word in value.split(",")]
+
+
+def main() -> None:
+    """Runs the command; errors that a user can mend are one message, not a traceback."""
+    keep_memory()
+    program = app
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from probattn.inference.distributed.collectives import reporting
+
+        program = reporting(app)
+    try:
+        program(prog_name="probattn")
+    except Exception as error:
+        if not isinstance(error, _mendable()):
+            raise
+        fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+
+
+def _mendable() -> tuple[type[Exception], ...]:
+    from probattn.experiments.data.images.images import DatasetError
+    from probattn.functional.errors import NumericalError
+    from probattn.inference import CheckpointError
+
+    return DatasetError, CheckpointError, NumericalError, OSError, ValueError

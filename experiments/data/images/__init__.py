@@ -1,0 +1,1 @@
+"""Image data sets, their loader, augmentation and corrupted test sets."""

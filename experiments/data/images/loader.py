@@ -1,0 +1,104 @@
+"""Batches of images from one tensor that already lies on the device."""
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from probattn.experiments.data.images.augment import crop_flip
+from probattn.experiments.data.images.images import Images
+
+
+class ImageLoader:
+    """Batches ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
+
+    CIFAR is small enough to lie on the device whole, as uint8; a batch is then one gather, and there are no
+    worker processes to seed. The last batch is smaller where the data do not divide, unless ``drop_last``.
+
+    ``generator`` is the only source of randomness: its state when an epoch's first batch is asked for fixes
+    that epoch bit for bit, and the epoch leaves it in a new state. Neither shuffling nor augmenting, an
+    epoch does not touch it.
+
+    Args:
+        data: the images and their labels.
+        batch_size: images a batch.
+        mean, std: per channel, of pixels scaled to 0..1; ``x = (pixel / 255 - mean) / std``.
+        shuffle: draw a new order each epoch.
+        augment: crop with zero padding and flip at random, before normalisation.
+        padding: pixels of padding of the random crop.
+        generator: CPU generator; default: a new one with torch's fixed default seed.
+        device: where the data lie and the batches are made.
+        drop_last: leave out the last batch if it is smaller than ``batch_size``.
+
+    Attributes:
+        generator: see above; save and restore its state to resume.
+        num_data: number of images, whatever ``drop_last`` leaves out.
+        batch_size: as given.
+        device: as given.
+
+    Raises:
+        ValueError: if ``batch_size`` is below 1, there is no batch to yield, ``mean`` and ``std`` do not have
+            one entry a channel, a ``std`` is not positive, or ``generator`` is not on the CPU.
+    """
+
+    def __init__(
+        self,
+        data: Images,
+        *,
+        batch_size: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        shuffle: bool = False,
+        augment: bool = False,
+        padding: int = 4,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+        drop_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if len(data) < (batch_size if drop_last else 1):
+            raise ValueError(f"no batch to yield: {len(data)} images, {batch_size=}, {drop_last=}")
+        channels = data.images.shape[1]
+        if not len(mean) == len(std) == channels:
+            raise ValueError(f"mean and std need {channels} entries, one a channel: {mean=}, {std=}")
+        if min(std) <= 0:
+            raise ValueError(f"std must be positive, got {tuple(std)}")
+        self.generator = torch.Generator() if generator is None else generator
+        if self.generator.device.type != "cpu":
+            raise ValueError(f"generator must be a CPU generator, got one on {self.generator.device}")
+        self.num_data = len(data)
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.augment = augment
+        self.padding = padding
+        self.drop_last = drop_last
+        self._data = data
+        self._mean = torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1)
+        self._std = torch.tensor(std, dtype=torch.float32).view(-1, 1, 1)
+        self.to(device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the data, in place, and make the batches on ``device`` from now on; returns the loader."""
+        self.device = torch.device(device)
+        self._data = self._data.to(self.device)
+        self._mean, self._std = self._mean.to(self.device), self._std.to(self.device)
+        return self
+
+    def __len__(self) -> int:
+        """Number of batches an epoch."""
+        whole, rest = divmod(self.num_data, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield one epoch."""
+        order = torch.arange(self.num_data)
+        if self.shuffle:
+            order = torch.randperm(self.num_data, generator=self.generator)
+        for indices in order.to(self.device).split(self.batch_size)[: len(self)]:
+            batch = self._data.select(indices)
+            pixels = batch.images
+            if self.augment:
+                pixels = crop_flip(pixels, padding=self.padding, generator=self.generator)
+            yield (pixels.float() / 255 - self._mean) / self._std, batch.labels

@@ -1,0 +1,1 @@
+"""Out-of-distribution image sets: downloaded ones and small generated ones."""

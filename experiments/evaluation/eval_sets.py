@@ -1,0 +1,108 @@
+"""The sets of images or texts that a run is evaluated on: its own, shifted ones, and foreign ones."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
+from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.ood.datasets import default, outliers
+from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.text.texts import Texts
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def corruptions(names: str) -> tuple[str, ...]:
+    """Names with commas between, ``standard`` (the 15 of CIFAR-10-C) or ``all`` 19."""
+    known = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
+    return tuple(known.get(names) or (name.strip() for name in names.split(",")))
+
+
+def severities(numbers: str) -> tuple[int, ...]:
+    """Numbers with commas between.
+
+    Raises:
+        SettingsError: other words.
+    """
+    try:
+        return tuple(dict.fromkeys(int(number) for number in numbers.split(",")))
+    except ValueError as error:
+        raise SettingsError(f"severities are numbers from 1 to 5 with commas between, got {numbers!r}") from error
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Where images or texts come from, in words, and how they are made."""
+
+    origin: str
+    make: Callable[[], Images | Texts]
+
+
+def own(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
+    """The validation and the test part of a data set, and its other domains, ``domain/NAME``."""
+    parts = {"valid": dataset.valid, "test": dataset.test}
+    parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
+    return {name: TestSet(_whose(part), lambda p=part: p) for name, part in parts.items()}
+
+
+def shifts(
+    dataset: ImageDataset | TextDataset,
+    *,
+    root: Path | None,
+    corruptions: Sequence[str],
+    severities: Sequence[int],
+) -> dict[str, TestSet]:
+    """``shift/CORRUPTION/SEVERITY``: the test part, corrupted. The data are checked here, the images made later.
+
+    Raises:
+        SettingsError: texts.
+        ValueError: an unknown corruption or severity.
+        DatasetError: official files that are incomplete or damaged.
+    """
+    _check_images(dataset, "--shift corrupts images")
+    source = shifted(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
+    return {
+        f"shift/{corruption}/{severity}": TestSet(source.source, lambda c=corruption, s=severity: source.images(c, s))
+        for corruption in corruptions
+        for severity in severities
+    }
+
+
+def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: Path | None) -> dict[str, TestSet]:
+    """``ood/NAME``: images of another kind, read here; the name ``default`` stands for those that suit the data set.
+
+    Raises:
+        SettingsError: texts, or names that differ in their folders alone.
+        ValueError: an unknown name, or the data set itself.
+        DatasetError: images that are missing or damaged.
+    """
+    if not names:
+        return {}
+    _check_images(dataset, "--ood takes images")
+    channels, size = dataset.test.images.shape[1:3]
+    each = dict.fromkeys(part for name in names for part in (default(dataset.name) if name == "default" else (name,)))
+    read = {name: outliers(name, root=root, size=size, channels=channels, inside=dataset.name) for name in each}
+    found = {f"ood/{Path(name).resolve().name}": TestSet(name, lambda i=images: i) for name, images in read.items()}
+    if len(found) < len(read):
+        raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")
+    return found
+
+
+def _whose(part: Images | Texts) -> str:
+    """The origin of a part of the run's own data, which for texts also tells when they have changed."""
+    if isinstance(part, Images):
+        return "the run's"
+    content = json.dumps([part.texts, part.labels.tolist()])
+    return f"the run's, {hashlib.sha256(content.encode()).hexdigest()}"
+
+
+def _check_images(dataset: ImageDataset | TextDataset, what: str) -> None:
+    if isinstance(dataset, TextDataset):
+        also = f"; its other domains ({', '.join(dataset.domains)}) are always evaluated" if dataset.domains else ""
+        raise SettingsError(f"{what}, and {dataset.name} is text{also}")

@@ -1,0 +1,3 @@
+"""HTML reports and tables.
+
+May import ``plots``, ``evaluation`` and what is above them."""

@@ -1,0 +1,113 @@
+"""Is the posterior right? A layer small enough for NUTS on real digits: each guide beside it, k̂, calibration of u."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.experiments.data.images.datasets import load
+from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
+from probattn.inference import compare_posteriors, fit, fit_guide, nuts, psis_khat, simulation_based_calibration
+from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
+from probattn.inference.diagnostics.psis import PSIS
+from probattn.inference.diagnostics.sbc import SBC, by_guide
+from probattn.inference.posterior.nuts import Chains
+from probattn.models import Classifier, ViT
+
+CLASSES = 3
+SIZES = {
+    "kep-svgp": (60, {"dim": 6, "heads": 2, "attention": KEPSVGPAttention.partial(rank=3)}),
+    "cgp": (8, {"dim": 4, "heads": 1, "attention": CGPAttention.partial(collapsed=True, alpha=0.1)}),
+}
+"""Number of images, and what the network of each layer has."""
+
+
+@dataclass(frozen=True)
+class PosteriorCheck:
+    """What came out of one layer; ``sbc`` is of the guide that follows the layer, by the family's name.
+
+    Args:
+        chains: of NUTS.
+        comparison: each guide beside them.
+        khat: of each guide that has a density.
+        sbc: simulation-based calibration of u; of no guide where there is no global site.
+    """
+
+    chains: Chains
+    comparison: PosteriorComparison
+    khat: dict[str, PSIS]
+    sbc: dict[str, SBC]
+
+    def __str__(self) -> str:
+        problems = "; ".join(self.chains.problems) or "no sign of trouble"
+        lines = [f"NUTS: {problems}", str(self.comparison)]
+        lines += [f"{name}: {each}" for name, each in self.khat.items()]
+        lines += [f"calibration of {name}: {each}" for name, each in self.sbc.items()]
+        return "\n".join(lines)
+
+    def save(self, folder: Path) -> None:
+        """Writes the text and a figure of each part."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "check.txt").write_text(f"{self}\n", encoding="utf-8")
+        against_nuts(self.comparison).savefig(folder / "against-nuts.png", dpi=150)
+        for name, each in self.khat.items():
+            importance_weights(each).savefig(folder / f"khat-{name}.png", dpi=150)
+        for name, each in self.sbc.items():
+            rank_histograms(each).savefig(folder / f"calibration-{name}.png", dpi=150)
+
+
+def posterior_check(
+    layer: str, *, seed: int = 0, num_samples: int = 500, warmup: int = 300, simulations: int = 100, steps: int = 1500
+) -> PosteriorCheck:
+    """Trains a one-layer network on some digits 0 to 2, then judges guides of its fixed weights by NUTS.
+
+    Args:
+        layer: ``kep-svgp`` or ``cgp``.
+        seed: of everything.
+        num_samples, warmup: of each of two chains.
+        simulations: of the calibration of u; 0 leaves it out.
+        steps: of fitting each guide.
+    """
+    torch.manual_seed(seed)
+    number, options = SIZES[layer]
+    x, y = _digits(number)
+    network = ViT(
+        image_size=8, patch_size=4, channels=1, classes=CLASSES, depth=1, mlp_dim=2 * options["dim"], **options
+    )
+    model = Classifier(network, num_data=number).double()
+    batches = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
+    fit(model, guides.for_model(model).double(), batches, epochs=150, lr=1e-2, progress=False, warmup_epochs=5)
+    found = _guides(model)
+    for guide in found.values():
+        fit_guide(model, guide, (x, y), steps=steps)
+    chains = nuts(model, (x, y), num_samples=num_samples, warmup=warmup, chains=2)
+    comparison = compare_posteriors(model, found, (x, y), reference=chains.draws, num_samples=4000)
+    dense = {name: guide for name, guide in found.items() if name != "delta"}
+    khat = {name: psis_khat(model, guide, (x, y), num_samples=4000) for name, guide in dense.items()}
+    ranked = ("full", "joint") if layer == "kep-svgp" and simulations else ()
+    sbc = {
+        name: simulation_based_calibration(
+            model, x, by_guide(model, _guides(model)[name], steps=steps // 5, lr=0.1), num_simulations=simulations
+        )
+        for name in ranked
+    }
+    return PosteriorCheck(chains, comparison, khat, sbc)
+
+
+def _digits(number: int) -> tuple[Tensor, Tensor]:
+    """So many images ``(n, 1, 8, 8)`` in 0..1, float64, and their labels."""
+    data = load("digits").train
+    chosen = (data.labels < CLASSES).nonzero()[:, 0][:number]
+    return data.images[chosen].double() / 255, data.labels[chosen]
+
+
+def _guides(model: nn.Module) -> dict[str, nn.Module]:
+    """A new guide of each family, and one joint Gaussian; the full one alone where all sites are of one example."""
+    if not any(guides.latent_sites(model)):
+        return {"full": guides.for_model(model)}
+    families = {name: guides.for_model(model, name).double() for name in ("full", "diagonal", "lowrank", "delta")}
+    return families | {"joint": AutoMultivariateNormal(guides.global_part(model))}

@@ -1,0 +1,161 @@
+"""How far each guide is from the posterior itself: moments, correlations, and the predictions that follow."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+
+from probattn.handlers import is_global_latent
+from probattn.inference.diagnostics.posterior_draws import record
+from probattn.inference.posterior.fit_guide import Batch, frozen
+from probattn.inference.prediction.predict import CPU_EXAMPLE_DRAWS, predict
+
+
+@dataclass(frozen=True, eq=False)
+class SiteComparison:
+    """A guide's draws of one site beside the reference's; scalars without spread there, at padding, count nowhere.
+
+    Args:
+        guide, site: their names.
+        mean, std: of the guide's draws, of each scalar.
+        reference_mean, reference_std: the same of the reference.
+        correlation_error: root mean square difference of the correlations between the site's scalars; NaN of a single
+            scalar or of a point mass.
+    """
+
+    guide: str
+    site: str
+    mean: Tensor
+    std: Tensor
+    reference_mean: Tensor
+    reference_std: Tensor
+    correlation_error: float
+
+    @property
+    def mean_error(self) -> float:
+        """Root mean square error of the posterior mean, in posterior standard deviations."""
+        error = (self.mean - self.reference_mean) / self.reference_std
+        return error[self.reference_std > 0].square().mean().sqrt().item()
+
+    @property
+    def std_ratio(self) -> float:
+        """The guide's standard deviation over the reference's, averaged over scalars; 1 is right."""
+        return (self.std / self.reference_std)[self.reference_std > 0].mean().item()
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorComparison:
+    """Each guide beside the reference; ``print`` it to read it.
+
+    Args:
+        sites: one entry a guide and site.
+        predictive: by guide, the total-variation distance of the predictive probabilities to the reference's, averaged
+            over examples, in [0, 1]; NaN of other likelihoods than one class per example.
+    """
+
+    sites: tuple[SiteComparison, ...]
+    predictive: dict[str, float]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a guide and site: ``mean_error``, ``std_ratio``, ``correlation_error``, ``predictive``."""
+        keys = ("guide", "site", "mean_error", "std_ratio", "correlation_error")
+        return [
+            {key: getattr(each, key) for key in keys} | {"predictive": self.predictive[each.guide]}
+            for each in self.sites
+        ]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        guides, sites = (max(len(key), *(len(row[key]) for row in rows)) for key in ("guide", "site"))
+        lines = [f"{'guide':{guides}}  {'site':{sites}}  mean error  std ratio  correlation error  predictive TV"]
+        for row in rows:
+            numbers = (row["mean_error"], row["std_ratio"], row["correlation_error"], row["predictive"])
+            cells = (f"{number:{width}.3f}" for number, width in zip(numbers, (10, 9, 17, 13), strict=True))
+            lines.append(f"{row['guide']:{guides}}  {row['site']:{sites}}  {'  '.join(cells)}")
+        return "\n".join(lines)
+
+
+def compare_posteriors(
+    model: nn.Module,
+    guides: Mapping[str, nn.Module],
+    batch: Batch,
+    *,
+    reference: Mapping[str, Tensor],
+    num_samples: int = 1000,
+) -> PosteriorComparison:
+    """How far each guide's draws, and the predictions that follow, are from draws of the true posterior.
+
+    Both sides are draws: of S independent ones a perfect guide's mean is still off by about S^−½ standard deviations.
+
+    Args:
+        model: the model.
+        guides: guides of this model by name, fitted (:func:`fit_guide`).
+        batch: ``(x, y)`` or ``(x, y, mask)``; predictions are compared at its inputs.
+        reference: draws by site, such as ``nuts(...).draws``.
+        num_samples: draws of each guide.
+
+    Raises:
+        ValueError: a reference without one of the sites.
+    """
+    truth = _probabilities(model, batch, reference)
+    sites, predictive = [], {}
+    for name, guide in guides.items():
+        with record() as drawn:
+            probs = predict(model, guide, [batch], num_samples=num_samples).probs
+        predictive[name] = math.nan if truth is None else 0.5 * (probs - truth).abs().sum(-1).mean().item()
+        for site, draws in drawn.latents.items():
+            sites.append(_compare(name, site, draws, reference[site].to(draws)))
+    return PosteriorComparison(tuple(sites), predictive)
+
+
+def _compare(guide: str, site: str, draws: Tensor, reference: Tensor) -> SiteComparison:
+    ours, theirs = _correlations(draws), _correlations(reference)
+    return SiteComparison(
+        guide,
+        site,
+        *(draws.mean(0), draws.std(0), reference.mean(0), reference.std(0)),
+        correlation_error=(ours - theirs).square().nanmean().sqrt().item(),
+    )
+
+
+def _correlations(draws: Tensor) -> Tensor:
+    """Correlations of the pairs of scalars of ``(S, ...)``, NaN where a scalar is constant."""
+    flat = draws.flatten(1)
+    flat = flat.where(flat.amax(0) > flat.amin(0), torch.nan)  # of equal numbers the mean is off by a rounding error
+    pairs = torch.triu_indices(flat.shape[1], flat.shape[1], offset=1)
+    return torch.corrcoef(flat.T).reshape(flat.shape[1], -1)[*pairs]
+
+
+@torch.no_grad()
+def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tensor]) -> Tensor | None:
+    """Mean class probabilities ``(n, classes)`` with the latent sites at the reference's draws, some at a time."""
+    x, _, *mask = batch
+    with frozen(model), poutine.mask(mask=False):
+        prior = poutine.trace(model).get_trace(x, None, *mask)
+        shared = {}
+        for name in prior.stochastic_nodes:
+            if name == "y":
+                continue
+            if name not in reference:
+                raise ValueError(f"the reference has no draws of site {name}; it has {', '.join(reference) or 'none'}")
+            shared[name] = is_global_latent(prior.nodes[name], prior)
+        if not shared:
+            raise ValueError("this model draws nothing: there is no posterior to compare")
+        total, count = 0.0, 0
+        for some in _split({name: reference[name] for name in shared}, max(1, CPU_EXAMPLE_DRAWS // len(x))):
+            given = {name: value.unsqueeze(1) if shared[name] else value for name, value in some.items()}
+            trace = poutine.trace(poutine.condition(model, data=given)).get_trace(x, None, *mask)
+            probs = getattr(trace.nodes["y"]["fn"], "probs", None)
+            if probs is None:
+                return None
+            total, count = total + probs.sum(0), count + len(probs)
+    return total / count
+
+
+def _split(draws: dict[str, Tensor], size: int) -> Iterator[dict[str, Tensor]]:
+    for parts in zip(*(each.split(size) for each in draws.values()), strict=True):
+        yield dict(zip(draws, parts, strict=True))

@@ -1,0 +1,96 @@
+"""Is the posterior alive? What a guide has learned about each site, and what it does to predictions."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyro.poutine as poutine
+import torch
+from torch import Tensor, nn
+from torch.distributions import kl_divergence
+
+from probattn.guides import Guide, latent_sites
+from probattn.handlers import at_mean, is_amortised
+from probattn.inference import metrics
+from probattn.inference.prediction.predict import Prediction, predict
+
+
+def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100) -> list[dict[str, Any]]:
+    """One row a global latent site: how far q(u) is from its prior.
+
+    Args:
+        model: the model.
+        guide: a guide of :func:`probattn.guides.for_model`.
+        num_samples: draws that estimate a KL without closed form.
+
+    Returns:
+        ``site``; ``kl`` in nats; ``size``, its number of scalars; ``prior_std`` and ``posterior_std``, averaged over
+        scalars; ``posterior_mean_rms``, root mean square of the posterior mean.
+    """
+    if not isinstance(guide, Guide):
+        raise TypeError(f"posterior_summary takes a guide of guides.for_model, got {type(guide).__name__}")
+    rows = []
+    with torch.no_grad():
+        for site, prior in latent_sites(model):
+            posterior = guide.get_submodule(site)(prior)
+            try:
+                kl = kl_divergence(posterior, prior)
+            except NotImplementedError:
+                u = posterior.sample((num_samples,))
+                kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
+            rows.append(
+                {
+                    "site": site,
+                    "kl": kl.sum().item(),
+                    "size": prior.event_shape.numel(),
+                    "prior_std": prior.stddev.mean().item(),
+                    "posterior_std": posterior.stddev.mean().item(),
+                    "posterior_mean_rms": posterior.mean.square().mean().sqrt().item(),
+                }
+            )
+    return rows
+
+
+def local_latents(model: nn.Module, x: Tensor) -> list[str]:
+    """The latent sites of one example that the model's predictions depend on and that carry their posterior.
+
+    Args:
+        model: traced once, in evaluation mode.
+        x: inputs ``(batch, ...)``; a few do.
+
+    Returns:
+        Names in the order of the program, without the labels'.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad(), poutine.mask(mask=False):
+            trace = poutine.trace(model).get_trace(x)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return [name for name, site in trace.nodes.items() if is_amortised(site)]
+
+
+def posterior_variants(
+    model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 10, drawn: Prediction | None = None
+) -> dict[str, dict[str, float]]:
+    """Metrics with every latent site, global or of one example, at the mean of q, drawn from q, and from its prior.
+
+    A posterior that has collapsed predicts as badly from q as from the prior; one that is a point predicts from q as
+    at the mean. A site whose posterior is its prior, as the output of CGP attention, is drawn from the same law in
+    both.
+
+    Args:
+        model, guide: a classifier and its guide.
+        data: batches ``(x, y)`` or ``(x, y, mask)``.
+        num_samples: draws from q and from the prior.
+        drawn: a prediction with draws from q, where there is one already.
+    """
+    with at_mean():
+        mean = predict(model, guide, data, num_samples=1)
+    variants = {
+        "at its mean": mean,
+        "drawn from q": drawn or predict(model, guide, data, num_samples=num_samples),
+        "drawn from the prior": predict(model, None, data, num_samples=num_samples),
+    }
+    return {name: metrics.evaluate(prediction.probs, prediction.labels) for name, prediction in variants.items()}

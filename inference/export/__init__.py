@@ -1,0 +1,3 @@
+"""Trained networks as plain PyTorch modules and ``torch.export`` programs.
+
+May import ``prediction`` and what is above it."""

@@ -1,0 +1,92 @@
+"""Deep ensembles (Lakshminarayanan et al., 2017): equal mixtures of predictors, of softmax networks or any other."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from probattn.inference.methods.predictor import Predictor, class_probs
+from probattn.inference.prediction.predict import Prediction
+
+
+def mix(predictions: Sequence[Prediction]) -> Prediction:
+    """The equal mixture of predictions of the same examples in the same order.
+
+    Probabilities, expected entropy and energy are the means over members; so the mutual information holds both what
+    the draws of a member disagree on and what the members do. Draws are joined, ``(Σ S, n, classes)``. What one
+    member lacks, but for its probabilities, the mixture lacks.
+
+    Args:
+        predictions: one or more, ``probs (n, classes)``.
+
+    Raises:
+        ValueError: no predictions, or not of one class per example; different labels, examples or classes; draws in
+            different numbers, whose mean would not be that of the members.
+    """
+    if not predictions:
+        raise ValueError("a mixture has at least one member")
+    shapes = [tuple(class_probs(each).shape) for each in predictions]
+    if len(set(shapes)) > 1:
+        raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
+    labels = [each.labels for each in predictions]
+    if not all(_same(each, labels[0]) for each in labels):
+        raise ValueError(
+            "the labels of the members differ: each must see the same examples in the same order; do not shuffle"
+        )
+    draws = _of_all(predictions, "draws")
+    if draws and len({len(each) for each in draws}) > 1:
+        numbers = ", ".join(str(len(each)) for each in draws)
+        raise ValueError(f"members keep different numbers of draws: {numbers}; give all the same, or keep none")
+    return Prediction(
+        probs=_mean(predictions, "probs"),
+        expected_entropy=_mean(predictions, "expected_entropy"),
+        energy=_mean(predictions, "energy"),
+        draws=torch.cat(draws) if draws else None,
+        labels=labels[0],
+    )
+
+
+def ensemble(predictors: Iterable[Predictor]) -> Predictor:
+    """The equal mixture of predictors, such as those of one training recipe with several seeds.
+
+    The data are gone through once per member, and must come in the same order each time: a loader that shuffles is
+    found out by its labels where it gives some.
+
+    Args:
+        predictors: one or more.
+
+    Raises:
+        ValueError: no predictors. The ensemble raises it for an iterator, which would be empty after the first
+            member, and as :func:`mix` does.
+    """
+    members = tuple(predictors)
+    if not members:
+        raise ValueError("an ensemble has at least one member")
+
+    def predictor(data: Tensor | Iterable) -> Prediction:
+        if isinstance(data, Iterator):
+            raise ValueError(
+                f"an ensemble goes through its data once per member, which a {type(data).__name__} does not allow: "
+                "give a list of its batches, or a loader"
+            )
+        return mix([member(data) for member in members])
+
+    return predictor
+
+
+def _same(labels: Tensor | None, others: Tensor | None) -> bool:
+    if labels is None or others is None:
+        return labels is others
+    return torch.equal(labels, others)
+
+
+def _of_all(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy", "draws"]) -> list:
+    """The field of each member, nothing where one lacks it."""
+    values = [getattr(each, field) for each in predictions]
+    return [] if any(value is None for value in values) else values
+
+
+def _mean(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy"]) -> Tensor | None:
+    values = _of_all(predictions, field)
+    return torch.stack(values).mean(0) if values else None

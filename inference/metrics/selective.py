@@ -1,0 +1,99 @@
+"""Selective classification, and detection of wrong answers by their confidence.
+
+Inputs and errors are those of :mod:`probattn.inference.metrics`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+from probattn.inference.metrics.inputs import confidence_and_correct, is_constant
+
+
+def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Risk–coverage curve of selective classification (Geifman & El-Yaniv, 2017).
+
+    At k = 1…n, coverage k/n is the share of examples kept, the most confident first, and risk is the error
+    rate among them. Equal confidences give no order, so each member of a tied group counts as the group's
+    mean error: the risk is its exact expectation over random tie-breaking, and does not depend on the order
+    of the examples.
+
+    Returns:
+        coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    confidence, order = confidence.sort(descending=True)
+    _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
+    wrong = torch.zeros(len(size), dtype=torch.float64).index_add_(0, group, (~correct[order]).double())
+    risk = _running_mean((wrong / size)[group])
+    coverage = torch.arange(1, len(risk) + 1, dtype=torch.float64) / len(risk)
+    return coverage, risk
+
+
+def _running_mean(values: Tensor) -> Tensor:
+    return values.cumsum(0) / torch.arange(1, len(values) + 1)
+
+
+def aurc(probs: Tensor, labels: Tensor) -> float:
+    """Area under the risk–coverage curve, 0 to 1: the mean of the n risks (Geifman & El-Yaniv, 2017)."""
+    _, risk = risk_coverage(probs, labels)
+    return float(risk.mean())
+
+
+def eaurc(probs: Tensor, labels: Tensor) -> float:
+    """Excess AURC, 0 to 1: AURC minus that of the same errors ranked ideally, all of them last.
+
+    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal comes
+    from sorting, not from the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking gives
+    exactly 0.
+    """
+    _, correct = confidence_and_correct(probs, labels)
+    ideal_risk = _running_mean((~correct).double().sort().values)
+    return aurc(probs, labels) - float(ideal_risk.mean())
+
+
+def auroc(probs: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve of detecting *right* predictions (the positive class) by high confidence.
+
+    The chance that a right prediction has more confidence than a wrong one, ties counting half. 0 to 1, 0.5
+    for an uninformative confidence; NaN when predictions are all right or all wrong.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    return math.nan if is_constant(correct) else float(binary_auroc(confidence, correct.long()))
+
+
+def aupr_success(probs: Tensor, labels: Tensor) -> float:
+    """Average precision of detecting *right* predictions (the positive class) by high confidence.
+
+    0 to 1, the accuracy for an uninformative confidence; NaN when predictions are all right or all wrong.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    return math.nan if is_constant(correct) else float(binary_average_precision(confidence, correct.long()))
+
+
+def aupr_error(probs: Tensor, labels: Tensor) -> float:
+    """Average precision of detecting *wrong* predictions (the positive class) by low confidence.
+
+    0 to 1, the error rate for an uninformative confidence; NaN when predictions are all right or all wrong.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    if is_constant(correct):
+        return math.nan
+    # 1 − confidence rather than −confidence: torchmetrics takes scores outside [0, 1] for logits.
+    return float(binary_average_precision(1 - confidence, (~correct).long()))
+
+
+def fpr95(probs: Tensor, labels: Tensor) -> float:
+    """Share of *wrong* predictions accepted at the highest threshold that accepts ≥ 95 % of the right ones.
+
+    Right predictions are the positive class; confidence at or above the threshold is accepted. 0 to 1; NaN
+    when predictions are all right or all wrong.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    if is_constant(correct):
+        return math.nan
+    accepted = confidence[correct].sort(descending=True).values
+    needed = math.ceil(95 * len(accepted) / 100)
+    return float((confidence[~correct] >= accepted[needed - 1]).double().mean())

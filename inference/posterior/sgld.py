@@ -1,0 +1,76 @@
+"""Stochastic gradient Langevin dynamics over the latent sites of a model (Welling & Teh, 2011)."""
+
+from collections.abc import Iterable
+
+import pyro.poutine as poutine
+import torch
+from torch.distributions import biject_to
+
+from probattn.handlers import is_global_latent, is_latent
+from probattn.inference.posterior.fit_guide import frozen
+from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.programs import Program
+
+
+def sgld(
+    model: Program,
+    data: Iterable,
+    *,
+    num_samples: int = 1000,
+    warmup_steps: int = 1000,
+    step_size: float = 1e-3,
+    decay: float = 0.0,
+    thinning: int = 1,
+) -> PosteriorSamples:
+    """Sample the global latent sites given the labels, one step a batch, with weights held fixed.
+
+    Each step moves the unconstrained values z by −½ ε ∇U + √ε noise, U = −log p(z, y) of the batch, whose likelihood
+    the model scales to the whole data set. The bias of the stationary law is of order ε; there is no acceptance step.
+
+    Args:
+        model: its labels are observed where they are given, as by :class:`~probattn.models.Supervised`.
+        data: batches ``(x, y)`` or ``(x, y, mask)``, run through as often as needed.
+        num_samples: samples to keep.
+        warmup_steps: steps before the first.
+        step_size: ε of the first step, in nats of the data set.
+        decay: exponent γ of ε (1 + t / warmup_steps)^−γ, in [0, 1).
+        thinning: steps from one sample to the next.
+
+    Returns:
+        What :func:`~probattn.inference.predict` and the predictive checks take in a guide's place.
+
+    Raises:
+        ValueError: a number below 1; a model without latent sites, or with sites of single examples.
+    """
+    if min(num_samples, warmup_steps, thinning) < 1 or step_size <= 0 or not 0 <= decay < 1:
+        raise ValueError("need num_samples, warmup_steps and thinning ≥ 1, step_size > 0 and decay in [0, 1)")
+    batches = list(data)
+    with frozen(model), torch.no_grad():
+        trace = poutine.trace(model).get_trace(*batches[0])
+        sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}
+        local = [name for name, node in sites.items() if not is_global_latent(node, trace)]
+        if local or not sites:
+            raise ValueError(f"sgld samples global latent sites; this model has {', '.join(local) or 'none'}")
+        transforms = {name: biject_to(node["fn"].support) for name, node in sites.items()}
+        state = {name: transforms[name].inv(node["value"]) for name, node in sites.items()}
+        kept: dict[str, list] = {name: [] for name in sites}
+        for step in range(warmup_steps + num_samples * thinning):
+            epsilon = step_size * (1 + step / warmup_steps) ** -decay
+            gradients = _gradients(model, batches[step % len(batches)], state, transforms)
+            for name, gradient in gradients.items():
+                state[name] = state[name] + 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
+            if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
+                for name, value in state.items():
+                    kept[name].append(transforms[name](value))
+    return PosteriorSamples({name: torch.stack(values) for name, values in kept.items()})
+
+
+def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> dict[str, torch.Tensor]:
+    """Gradients of log p(z, y) in the unconstrained values, with the Jacobians of their transforms."""
+    with torch.enable_grad():
+        free = {name: value.detach().requires_grad_() for name, value in state.items()}
+        values = {name: transforms[name](value) for name, value in free.items()}
+        log_joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
+        for name, value in free.items():
+            log_joint = log_joint + transforms[name].log_abs_det_jacobian(value, values[name]).sum()
+        return dict(zip(free, torch.autograd.grad(log_joint, list(free.values())), strict=True))

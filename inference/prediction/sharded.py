@@ -1,0 +1,73 @@
+"""Prediction shared out over the ranks of torchrun."""
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from probattn.handlers import draws
+from probattn.inference.distributed.collectives import broadcast_result, gather_results, world
+from probattn.inference.distributed.random_state import seed_per_rank
+from probattn.inference.prediction.aggregate import join
+from probattn.inference.prediction.predict import draw_latents, predict
+from probattn.inference.prediction.result import Prediction
+
+
+def predict_sharded(
+    model: nn.Module,
+    guide: nn.Module | None,
+    data: Tensor | Iterable,
+    *,
+    num_samples: int = 10,
+    keep_draws: bool = False,
+) -> Prediction:
+    """:func:`~probattn.inference.predict`, whose batches the ranks share out: all get the whole prediction.
+
+    Every rank goes through the whole loader and predicts a range of its batches, all with the draws of the global sites
+    that the first has made: what one process predicts from the first rank's random state, bit for bit if it has as many
+    threads. Sites of one example are drawn anew on each rank.
+
+    Args:
+        model, guide, num_samples, keep_draws: as for ``predict``.
+        data: as for ``predict``, and sized if it is no tensor.
+
+    Raises:
+        PeerError: where another rank failed, with its error.
+        ValueError, NumericalError: as for ``predict``, where this rank failed.
+    """
+    rank, size = world()
+    if size == 1:
+        return predict(model, guide, data, num_samples=num_samples, keep_draws=keep_draws)
+    batches = (data,) if isinstance(data, Tensor) else data
+    start, stop = (number * len(batches) // size for number in (rank, rank + 1))
+    stream = iter(batches)
+    opening = next(stream, None)
+    if opening is None:
+        raise ValueError("no data to predict: the loader gave no batch")
+    with torch.no_grad(), draws(num_samples):
+        latents = draw_latents(model, guide, _inputs(opening, next(model.parameters()).device))
+    values = broadcast_result(lambda: {name: site["value"] for name, site in latents.nodes.items()})
+    for name, value in values.items():
+        latents.nodes[name]["value"] = value
+    seed_per_rank()
+
+    def part() -> Prediction | None:
+        numbered = enumerate(chain([opening], stream))
+        own = (batch for number, batch in numbered if start <= number < stop)
+        if start == stop:
+            return deque(own, maxlen=0) or None  # a loader's generator shall stand where it stands elsewhere
+        try:
+            return predict(model, guide, own, num_samples=num_samples, keep_draws=keep_draws, latents=latents)
+        except Exception as error:
+            error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
+            raise
+
+    return join([each for each in gather_results(part) if each is not None])
+
+
+def _inputs(batch: Tensor | tuple, device: torch.device) -> tuple[Tensor, None, Tensor | None]:
+    """The model's arguments, without labels."""
+    x, _, mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
+    return x.to(device), None, None if mask is None else mask.to(device)

@@ -1,0 +1,3 @@
+"""Stochastic variational inference: ``fit``, its options, steps, schedules, logs and checkpoints.
+
+May import ``metrics``, ``prediction`` and what is above them."""

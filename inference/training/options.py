@@ -1,0 +1,119 @@
+"""How to train: every option of :func:`probattn.inference.fit` with its default and its bounds."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from probattn.inference.metrics import MONITORS
+from probattn.inference.training.schedule import SCHEDULES
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of :func:`~probattn.inference.fit`.
+
+    Args:
+        epochs: passes over the training data.
+        lr, min_lr: Adam's learning rate behind the warm-up and at the end.
+        schedule: how it falls from the one to the other: ``"cosine"``, or ``"linear"`` (the CGP paper's).
+        warmup_epochs: epochs of linear warm-up before that.
+        weight_decay: L2 of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or inducing
+            inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor on the guide.
+        clip_norm: largest norm of the gradient, or None.
+        elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
+        samples_per: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.
+        num_particles: posterior draws per example (or batch) that the loss averages.
+        vectorize: True computes all draws of a step at once; False, for models whose shapes do not broadcast over a
+            dimension of draws, one draw for the whole batch after another; None chooses by the model and notes it.
+        kl_weight: weight of the KL of global sites; 1 is the ELBO.
+        local_kl_weight: weight of the KL of sites of one example (SGPA's ``g``); 1 is the ELBO.
+        kl_anneal_epochs: epochs in which both weights rise from 0 linearly.
+        alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
+            linear between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
+        monitor: validation metric that chooses the best epoch, one of ``metrics.MONITORS`` that the likelihood has: of
+            classes ``metrics.DISPLAY``, of ordered ones ``"rps"`` too, of binary labels ``"label_nll"`` …, of numbers
+            ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, of all ``"log_prob"``; None is ``"accuracy"`` for
+            classifiers and ``"log_prob"`` for others.
+        patience: epochs without a better one before stopping, or None.
+        num_samples: posterior draws of the validation's predictive.
+        precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
+        capture: replay the step as a CUDA graph, one for each shape of batches; what fails shows at the end of an
+            epoch, which is then made anew step by step. On a CPU the same without graphs. Not for several GPUs.
+        compile: compile the blocks (:func:`torch.compile`) that hold attention layers, in place.
+        accelerator, devices: as for Lightning Fabric, where they come to one device: ``1``, or ``"1,"`` for the second.
+        seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.
+        deterministic: deterministic algorithms only, so that two runs on the same machine are equal bit for bit (see
+            :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
+        log_every: steps between two log lines.
+
+    Raises:
+        ValueError: a value out of bounds, named with them.
+    """
+
+    epochs: int = 10
+    lr: float = 1e-3
+    min_lr: float = 1e-5
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup_epochs: float = 0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    elbo: Literal["mean_field", "trace"] = "mean_field"
+    samples_per: Literal["example", "batch"] = "example"
+    num_particles: int = 1
+    vectorize: bool | None = None
+    kl_weight: float = 1.0
+    local_kl_weight: float = 1.0
+    kl_anneal_epochs: float = 0
+    alpha_start: float = 1.0
+    alpha_end: float = 1.0
+    monitor: str | None = None
+    patience: int | None = None
+    num_samples: int = 10
+    precision: Literal["32", "bf16-mixed"] = "32"
+    capture: bool = False
+    compile: bool = False
+    accelerator: str = "auto"
+    devices: int | str = 1
+    seed: int | None = 0
+    deterministic: bool = False
+    log_every: int = 10
+
+    def __post_init__(self) -> None:
+        bounds = {
+            "epochs": self.epochs >= 1,
+            "lr": self.lr > 0,
+            "min_lr": 0 <= self.min_lr <= self.lr,
+            "schedule": self.schedule in SCHEDULES,
+            "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
+            "weight_decay": self.weight_decay >= 0,
+            "clip_norm": self.clip_norm is None or self.clip_norm > 0,
+            "elbo": self.elbo in ("mean_field", "trace"),
+            "samples_per": self.samples_per in ("example", "batch"),
+            "num_particles": self.num_particles >= 1,
+            "kl_weight": self.kl_weight >= 0,
+            "local_kl_weight": self.local_kl_weight >= 0,
+            "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
+            "alpha_start": 0 <= self.alpha_start < math.inf,
+            "alpha_end": 0 <= self.alpha_end < math.inf,
+            "monitor": self.monitor is None or self.monitor in MONITORS,
+            "patience": self.patience is None or self.patience >= 1,
+            "num_samples": self.num_samples >= 1,
+            "precision": self.precision in ("32", "bf16-mixed"),
+            "devices": isinstance(self.devices, str) or self.devices >= 1,
+            "log_every": self.log_every >= 1,
+        }
+        wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]
+        if wrong:
+            raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
+
+    def differences(self, other: dict) -> list[str]:
+        """Where a saved run's options differ from these, as ``name: saved → now``.
+
+        An option that the saved run does not know is newer than it, and its default is what that run did.
+        """
+        saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
+        return [
+            f"{name}: {value!r} → {getattr(self, name)!r}"
+            for name, value in saved.items()
+            if value != getattr(self, name)
+        ]

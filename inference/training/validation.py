@@ -1,0 +1,41 @@
+"""Validation metrics, and which of two values is the better."""
+
+import math
+from collections.abc import Iterable
+
+from torch import nn
+
+from probattn.inference import metrics
+from probattn.inference.distributed.collectives import broadcast_result
+from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.sharded import predict_sharded
+
+
+def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int) -> dict[str, float]:
+    """Validation metrics of the posterior predictive, over the whole set.
+
+    Returns:
+        ``log_prob``, the mean over examples of the log likelihood of all their labels, in nats, and the metrics of
+        its kind, :func:`probattn.inference.metrics.evaluate_prediction`, over all real tokens of the set alike.
+
+    Raises:
+        ValueError: data without labels.
+    """
+    prediction = predict_sharded(model, guide, data, num_samples=num_samples)
+    if prediction.labels is None:
+        raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
+    return broadcast_result(lambda: _metrics(prediction))  # what is decided by them is decided alike everywhere
+
+
+def is_better(monitor: str, value: float, best: float | None) -> bool:
+    """Whether a monitored value beats the best so far: the first always does, then NaN never, and any number a NaN."""
+    if best is None:
+        return True
+    if math.isnan(best) or math.isnan(value):
+        return math.isnan(best) and not math.isnan(value)
+    return value > best if metrics.MONITORS[monitor] else value < best
+
+
+def _metrics(prediction: Prediction) -> dict[str, float]:
+    log_prob = prediction.log_prob(prediction.labels).mean().item()
+    return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}

@@ -1,0 +1,227 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.corruptions import STANDARD, corrupt
+from probattn.experiments.data.images.images import DatasetError, Images
+
+TEST = 30
+"""Images of the small CIFAR-10 of these tests, three a class."""
+NAMES = ("gaussian_noise", "fog", "pixelate")
+LABELS = np.arange(TEST, dtype=np.uint8) % 10
+
+
+@pytest.fixture(autouse=True)
+def small_cifar(monkeypatch):
+    monkeypatch.setitem(cifar.CIFAR, "cifar10", cifar.CIFAR["cifar10"]._replace(num_test=TEST))
+
+
+@pytest.fixture
+def test_images():
+    images = torch.randint(0, 256, (TEST, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return Images(images, torch.arange(TEST) % 10)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Small official files: each image tells its corruption, severity, number and position."""
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        np.save(folder / f"{name}.npy", told(number))
+    np.save(folder / "labels.npy", np.tile(LABELS, 5))
+    return folder
+
+
+def told(number):
+    pixels = np.zeros((5 * TEST, 32, 32, 3), dtype=np.uint8)
+    pixels[:, 0, 0, 0] = number
+    pixels[:, 0, 0, 1] = np.arange(5 * TEST) // TEST
+    pixels[:, 0, 0, 2] = np.arange(5 * TEST) % TEST
+    pixels[:, 1, 0] = 77
+    return pixels
+
+
+def found(folder, test_images, **options):
+    return shifted("cifar10", test_images, root=folder.parent, corruptions=NAMES, **options)
+
+
+def test_official_files_are_read_by_corruption_and_severity(folder, test_images):
+    sets = found(folder, test_images)
+    assert sets.official
+    assert sets.source == "official files of CIFAR-10-C, 30 of 30 images"
+    assert len(sets) == 15
+    assert list(sets) == [(name, severity) for name in NAMES for severity in range(1, 6)]
+    for name, severity in sets:
+        images = sets.images(name, severity)
+        expected = torch.tensor([[NAMES.index(name), severity - 1, number] for number in range(TEST)])
+        assert torch.equal(images.images[:, :, 0, 0].long(), expected)
+        assert (images.images[:, :, 1, 0] == 77).all()
+        assert (images.images[:, :, 0, 1] == 0).all()
+        assert torch.equal(images.labels, torch.from_numpy(LABELS).long())
+
+
+def test_a_limited_run_takes_as_many_official_images(folder, test_images):
+    small = test_images.select(torch.arange(20))
+    sets = found(folder, small)
+    assert sets.source == "official files of CIFAR-10-C, 20 of 30 images"
+    parts = [sets.images(name, severity) for name, severity in sets]
+    numbers = parts[0].images[:, 2, 0, 0].long()
+    assert numbers.unique().tolist() == numbers.tolist()
+    assert parts[0].labels.bincount().tolist() == [2] * 10
+    for part in parts:
+        assert torch.equal(part.images[:, 2, 0, 0].long(), numbers)
+        assert torch.equal(part.labels, numbers % 10)
+    again = found(folder, small, seed=1).images("fog", 1)
+    assert not torch.equal(again.images[:, 2, 0, 0].long(), numbers)
+
+
+def test_only_the_files_asked_for_are_needed(folder, test_images):
+    (folder / "fog.npy").unlink()
+    sets = shifted("cifar10", test_images, root=folder.parent, corruptions=["pixelate"], severities=[3, 3, 5])
+    assert list(sets) == [("pixelate", 3), ("pixelate", 5)]
+    with pytest.raises(ValueError, match="no 'fog' of severity 3 here: there is pixelate of severity 3, 5"):
+        sets.images("fog", 3)
+    with pytest.raises(ValueError, match="no 'pixelate' of severity 4 here"):
+        sets.images("pixelate", 4)
+
+
+def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_images):
+    sets = shifted("cifar10", test_images, root=tmp_path, seed=4)
+    assert not sets.official
+    assert sets.source.startswith("generated from 30 test images")
+    assert sets.corruptions == STANDARD
+    assert sets.severities == (1, 2, 3, 4, 5)
+    part = sets.images("motion_blur", 3)
+    assert torch.equal(part.images, corrupt(test_images.images, "motion_blur", 3, seed=4))
+    assert part.labels is test_images.labels
+
+
+def test_other_data_sets_are_always_generated(folder, test_images):
+    digits = Images(test_images.images[:, :1, :8, :8], test_images.labels)
+    assert not shifted("digits", digits, root=folder.parent).official
+
+
+def test_the_root_is_that_of_the_data_sets(folder, test_images, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROBATTN_DATA", str(folder.parent))
+    assert shifted("cifar10", test_images, corruptions=NAMES).official
+    monkeypatch.setenv("PROBATTN_DATA", str(tmp_path / "elsewhere"))
+    assert not shifted("cifar10", test_images, corruptions=NAMES).official
+    monkeypatch.delenv("PROBATTN_DATA")
+    monkeypatch.chdir(tmp_path)
+    folder.parent.joinpath("data").mkdir()
+    folder.rename(tmp_path / "data" / "CIFAR-10-C")
+    assert shifted("cifar10", test_images, corruptions=NAMES).official
+
+
+def test_half_of_a_data_set_is_missing(folder, test_images):
+    (folder / "fog.npy").unlink()
+    (folder / "labels.npy").unlink()
+    with pytest.raises(DatasetError, match=r"CIFAR-10-C lacks 2 of 4 files: fog\.npy, labels\.npy\. Unpack the whole"):
+        found(folder, test_images)
+
+
+def test_an_empty_folder_lacks_everything(tmp_path, test_images):
+    (tmp_path / "CIFAR-10-C").mkdir()
+    with pytest.raises(DatasetError, match=r"lacks 16 of 16 files: gaussian_noise\.npy, .*, labels\.npy"):
+        shifted("cifar10", test_images, root=tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 60, 127, 128, 200, 5 * TEST * 3072 + 127])
+def test_a_truncated_file(folder, test_images, kept):
+    path = folder / "fog.npy"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DatasetError, match=r"fog\.npy is damaged or no \.npy file: .*Get fog\.npy of CIFAR-10-C again"):
+        found(folder, test_images)
+
+
+def test_damaged_headers(folder, test_images):
+    path = folder / "fog.npy"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, 100, size=2):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        try:
+            found(folder, test_images)
+        except DatasetError:
+            refused += 1
+    assert refused > 200  # damage to the padding of a header is none
+
+
+def archive():
+    buffer = io.BytesIO()
+    np.savez(buffer, told(1))
+    return buffer.getvalue()
+
+
+def pickled():
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{}, "x"], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"<html>404</html>", b"PK\x03\x04 broken", archive(), pickled()])
+def test_something_else_under_that_name(folder, test_images, content):
+    (folder / "fog.npy").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"fog\.npy is damaged or no \.npy file"):
+        found(folder, test_images)
+
+
+@pytest.mark.parametrize(
+    ("array", "found_text"),
+    [
+        (told(1).astype(np.float32), r"float32 \(150, 32, 32, 3\)"),
+        (told(1).astype(np.int8), r"int8 \(150, 32, 32, 3\)"),
+        (told(1)[:TEST], r"uint8 \(30, 32, 32, 3\)"),
+        (told(1)[..., :1], r"uint8 \(150, 32, 32, 1\)"),
+        (told(1).transpose(0, 3, 1, 2), r"uint8 \(150, 3, 32, 32\)"),
+        (np.zeros((150, 64, 64, 3), np.uint8), r"uint8 \(150, 64, 64, 3\)"),
+    ],
+)
+def test_images_of_another_size_or_kind(folder, test_images, array, found_text):
+    np.save(folder / "fog.npy", array)
+    with pytest.raises(DatasetError, match=rf"fog\.npy holds {found_text}, expected uint8 \(150, 32, 32, 3\)"):
+        found(folder, test_images)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.tile(LABELS, 5)[:-1], r"holds uint8 \(149,\), expected integer \(150,\)"),
+        (np.tile(LABELS, 5).astype(float), "holds float64"),
+        (np.tile(LABELS + 1, 5), "10 different labels from 1 to 10, but CIFAR-10 has each of 0 to 9"),
+        (np.tile(LABELS.astype(int) - 1, 5), "10 different labels from -1 to 8"),
+        (np.tile(LABELS % 9, 5), "9 different labels from 0 to 8"),
+        (np.repeat(LABELS, 5), "labels of the five severities differ"),
+    ],
+)
+def test_wrong_labels(folder, test_images, labels, message):
+    np.save(folder / "labels.npy", labels)
+    with pytest.raises(DatasetError, match=rf"labels\.npy:? .*{message}|labels\.npy {message}"):
+        found(folder, test_images)
+
+
+def test_labels_of_another_integer_type_are_fine(folder, test_images):
+    np.save(folder / "labels.npy", np.tile(LABELS, 5).astype(np.int32))
+    assert found(folder, test_images).images("fog", 2).labels.tolist() == LABELS.tolist()
+
+
+def test_refused_before_any_file_is_opened(tmp_path, test_images):
+    with pytest.raises(ValueError, match="unknown corruption 'frog': choose one of fog, frost"):
+        shifted("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
+    with pytest.raises(ValueError, match="severity must be a whole number from 1 to 5, got 6"):
+        shifted("cifar10", test_images, root=tmp_path, severities=[1, 6])
+    for nothing in ({"corruptions": []}, {"severities": []}):
+        with pytest.raises(ValueError, match="at least one corruption and one severity"):
+            shifted("cifar10", test_images, root=tmp_path, **nothing)
+    four = Images(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="with 1 or 3 channels, got"):
+        shifted("folder", four, root=tmp_path)

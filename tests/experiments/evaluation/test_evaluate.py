@@ -1,0 +1,214 @@
+"""A tiny run evaluated by every method on shifted and foreign images, against each step by hand."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.images.corruptions import corrupt
+from probattn.experiments.data.images.images import DatasetError, Images
+from probattn.experiments.evaluation import eval_sets, evaluate, methods, prediction_store
+from probattn.experiments.runs import train
+from probattn.experiments.runs.load import open_run
+from probattn.experiments.studies import collect
+from probattn.inference import CheckpointError, metrics, predict
+from probattn.inference.methods.features import features
+from probattn.inference.methods.laplace import laplace
+from probattn.inference.methods.mc_dropout import mc_dropout
+from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.metrics import ood
+
+KEP = "digits/kep-svgp"
+TINY = [
+    "train.epochs=2",
+    "train.warmup_epochs=0",
+    "data.limit=200",
+    "network.dim=16",
+    "network.depth=2",
+    "network.heads=2",
+    "network.mlp_dim=16",
+]
+SHIFT = {"shift": True, "corruptions": ("gaussian_noise", "contrast"), "severities": (1, 5)}
+BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature")
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A run evaluated by several methods under shift and on letters: its folder and what came out."""
+    folder = tmp_path_factory.mktemp("evaluated") / "kep"
+    train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
+    return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
+
+
+@pytest.fixture
+def copy(evaluated, tmp_path):
+    """A copy of its folder."""
+    return shutil.copytree(evaluated[0], tmp_path / "copy")
+
+
+def by_hand(run, images, make, seed=3):
+    """The prediction of a method made as a user would, from the seed."""
+    torch.manual_seed(3)
+    predictor = make(run)
+    torch.manual_seed(seed)
+    return predictor(run.batches(images))
+
+
+def laplace_by_hand(run):
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4, link="draws")
+
+    def predicted(batches):
+        found = features(run.model, run.guide, batches, num_samples=4)
+        torch.manual_seed(3)
+        return predictor.of(found)
+
+    return predicted
+
+
+def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
+    folder, done = evaluated
+    run = open_run(folder)
+    test = run.dataset.test
+    shifted = Images(corrupt(test.images, "contrast", 5), test.labels)
+    made = {
+        "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_samples=4),
+        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4),
+        "laplace": laplace_by_hand,
+    }
+    for method, make in made.items():
+        for images, scores in (
+            (test, done.scores[method]["test"]),
+            (shifted, done.scores[method]["shift"]["contrast"][5]),
+        ):
+            prediction = by_hand(run, images, make, seed=4 if method == "mc-dropout" else 3)
+            expected = metrics.evaluate(prediction.probs, images.labels)
+            assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
+    assert done.scores["posterior"]["test"] != done.scores["mc-dropout"]["test"] != done.scores["laplace"]["test"]
+
+
+def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evaluated):
+    folder, _ = evaluated
+    for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
+        plain, scaled = prediction_store.stored(folder, under), prediction_store.stored(folder, method)
+        temperature = fit_temperature(plain["valid"])
+        for name in ("test", "shift/contrast/5", "ood/letters"):
+            torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
+
+
+def test_foreign_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
+    folder, done = evaluated
+    predictions = prediction_store.stored(folder, "posterior")
+    expected = ood.evaluate(predictions["test"], predictions["ood/letters"], fitted_on=predictions["valid"])
+    assert done.scores["posterior"]["ood"]["letters"] == expected
+    assert set(expected) == set(ood.DETECTORS)
+    assert set(done.scores["temperature"]["ood"]["letters"]) == {"kl_matching", "max_softmax", "entropy"}
+
+
+def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
+    folder, done = evaluated
+    predictions = prediction_store.stored(folder, "posterior")
+    assert torch.equal(done.result.probs, predictions["test"].probs)
+    assert done.result.metrics == done.scores["posterior"]["test"]
+    assert done.result.shift == done.scores["posterior"]["shift"]
+    assert torch.equal(done.result.outliers["letters"].probs, predictions["ood/letters"].probs)
+
+
+def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
+    folder, done = evaluated
+    content = json.loads((folder / "metrics.json").read_text())
+    found = collect.rows([folder])
+    assert [*found.scores] == ["digits/kep-svgp" + (f" + {methods.title(m)}" if m != "posterior" else "") for m in
+                               ("posterior", *BY)]  # fmt: skip
+    for method, title in zip(("posterior", *BY), found.scores, strict=True):
+        assert content["methods"][method]["ood"] == found.scores[title][0]["ood"]
+        for part in ("test", "shift"):
+            assert found.scores[title][0][part] == done.scores[method][part]
+
+
+def test_all_sets_share_their_draws(copy, monkeypatch):
+    from probattn.inference.prediction import predict as prediction_
+
+    drawn, original = [], prediction_._global_part
+
+    def record(*arguments):
+        drawn.append(original(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(prediction_, "_global_part", record)
+    evaluate.predictions(open_run(copy), eval_sets.own(open_run(copy).dataset), ["posterior"], num_samples=4, seed=11)
+    values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
+    assert len(values) == 2
+    assert torch.equal(*values)
+
+
+def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
+    before = {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")}
+    monkeypatch.setattr(methods, "fitted", lambda *arguments, **options: pytest.fail("predicted"))
+    evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
+    assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
+
+
+@pytest.mark.parametrize("change", [{"num_samples": 3, "seed": 3}, {"num_samples": 4, "seed": 4}])
+def test_other_draws_are_predicted_anew(copy, change):
+    before = prediction_store.stored(copy, "posterior")
+    evaluate.evaluate(copy, **change)
+    after = prediction_store.stored(copy, "posterior")
+    assert not torch.equal(before["test"].probs, after["test"].probs)
+    assert torch.equal(before["ood/letters"].probs, after["ood/letters"].probs)  # not asked for
+
+
+def test_other_weights_are_predicted_anew(copy):
+    before = prediction_store.stored(copy, "posterior")
+    content = torch.load(copy / "best.pt", weights_only=True)
+    content["model"]["network.head.bias"] += torch.arange(10.0)
+    torch.save(content, copy / "best.pt")
+    evaluate.evaluate(copy, num_samples=4, seed=3)
+    assert not torch.equal(before["test"].probs, prediction_store.stored(copy, "posterior")["test"].probs)
+
+
+def test_the_default_foreign_images_of_digits():
+    names = eval_sets.foreign(train.load_data(presets.preset(KEP), None), ["default"], root=None)
+    assert len(names) > 1
+    assert all(each.startswith("ood/") for each in names)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"by": ("temprature",)}, SettingsError, "did you mean temperature"),
+        ({"by": ("temperature+laplace",)}, SettingsError, "only temperature can stand behind a"),
+        ({"ood": ("lettters",)}, ValueError, "letters"),
+        ({"ood": ("digits",)}, ValueError, "digits"),
+        ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
+        ({"shift": True, "severities": (6,)}, ValueError, "6"),
+        ({"ood": ("./nowhere",)}, DatasetError, "nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
+    monkeypatch.setattr(evaluate, "predictions", lambda *arguments, **settings: pytest.fail("predicted"))
+    with pytest.raises(error, match=words):
+        evaluate.evaluate(copy, **options)
+
+
+def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(copy, monkeypatch):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    monkeypatch.setattr(evaluate, "predictions", lambda *arguments, **settings: pytest.fail("predicted"))
+    with pytest.raises(SettingsError, match=r"pip install probattn\[laplace\]"):
+        evaluate.evaluate(copy, by=("laplace+temperature",))
+
+
+def test_a_run_without_a_checkpoint_is_refused_before_its_data_are_read(copy, monkeypatch):
+    (copy / "best.pt").unlink()
+    monkeypatch.setattr(train, "load_data", lambda *arguments: pytest.fail("read"))
+    with pytest.raises(CheckpointError, match=r"has no best\.pt"):
+        evaluate.evaluate(copy, **SHIFT)
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 9, 9), (5, 3, 8, 8)])
+def test_images_of_another_shape_are_refused(evaluated, shape):
+    images = Images(torch.zeros(shape, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64))
+    with pytest.raises(DatasetError, match=r"trained on images \(1, 8, 8\)"):
+        open_run(evaluated[0]).batches(images)

@@ -1,0 +1,202 @@
+"""Means, spreads, paired intervals and winners against arithmetic done by hand and SciPy's paired t-test."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from probattn.experiments.evaluation.metric_display import COLUMNS
+from probattn.experiments.evaluation.seed_statistics import best_of, compare, shown
+from probattn.experiments.reporting import tables
+from probattn.inference.metrics import DISPLAY, MetricDisplay
+
+ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
+
+
+def seeds(key, *values):
+    return {seed: {key: value} for seed, value in enumerate(values)}
+
+
+def one(scores, key="accuracy", **options):
+    """Cells of one metric by row."""
+    table = compare(scores, metrics={key: DISPLAY[key]}, **options)
+    return {row: table.cells[row][key] for row in table.rows}
+
+
+def test_mean_std_difference_and_interval_by_hand():
+    scores = {"softmax": seeds("accuracy", 0.70, 0.70, 0.85), "kep": seeds("accuracy", 0.90, 0.80, 1.00)}
+    cells = one(scores, baselines={"kep": "softmax"})
+    kep = cells["kep"]
+    assert (kep.n, kep.values) == (3, (0.90, 0.80, 1.00))
+    assert kep.mean == pytest.approx(0.90)
+    assert kep.std == pytest.approx(0.10)
+    assert kep.difference == pytest.approx(0.15)  # of 0.20, 0.10, 0.15, whose standard deviation is 0.05
+    half = 4.302652729911275 * 0.05 / math.sqrt(3)  # t with 2 degrees of freedom, 97.5 %
+    assert kep.low == pytest.approx(0.15 - half)
+    assert kep.high == pytest.approx(0.15 + half)
+    assert kep.clear
+    softmax = cells["softmax"]
+    assert softmax.std == pytest.approx(0.15 / math.sqrt(3))
+    assert (softmax.difference, softmax.low, softmax.high, softmax.clear) == (None, None, None, False)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 8), st.integers(0, 3), st.integers(0, 3))
+def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(seed, shared, only_row, only_baseline):
+    rng = np.random.default_rng(seed)
+    common = list(rng.permutation(100)[:shared])
+    row = {int(s): {"nll": float(rng.normal())} for s in [*common, *range(200, 200 + only_row)]}
+    baseline = {int(s): {"nll": float(rng.normal())} for s in [*range(300, 300 + only_baseline), *common[::-1]]}
+    cell = one({"row": row, "base": baseline}, "nll", baselines={"row": "base"})["row"]
+    a, b = ([runs[int(s)]["nll"] for s in common] for runs in (row, baseline))
+    test = stats.ttest_rel(a, b)
+    interval = test.confidence_interval(0.95)
+    assert (cell.low, cell.high) == pytest.approx((interval.low, interval.high))
+    assert cell.difference == pytest.approx(np.mean(a) - np.mean(b))
+    assert cell.clear == (test.pvalue < 0.05)
+    assert cell.mean == pytest.approx(np.mean([run["nll"] for run in row.values()]))
+    assert cell.n == shared + only_row
+
+
+def test_one_seed_has_no_spread_and_one_shared_seed_no_interval():
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8, 0.7)}
+    cells = one(scores, baselines={"a": "b"})
+    assert cells["a"].std is None
+    assert cells["a"].difference == pytest.approx(0.1)
+    assert cells["a"].low is cells["a"].high is None
+    assert not cells["a"].clear
+
+
+def test_no_shared_seed_has_no_difference():
+    cells = one({"a": {0: {"accuracy": 0.9}}, "b": {1: {"accuracy": 0.8}}}, baselines={"a": "b"})
+    assert cells["a"].difference is None
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01, -0.2])
+def test_differences_that_are_all_the_same_have_no_interval(shift):
+    base = (0.91, 0.93, 0.97)
+    scores = {"a": seeds("accuracy", *(value + shift for value in base)), "b": seeds("accuracy", *base)}
+    cell = one(scores, baselines={"a": "b"})["a"]  # value + 0.01 − value varies in the last digit
+    assert cell.difference == pytest.approx(shift)
+    assert (cell.low, cell.high, cell.clear) == (None, None, False)
+
+
+@pytest.mark.parametrize(("sign", "clear"), [(1, True), (-1, True), (0, False)])
+def test_a_difference_is_clear_on_either_side_of_zero(sign, clear):
+    scores = {
+        "a": seeds("accuracy", *(0.5 + 0.3 * sign + e for e in (0.01, -0.01, 0.0))),
+        "b": seeds("accuracy", *[0.5] * 3),
+    }
+    assert one(scores, baselines={"a": "b"})["a"].clear is clear
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_undefined_for_a_seed_is_undefined_for_the_row(bad):
+    scores = {"a": seeds("accuracy", 0.9, bad, 0.8), "b": seeds("accuracy", 0.9, 0.7, 0.8), "c": seeds("accuracy", 1.0)}
+    table = compare(scores, metrics={"accuracy": ACC}, baselines={"a": "b", "b": "a"})
+    a, b = table.cells["a"]["accuracy"], table.cells["b"]["accuracy"]
+    assert math.isnan(a.mean)
+    assert (a.std, a.difference, a.low) == (None, None, None)
+    assert b.mean == pytest.approx(0.8)
+    assert (b.difference, b.low) == (None, None)
+    assert table.best["accuracy"] == {"c"}
+
+
+def test_a_metric_that_a_seed_lacks_is_left_out_of_its_mean():
+    scores = {"a": {0: {"accuracy": 0.9, "nll": 1.0}, 1: {"accuracy": 0.7}}, "b": {0: {"nll": 2.0}}}
+    table = compare(scores, metrics={"accuracy": ACC, "nll": NLL})
+    assert (table.cells["a"]["nll"].n, table.cells["a"]["accuracy"].n) == (1, 2)
+    assert table.cells["b"]["accuracy"].n == 0
+    assert math.isnan(table.cells["b"]["accuracy"].mean)
+    assert (table.best["accuracy"], table.best["nll"]) == (frozenset(), {"a"})
+
+
+def test_best_follows_the_direction_and_is_of_each_group():
+    scores = {name: {0: {"accuracy": acc, "nll": nll}} for name, acc, nll in
+              [("a", 0.8, 0.3), ("b", 0.9, 0.2), ("c", 0.7, 0.1), ("A", 0.95, 0.02), ("B", 0.91, 0.05)]}  # fmt: skip
+    metrics = {"accuracy": ACC, "nll": NLL}
+    table = compare(scores, metrics=metrics)
+    assert (table.best["accuracy"], table.best["nll"]) == ({"A"}, {"A"})
+    assert table.rows == tuple(scores)
+    table = compare(scores, metrics=metrics, groups={"ensembles": ["B", "A"], "single": ["a", "b", "c"]})
+    assert (table.best["accuracy"], table.best["nll"]) == ({"A", "b"}, {"A", "c"})
+    assert table.rows == ("B", "A", "a", "b", "c")
+
+
+def test_ties_as_printed_are_all_best_and_one_value_alone_is_not():
+    values = {"a": 0.97124, "b": 0.97116, "c": 0.9699, "d": math.nan}
+    assert best_of(values, ACC) == {"a", "b"}  # 97.12, 97.12, 96.99, –
+    assert best_of({"a": 0.97124, "b": 0.97126}, ACC) == {"b"}  # 97.12, 97.13
+    assert best_of({"a": 0.97124, "b": 0.97116}, ACC) == frozenset()
+    assert best_of({"a": 0.97124, "b": math.nan}, ACC) == frozenset()
+    assert best_of({"a": 9.0, "b": 10.0}, MetricDisplay("", 1, higher_is_better=True)) == {
+        "b"
+    }  # by number, not by text
+    assert best_of({"a": -0.001, "b": 0.001, "c": 1.0}, MetricDisplay("", 1, higher_is_better=False)) == {"a", "b"}
+
+
+def test_the_columns_are_those_of_the_report_unless_named():
+    runs = {0: {"accuracy": 0.9, "nll": 0.1, "mce": 0.2, "svhn": 0.5}}
+    assert list(compare({"a": runs}).metrics) == ["accuracy", "nll"]
+    assert set(compare({"a": {0: dict.fromkeys(DISPLAY, 0.5)}}).metrics) == set(COLUMNS)
+    custom = {"svhn": MetricDisplay("SVHN AUROC", 100, higher_is_better=True)}
+    table = compare({"a": runs, "b": {0: {"svhn": 0.6}}}, metrics=custom)
+    assert table.best["svhn"] == {"b"}
+    assert table.metrics == custom
+
+
+def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
+    old, new = {"accuracy": 0.9, "nll": 0.1}, {"accuracy": 0.8, "mcc": 0.7, "nll": 0.2}
+    assert list(compare({"old": {0: old}}).metrics) == ["accuracy", "nll"]
+    table = compare({"old": {0: old}, "new": {0: new}, "both": {0: old, 1: new}}, baselines={"new": "old"})
+    assert list(table.metrics) == ["accuracy", "mcc", "nll"]
+    cells = {row: table.cells[row]["mcc"] for row in table.rows}
+    assert {row: cell.n for row, cell in cells.items()} == {"old": 0, "new": 1, "both": 1}
+    assert (cells["new"].mean, cells["both"].mean, cells["new"].difference) == (0.7, 0.7, None)
+    (line, *_) = tables.markdown(table).splitlines()[2:]
+    assert line == "| old | **90.00** | – | **1.00** |"
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (0.98764, 100, "98.76"),
+        (0.0123456, 1000, "12.35"),
+        (-0.00001, 100, "0.00"),
+        (-0.5, 1, "-0.50"),
+        (math.nan, 1, "–"),
+        (-math.inf, 1, "–"),
+    ],
+)
+def test_printed_numbers(value, scale, text):
+    assert shown(value, scale) == text
+
+
+def test_decimals():
+    assert shown(0.456789, 100, 1) == "45.7"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"baselines": {"a": "c"}}, "'c'"),
+        ({"baselines": {"c": "a"}}, "'c'"),
+        ({"baselines": {"a": "a"}}, "baseline 'a'"),
+        ({"groups": {"x": ["a"]}}, "each of a, b once"),
+        ({"groups": {"x": ["a", "b"], "y": ["b"]}}, "each of a, b once"),
+        ({"metrics": {}}, "metrics="),
+    ],
+)
+def test_what_does_not_fit_is_named(options, message):
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    with pytest.raises(ValueError, match=message):
+        compare(scores, **options)
+
+
+@pytest.mark.parametrize("scores", [{}, {"a": {}}])
+def test_nothing_to_compare(scores):
+    with pytest.raises(ValueError, match="at least one"):
+        compare(scores)

@@ -1,0 +1,55 @@
+"""Two runs of the same settings are equal bit for bit, on two threads."""
+
+import pytest
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.runs import train
+from probattn.inference.io.checkpoint import read
+from probattn.inference.training.run_log import read_log
+
+CHANGES = [
+    "train.deterministic=true",
+    "train.epochs=2",
+    "train.warmup_epochs=0",
+    "train.log_every=1",
+    "train.num_samples=2",
+    "data.limit=60",
+    "data.batch_size=20",
+    "network.dim=16",
+    "network.depth=2",
+    "network.heads=2",
+    "network.mlp_dim=16",
+    "network.dropout=0.1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _two_threads(threads):
+    threads(2)
+
+
+def flat(value):
+    """In a form that can be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.tolist()
+    if isinstance(value, dict):
+        return [(key, flat(each)) for key, each in value.items()]
+    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def trained(preset, out, seed=0):
+    """What the run has left: its checkpoints and its log, times apart."""
+    settings = presets.preset(preset)
+    start = [] if settings.warm_start is None else ["warm_start.epochs=1"]
+    changes = [*CHANGES, *start, f"train.seed={seed}"]
+    train.train(settings.with_changes(changes), out, name=preset, progress=False)
+    records = [{**record, "seconds": 0} for record in read_log(out / "log.jsonl")]
+    return repr((flat([read(out / name) for name in ("last.pt", "best.pt")]), records))
+
+
+@pytest.mark.parametrize("preset", presets.digits("all"))
+def test_two_runs_are_equal_bit_for_bit(tmp_path, preset):
+    first, second = (trained(preset, tmp_path / name) for name in ("first", "second"))
+    assert first == second
+    assert trained(preset, tmp_path / "other", seed=1) != first

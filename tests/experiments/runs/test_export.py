@@ -1,0 +1,111 @@
+"""``probattn export``: what other programs get of a run."""
+
+import functools
+import json
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from probattn.experiments.config import presets
+from probattn.experiments.runs import train
+from probattn.experiments.runs.load import open_run
+from probattn.handlers import at_mean
+from probattn.inference import load_safetensors, predict
+
+KEP = "digits/kep-svgp"
+TINY = [
+    "train.epochs=2",
+    "train.warmup_epochs=0",
+    "data.limit=200",
+    "network.dim=16",
+    "network.depth=2",
+    "network.heads=2",
+    "network.mlp_dim=16",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a finished tiny run."""
+    folder = tmp_path_factory.mktemp("trained") / "kep"
+    train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
+    return folder
+
+
+@pytest.fixture
+def export(command):
+    """Runs `probattn export`: exit code, stdout, stderr."""
+    return functools.partial(command, "export")
+
+
+def opened(path, *further):
+    """A program, what it says of itself, and further files in it."""
+    files = dict.fromkeys(("probattn.json", *further), "")
+    program = torch.export.load(path, extra_files=files).module()
+    return program, json.loads(files.pop("probattn.json")), files
+
+
+def test_a_program_of_images_takes_them_as_they_are(export, run, tmp_path):
+    path = tmp_path / "new" / "mean.pt2"
+    code, out, err = export(run, "--out", path)
+    assert (code, err) == (0, "")
+    takes = "uint8 images (batch, 1, 8, 8), 0 to 255"
+    assert out == f"{path}: takes {takes}; gives probs, energy\n"
+    program, about, _ = opened(path)
+    trained = open_run(run)
+    with at_mean():
+        expected = predict(trained.model, trained.guide, trained.batches(trained.dataset.test), num_samples=1)
+    found = program(trained.dataset.test.images)
+    assert_close(found["probs"], expected.probs)
+    assert_close(found["energy"], expected.energy)
+    assert about["name"] == KEP
+    assert about["classes"] == list("0123456789")
+    assert about["mean"] == list(trained.dataset.mean)
+    assert about["std"] == list(trained.dataset.std)
+    assert (about["num_samples"], about["takes"], about["gives"]) == (None, takes, ["probs", "energy"])
+    assert about["epoch"] == trained.best_epoch
+
+
+def test_draws_are_those_of_the_seed(export, run, tmp_path):
+    trained = open_run(run)
+    data = trained.batches(trained.dataset.test)
+    for seed in (0, 5):
+        code, out, err = export(run, "--out", tmp_path / "a.pt2", "--num-samples", 3, "--seed", seed)
+        assert (code, err) == (0, "")
+        assert "mutual_information" in out
+        program, about, _ = opened(tmp_path / "a.pt2")
+        assert about["num_samples"] == 3
+        torch.manual_seed(seed)
+        expected = predict(trained.model, trained.guide, data, num_samples=3)
+        found = program(trained.dataset.test.images)
+        for name in about["gives"]:
+            assert_close(found[name], getattr(expected, name), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_come_with_what_the_model_is_built_from(export, run, tmp_path):
+    path = tmp_path / "a.safetensors"
+    code, out, err = export(run, "--out", path)
+    trained = open_run(run)
+    assert (code, err) == (0, "")
+    assert out == f"{path}: weights of model and guide, epoch {trained.best_epoch}\n"
+    model, guide = train.build(trained.settings, trained.dataset)
+    words = load_safetensors(path, model, guide)
+    assert words["name"] == KEP
+    assert json.loads(words["settings"])["network"]["dim"] == 16
+    for theirs, ours in ((model, trained.model), (guide, trained.guide)):
+        assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
+
+
+def test_what_cannot_be_written_is_one_message(export, run, tmp_path):
+    for arguments, words in (
+        ((run, "--out", tmp_path / "a.onnx"), ".safetensors"),
+        ((run, "--out", tmp_path / "a.safetensors", "--num-samples", 2), "leave --num-samples out"),
+        ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
+    ):
+        code, _, err = export(*arguments)
+        assert code == 1
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert words in err
+    assert list(tmp_path.iterdir()) == []

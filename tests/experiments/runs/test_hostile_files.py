@@ -1,0 +1,263 @@
+"""Files that came from somewhere: none of them runs code, leaves its folder, or unpacks without bounds."""
+
+import ast
+import builtins
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from PIL import EpsImagePlugin
+from torchvision.datasets import CIFAR10
+
+import probattn
+from probattn import experiments, inference, models
+from probattn.experiments.data import download
+from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.images import DatasetError, Images
+from probattn.experiments.data.images.pickled import read_arrays
+from probattn.experiments.data.ood.datasets import outliers
+from probattn.experiments.data.text import cola, imdb
+from probattn.experiments.evaluation import prediction_store
+from probattn.inference import CheckpointError
+
+FOLDERS = [Path(module.__file__).parent for module in (probattn, experiments, inference, models)]
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """An object that makes a folder where it is unpickled; the folder must never be there."""
+    marker = tmp_path / "was-run"
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(marker),)
+
+    yield Evil()
+    assert not marker.exists()
+
+
+def trees():
+    """The syntax of every file of the library, by its last two names."""
+    paths = {path.resolve() for folder in FOLDERS for path in folder.rglob("*.py")}
+    found = [("/".join(path.parts[-2:]), ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(paths)]
+    assert len(dict(found)) == len(found) > 100
+    return dict(found)
+
+
+def calls(tree, name):
+    """The keywords of each call of a function or method, such as ``torch.load`` or ``extractall``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and f".{ast.unparse(node.func)}".endswith(f".{name}"):
+            yield {each.arg: ast.unparse(each.value) for each in node.keywords}
+
+
+def test_no_code_of_ours_reads_what_can_hold_code():
+    for name, tree in trees().items():
+        safely = [keywords.get("weights_only") == "True" for keywords in calls(tree, "torch.load")]
+        assert all(safely) or name == "inference/distributed.py", name  # messages between ranks of one job
+        assert all(keywords.get("filter") == "'data'" for keywords in calls(tree, "extractall")), name
+        assert not [*calls(tree, "np.load"), *calls(tree, "joblib.load"), *calls(tree, "hub.load")], name
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert "pickle" not in imported or name == "experiments/pickled.py", name
+    assert sum(len([*calls(tree, "torch.load")]) for tree in trees().values()) >= 3
+
+
+class TestPickles:
+    def test_arrays_come_back_as_they_were(self, tmp_path):
+        content = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "name": "é", b"raw": b"\xff"}
+        for protocol in range(5):  # 2 is that of the files
+            (tmp_path / "file").write_bytes(pickle.dumps(content, protocol=protocol))
+            found = read_arrays(tmp_path / "file")
+            assert np.array_equal(found.pop("data"), content["data"])
+            assert found == {"labels": [1, 2], "name": "é", b"raw": b"\xff"}
+
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    def test_code_is_refused(self, tmp_path, evil, protocol):
+        (tmp_path / "file").write_bytes(pickle.dumps({"data": [evil]}, protocol=protocol))
+        with pytest.raises(DatasetError, match=r"file: it holds (posix|nt)\.mkdir, and arrays alone are read"):
+            read_arrays(tmp_path / "file")
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"cbuiltins\neval\n(S'1'\ntR.",
+            b"cnumpy\nndarray.tofile\n.",
+            b"cos\nsystem\n(S'true'\ntR.",
+            b"",
+            b"\x80\x04half",
+        ],
+    )
+    def test_other_ways_to_code_and_damage_are_refused(self, tmp_path, content):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(DatasetError, match="cannot read .*file: "):
+            read_arrays(tmp_path / "file")
+
+    @pytest.mark.parametrize("bad", ["data_batch_1", "test_batch", "batches.meta"])
+    @pytest.mark.parametrize("sums", ["known", "forged"])
+    def test_cifars_own_files(self, tmp_path, monkeypatch, evil, bad, sums):
+        def refuse(*arguments, **options):
+            raise URLError("no network")
+
+        monkeypatch.setattr(cifar, "fetch", refuse)
+        if sums == "forged":
+            monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", None]])
+            monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", None]])
+            monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": None})
+        batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}
+        content = {"data_batch_1": batch, "test_batch": batch, "batches.meta": {"label_names": ["a", "b"]}, bad: evil}
+        (tmp_path / CIFAR10.base_folder).mkdir()
+        for name, value in content.items():
+            (tmp_path / CIFAR10.base_folder / name).write_bytes(pickle.dumps(value, protocol=2))
+        with pytest.raises(DatasetError, match="CIFAR-10 is not in .*incomplete or damaged"):
+            cifar.read("cifar10", tmp_path)
+
+    def test_stored_predictions(self, tmp_path, evil):
+        path = tmp_path / "predictions" / "posterior" / "test.pt"
+        path.parent.mkdir(parents=True)
+        torch.save({"format": prediction_store.FORMAT, "sets": {"test": [0, evil]}}, path)
+        with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
+            prediction_store.stored(tmp_path, "posterior")
+
+    def test_caches(self, tmp_path, monkeypatch, evil):
+        (tmp_path / "cifar10.pt").write_bytes(pickle.dumps(evil))
+        assert cifar._read_cache(tmp_path / "cifar10.pt", stamp={}) is None
+        torch.save({"stamp": {}, "train": evil}, tmp_path / "cifar10.pt")
+        assert cifar._read_cache(tmp_path / "cifar10.pt", stamp={}) is None
+
+    @pytest.mark.parametrize("name", ["fog", "labels"])
+    def test_arrays_of_objects(self, tmp_path, evil, name):
+        folder = tmp_path / "CIFAR-10-C"
+        folder.mkdir()
+        for each in ("fog", "labels"):
+            np.save(folder / f"{each}.npy", np.array([evil if each == name else 0]), allow_pickle=True)
+        images = Images(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1, dtype=torch.long))
+        with pytest.raises(DatasetError, match=r"\.npy"):
+            shifted("cifar10", images, root=tmp_path, corruptions=["fog"])
+
+
+def member(name, *, kind=tarfile.REGTYPE, to="", size=4):
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname, found.size = kind, to, size if kind == tarfile.REGTYPE else 0
+    return found
+
+
+OUTSIDE = {
+    "parent": lambda outside: [member("../../outside/evil")],
+    "absolute": lambda outside: [member(f"{outside}/evil")],
+    "inside out": lambda outside: [member("LSUN/../../../outside/evil")],
+    "symlink": lambda outside: [member("LSUN", kind=tarfile.SYMTYPE, to=str(outside)), member("LSUN/evil")],
+    "relative symlink": lambda outside: [
+        member("LSUN", kind=tarfile.SYMTYPE, to="../../outside"),
+        member("LSUN/evil"),
+    ],
+    "hard link": lambda outside: [member("LSUN", kind=tarfile.LNKTYPE, to="../../outside/there"), member("LSUN")],
+    "device": lambda outside: [member("LSUN", kind=tarfile.CHRTYPE)],
+    "pipe": lambda outside: [member("LSUN", kind=tarfile.FIFOTYPE)],
+}
+
+
+class TestArchives:
+    @pytest.mark.parametrize("members", OUTSIDE.values(), ids=OUTSIDE)
+    def test_no_member_leaves_the_folder(self, tmp_path, members):
+        root, outside = tmp_path / "deep" / "root", tmp_path / "outside"
+        root.mkdir(parents=True)
+        outside.mkdir()
+        (outside / "there").write_bytes(b"mine")
+        with tarfile.open(root / "archive.tar.gz", "w:gz") as archive:
+            for each in members(outside):
+                archive.addfile(each, io.BytesIO(b"evil"))
+        md5 = hashlib.md5((root / "archive.tar.gz").read_bytes()).hexdigest()
+        with contextlib.suppress(RuntimeError):
+            download.fetch("http://nowhere", root, filename="archive.tar.gz", md5=md5)
+        assert {path.name: path.read_bytes() for path in outside.iterdir()} == {"there": b"mine"}
+        kinds = {path: path.lstat().st_mode for path in root.rglob("*")}
+        assert all(path.is_dir() or path.is_file() for path in kinds)
+        assert not any(path.is_symlink() and not path.resolve().is_relative_to(root) for path in kinds)
+
+    def test_an_archive_with_another_sum_is_not_unpacked(self, tmp_path, monkeypatch):
+        def refuse(*arguments, **options):
+            raise URLError("no network")
+
+        monkeypatch.setattr("urllib.request.urlopen", refuse)
+        with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as archive:
+            archive.addfile(member("evil"), io.BytesIO(b"evil"))
+        with pytest.raises(OSError, match="no network"):
+            download.fetch("http://nowhere", tmp_path, filename="archive.tar.gz", md5="0" * 32)
+        assert [path.name for path in tmp_path.iterdir()] == ["archive.tar.gz"]
+
+    def test_a_review_that_unpacks_to_gigabytes(self, tmp_path):
+        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
+            bomb = member("aclImdb/train/neg/0_9.txt", size=imdb.LARGEST + 1)
+            archive.addfile(bomb, io.BytesIO(bytes(bomb.size)))
+        with pytest.raises(DatasetError, match=r"0_9\.txt would unpack to 1,048,577 bytes"):
+            imdb.read(tmp_path)
+
+    def test_an_archive_of_reviews_without_an_end(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(imdb, "WHOLE", 100_000)
+        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
+            archive.addfile(member("aclImdb/README", size=200_000), io.BytesIO(bytes(200_000)))
+        with pytest.raises(DatasetError, match="it unpacks to more than IMDB is"):
+            imdb.read(tmp_path)
+
+    def test_sentences_that_unpack_to_gigabytes(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "cola_public.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("cola_public/raw/in_domain_train.tsv", bytes(2**24 + 1))
+        with pytest.raises(DatasetError, match=r"in_domain_train\.tsv would unpack to 16,777,217 bytes"):
+            cola.read(tmp_path)
+
+
+def huge_png():
+    """100,000 × 100,000 pixels in a hundred bytes."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(b""))]
+    chunks.append((b"IEND", b""))
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+READERS = {
+    "cifar": cifar._decode_image,
+    "outliers": lambda path: outliers(str(path.parent), size=32, channels=3, inside="cifar10"),
+}
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+@pytest.mark.parametrize("content", [huge_png(), POSTSCRIPT], ids=["bomb", "postscript"])
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_images(tmp_path, monkeypatch, content, read):
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *arguments, **options: pytest.fail("was interpreted"))
+    (tmp_path / "image.png").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"cannot decode .*image\.png"):
+        read(tmp_path / "image.png")
+
+
+def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
+    frozen = pytest.importorskip("probattn.experiments.data.text.frozen_encoder")
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
+    folder, marker = tmp_path / "encoder", tmp_path / "was-run"
+    folder.mkdir()
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
+    names = ("AutoConfig", "AutoModel", "AutoTokenizer")
+    content = {"model_type": "evil", "auto_map": {name: f"evil.{name}" for name in names}}
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_text(json.dumps(content))
+    with pytest.raises(DatasetError, match="cannot load the encoder"):
+        frozen.FrozenEncoder(str(folder), max_length=8, cache=tmp_path)
+    assert not marker.exists()

@@ -1,0 +1,111 @@
+"""`probattn train --seeds`: one run per seed, each in a folder of its own."""
+
+import json
+
+import pytest
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.config.settings import SettingsError, from_dict
+from probattn.experiments.runs import seeds
+from probattn.experiments.runs import train as runs
+from probattn.inference.io.checkpoint import read
+from probattn.inference.training.run_log import read_log
+from probattn.inference.training.step import Step
+
+KEP, CGP = "digits/kep-svgp", "digits/cgp"
+TINY = [
+    "train.epochs=2",
+    "train.warmup_epochs=0",
+    "train.num_samples=2",
+    "data.limit=120",
+    "network.dim=16",
+    "network.depth=2",
+    "network.heads=2",
+    "network.mlp_dim=16",
+]
+
+
+def assignments(changes):
+    return [part for change in changes for part in ("--set", change)]
+
+
+def weights(folder):
+    content = read(folder / "last.pt")
+    return {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
+
+
+def test_seeds_are_ordinary_runs(command, tmp_path):
+    code, text, _ = command("train", KEP, "--seeds", 2, "--out", tmp_path / "sweep", *assignments(TINY))
+    assert code == 0
+    folders = [tmp_path / "sweep" / f"seed-{seed}" for seed in range(2)]
+    values = []
+    for seed, folder in enumerate(folders):
+        files = {path.name for path in folder.iterdir()} - {".lock"}
+        assert files == {"settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+        saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        assert saved["name"] == KEP
+        assert from_dict(saved["settings"]) == presets.preset(KEP).with_changes([*TINY, f"train.seed={seed}"])
+        epochs = [record for record in read_log(folder / "log.jsonl") if record["kind"] == "epoch"]
+        best = max(epochs, key=lambda record: record["valid/accuracy"])
+        values.append(best["valid/accuracy"])
+        assert f"seed {seed}: best epoch {best['epoch']} of 2, valid accuracy {values[-1]:.4f}\n" in text
+    mean, sd = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
+    assert f"\nvalid accuracy {mean:.4f} ± {sd:.4f} over 2 seeds\nnext: " in text
+    alone = [*TINY, "train.seed=1"]
+    code, text, _ = command("train", KEP, "--out", folders[1], "--resume", *assignments(alone))
+    assert code == 0
+    assert "finished already" in text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_seed_is_trained_as_the_run_alone(tmp_path, workers):
+    settings, said = presets.preset(CGP).with_changes([*TINY, "warm_start.epochs=1"]), []
+    histories = seeds.train_seeds(settings, tmp_path / "sweep", seeds=2, name=CGP, workers=workers, say=said.append)
+    for seed, history in enumerate(histories):
+        alone = tmp_path / f"alone-{seed}"
+        own = runs.train(settings.with_changes([f"train.seed={seed}"]), alone, name=CGP, progress=False)
+        assert (own.best_epoch, own.best_value) == (history.best_epoch, history.best_value)
+        for folder in ("", "warm-start"):
+            expected = weights(alone / folder)
+            found = weights(tmp_path / "sweep" / f"seed-{seed}" / folder)
+            assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    assert sum("seed" in line for line in said) == 2
+
+
+def test_a_sweep_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch):
+    settings = presets.preset(KEP).with_changes([*TINY, "network.dropout=0.2"])
+    seeds.train_seeds(settings, tmp_path / "whole", seeds=2, name=KEP)
+    steps, original = [], Step.__call__
+
+    def stopping(self, *arguments):
+        steps.append(self)
+        if len(steps) == 7:  # in the second epoch of seed 1; an epoch has two steps
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Step, "__call__", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        seeds.train_seeds(settings, tmp_path / "stopped", seeds=2, name=KEP)
+    with pytest.raises(FileExistsError, match="--resume"):
+        seeds.train_seeds(settings, tmp_path / "stopped", seeds=2, name=KEP)
+    seeds.train_seeds(settings, tmp_path / "stopped", seeds=2, name=KEP, resume=True)
+    for seed in range(2):
+        before, after = (weights(tmp_path / name / f"seed-{seed}") for name in ("whole", "stopped"))
+        assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_the_seed_is_not_for_the_user_to_set(command, tmp_path):
+    code, _, err = command("train", KEP, "--seeds", 2, "--set", "train.seed=3", "--out", tmp_path / "sweep")
+    assert code == 1
+    assert err == "error: the seeds are 0, 1, …: give --seeds N in place of train.seed\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_seed_is_a_sweep_too():
+    one = [type("History", (), {"best_epoch": 1, "best_value": 0.5, "epochs": [1, 2]})]
+    settings = presets.preset(KEP)
+    assert seeds.summary(one, settings) == "seed 0: best epoch 1 of 2, valid accuracy 0.5000"
+    one[0].best_value = None
+    with pytest.raises(SettingsError, match="no epoch had a valid accuracy"):
+        seeds.summary(one, settings)

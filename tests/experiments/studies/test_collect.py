@@ -1,0 +1,164 @@
+"""The rows of a comparison, from folders as runs and their evaluations leave them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.evaluation import prediction_store
+from probattn.experiments.evaluation.scores import mean_shift
+from probattn.experiments.runs.folder import claim, write_json
+from probattn.experiments.studies import collect
+from probattn.inference import Prediction, metrics
+
+
+def run(folder, name, *changes, seed=0, **content):
+    """The folder of a run of a preset, evaluated with that content of metrics.json."""
+    settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
+    with claim(folder, settings, name=name, device="cpu", resume=False):
+        if content:
+            write_json(folder / "metrics.json", content)
+    return folder
+
+
+def scored(accuracy):
+    return {"test": {"accuracy": accuracy}}
+
+
+def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
+    folders = [
+        run(tmp_path / f"{layer}-{seed}", f"digits/{layer}", seed=seed, methods={"posterior": scored(value + seed)})
+        for layer, value in (("softmax", 0.5), ("kep-svgp", 0.25))
+        for seed in (0, 3)
+    ]
+    found = collect.rows(folders)
+    assert {row: {s: v["test"]["accuracy"] for s, v in seeds.items()} for row, seeds in found.scores.items()} == {
+        "digits/softmax": {0: 0.5, 3: 3.5},
+        "digits/kep-svgp": {0: 0.25, 3: 3.25},
+    }
+    assert found.baselines == {"digits/kep-svgp": "digits/softmax"}
+    assert found.groups == {"single models": ["digits/softmax", "digits/kep-svgp"]}
+
+
+def test_each_method_is_a_row_compared_with_the_plain_twin(tmp_path):
+    by = {"posterior": scored(0.1), "mc-dropout": scored(0.2), "laplace+temperature": scored(0.3)}
+    soft, kep = (run(tmp_path / layer, f"digits/{layer}", methods=by) for layer in ("softmax", "kep-svgp"))
+    found = collect.rows([soft, kep])
+    names = ["", " + MC dropout", " + KFLLLA + temperature scaling"]
+    assert list(found.scores) == [f"digits/{layer}{name}" for layer in ("softmax", "kep-svgp") for name in names]
+    assert found.scores["digits/kep-svgp + KFLLLA + temperature scaling"][0] == scored(0.3)
+    assert found.baselines == {row: "digits/softmax" for row in found.scores if row != "digits/softmax"}
+
+
+def test_without_the_twin_there_is_no_baseline(tmp_path):
+    found = collect.rows([run(tmp_path / "kep", "digits/kep-svgp", methods={"posterior": scored(0.1)})])
+    assert found.baselines == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("digits/kep-svgp-ee", "digits/softmax"),
+        ("kep-svgp/cifar100", "kep-svgp/cifar100-softmax"),
+        ("cgp/cifar10-sparse-paper", "cgp/cifar10-softmax"),
+        ("cgp/cifar10-softmax", "cgp/cifar10-softmax"),
+        ("mine/other", None),
+    ],
+)
+def test_the_twin_of_a_preset(name, twin):
+    assert presets.twin(name) == twin
+
+
+def test_every_preset_has_a_twin_of_the_same_data_network_and_epochs():
+    for name, settings in presets.PRESETS.items():
+        twin = presets.preset(presets.twin(name))
+        assert (twin.data, twin.network, twin.epochs) == (settings.data, settings.network, settings.epochs)
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(tmp_path):
+    by = {"posterior": scored(0.1)}
+    wide = run(tmp_path / "wide", "digits/softmax", "network.dim=128", methods=by)
+    plain = [run(tmp_path / str(seed), "digits/softmax", seed=seed, methods=by) for seed in (0, 1)]
+    found = collect.rows([wide, *plain])
+    assert list(found.scores) == ["digits/softmax (network.dim=128)", "digits/softmax"]
+    assert set(found.scores["digits/softmax"]) == {0, 1}
+
+
+def test_an_evaluation_of_the_test_part_alone_will_do(tmp_path):
+    found = collect.rows([run(tmp_path / "old", "digits/softmax", metrics={"accuracy": 0.5})])
+    assert found.scores == {"digits/softmax": {0: {"test": {"accuracy": 0.5}}}}
+
+
+def test_two_runs_of_one_seed_are_named(tmp_path):
+    folders = [run(tmp_path / each, "digits/softmax", methods={"posterior": scored(0.1)}) for each in "ab"]
+    with pytest.raises(SettingsError, match="b: another run of digits/softmax has seed 0 already"):
+        collect.rows(folders)
+
+
+def test_a_run_that_was_not_evaluated(tmp_path):
+    with pytest.raises(SettingsError, match=r"kep was not evaluated; .*probattn evaluate .*kep"):
+        collect.rows([run(tmp_path / "kep", "digits/kep-svgp")])
+
+
+@pytest.mark.parametrize("text", ["{", '{"run": "x"}'])
+def test_broken_metrics(tmp_path, text):
+    folder = run(tmp_path / "kep", "digits/kep-svgp")
+    (folder / "metrics.json").write_text(text)
+    with pytest.raises(SettingsError, match=r"metrics\.json cannot be used.*evaluate the run again"):
+        collect.rows([folder])
+
+
+def test_nothing_to_compare():
+    with pytest.raises(SettingsError, match="nothing to compare"):
+        collect.rows([])
+
+
+def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
+    torch.manual_seed(0)
+    labels, folders, probs = torch.randint(3, (40,)), [], []
+    for seed in range(3):
+        folders.append(run(tmp_path / str(seed), "digits/softmax", seed=seed, methods={"posterior": scored(0.1)}))
+        probs.append(torch.randn(40, 3).softmax(-1))
+        for name in ("valid", "test", *(["shift/fog/1"] if seed else [])):
+            each = Prediction(probs=probs[-1], expected_entropy=torch.zeros(40), labels=labels)
+            prediction_store.load_or_predict(folders[-1], "posterior", {name: 0}, lambda _, each=each: each)
+    found = collect.rows(folders)
+    assert found.groups["ensembles"] == ["digits/softmax, ensemble of 3"]
+    mixed = found.scores["digits/softmax, ensemble of 3"][0]
+    assert mixed == {"test": metrics.evaluate(sum(probs) / 3, labels)}  # not all have fog
+
+
+def test_one_run_is_no_ensemble(tmp_path):
+    folder = run(tmp_path / "0", "digits/softmax", methods={"posterior": scored(0.1)})
+    for name in ("valid", "test"):
+        each = Prediction(probs=torch.tensor([[0.5, 0.5]]), labels=torch.tensor([0]))
+        prediction_store.load_or_predict(folder, "posterior", {name: 0}, lambda _, each=each: each)
+    assert "ensembles" not in collect.rows([folder]).groups
+
+
+def test_mean_shift_is_over_all_corruptions_and_severities():
+    shift = {
+        "fog": {1: {"nll": 1.0, "auroc": math.nan}, 5: {"nll": 2.0, "auroc": 0.5}},
+        "snow": {1: {"nll": 6.0, "auroc": 0.7}},
+    }
+    assert mean_shift({"test": {}, "shift": shift}) == pytest.approx({"nll": 3.0, "auroc": math.nan}, nan_ok=True)
+    assert mean_shift({"test": {}}) == {}
+
+
+def test_committed_results_can_be_compared():
+    folders = sorted((Path(__file__).parents[2] / "experiments/results/digits").glob("*/seed-*"))
+    found = collect.rows(folders)
+    assert set(found.scores["digits/kep-svgp"]) == {0, 1, 2}
+    first = json.loads((folders[0] / "metrics.json").read_text())
+    assert found.scores[first["run"]][0]["test"] == pytest.approx(first["metrics"])
+
+
+def test_runs_of_different_data_are_not_compared(tmp_path):
+    names = ("digits/softmax", "kep-svgp/cifar10-softmax")
+    folders = [run(tmp_path / str(n), name, methods={"posterior": scored(0.5)}) for n, name in enumerate(names)]
+    with pytest.raises(SettingsError, match="different data, digits, cifar10: compare those of each by themselves"):
+        collect.rows(folders)

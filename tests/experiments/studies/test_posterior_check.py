@@ -1,0 +1,56 @@
+"""The check of a posterior on digits, from training to figures, on few draws."""
+
+import warnings
+
+import pytest
+import torch
+from PIL import Image
+
+from probattn.experiments.studies import posterior_check
+from probattn.inference.posterior.nuts import ConvergenceWarning
+
+FEW = {"num_samples": 12, "warmup": 8, "simulations": 2, "steps": 10}
+
+
+@pytest.fixture
+def check(monkeypatch):
+    def run(layer, **options):
+        _, network = posterior_check.SIZES[layer]
+        monkeypatch.setitem(posterior_check.SIZES, layer, (6, network))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of so few draws
+            return posterior_check.posterior_check(layer, **{**FEW, **options})
+
+    return run
+
+
+def test_kep_svgp(check, tmp_path):
+    found = check("kep-svgp")
+    assert {each.guide for each in found.comparison.sites} == {"full", "diagonal", "lowrank", "delta", "joint"}
+    assert set(found.khat) == {"full", "diagonal", "lowrank", "joint"}
+    assert set(found.sbc) == {"full", "joint"}
+    assert all(each.ranks.shape == (2, 18) for each in found.sbc.values())
+    assert found.chains.draws["network.blocks.0.attention.u"].shape == (24, 2, 3, 3)
+    found.save(tmp_path)
+    assert (tmp_path / "check.txt").read_text() == f"{found}\n"
+    assert "calibration of joint" in str(found)
+    names = {path.stem for path in tmp_path.glob("*.png")}
+    assert names == {
+        "against-nuts", "calibration-full", "calibration-joint", *(f"khat-{name}" for name in found.khat)
+    }  # fmt: skip
+    for path in tmp_path.glob("*.png"):
+        with Image.open(path) as image:
+            image.verify()
+
+
+def test_cgp_has_sites_of_one_example_alone(check):
+    found = check("cgp")
+    assert [(each.guide, each.site) for each in found.comparison.sites] == [("full", "network.blocks.0.attention.z_q")]
+    assert set(found.khat) == {"full"}
+    assert found.sbc == {}
+
+
+def test_the_seed_fixes_everything(check):
+    first, again = (check("cgp", seed=1) for _ in range(2))
+    assert str(first) == str(again)
+    assert all(torch.equal(draws, again.chains.draws[name]) for name, draws in first.chains.draws.items())

@@ -1,0 +1,239 @@
+"""Guides beside a reference whose moments are known."""
+
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.distributions import constraints
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import transform_to
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.inference.diagnostics import compare_posteriors as agreement
+from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
+from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
+from probattn.inference.posterior.fit_guide import fit_guide
+from probattn.models import Classifier, Supervised
+
+F64 = torch.float64
+SITE = "network.0.u"
+
+
+class First(nn.Module):
+    def forward(self, x):
+        return x[..., 0, :]
+
+
+def classifier(layer, *, num_data=5):
+    model = Classifier(PyroModule[nn.Sequential](layer, First(), nn.Linear(2, 3)), num_data=num_data).double()
+    with torch.no_grad():
+        model.network[2].weight.mul_(5)
+    return model, (torch.randn(num_data, 4, 2, dtype=F64), torch.randint(3, (num_data,)))
+
+
+def gaussian(guide, mean, tril):
+    """Sets a full guide of event (1, 2, 2) to one Gaussian for both columns."""
+    q = guide.get_submodule(SITE)
+    with torch.no_grad():
+        q.loc.copy_(mean.expand_as(q.loc))
+        q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril.expand_as(q.raw_tril)))
+
+
+MEAN = torch.tensor([1.0, -2.0], dtype=F64)
+TRIL = torch.tensor([[1.0, 0.0], [0.8, 0.6]], dtype=F64)  # standard deviations 1, correlation 0.8
+
+
+def reference(num_samples=20_000):
+    return {SITE: MEAN + torch.randn(num_samples, 1, 2, 2, dtype=F64) @ TRIL.T}
+
+
+def compare(model, batch, chosen, truth, num_samples=4000):
+    return compare_posteriors(model, chosen, batch, reference=truth, num_samples=num_samples)
+
+
+def test_the_posterior_itself_is_right_in_everything():
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    guide = guides.for_model(model)
+    gaussian(guide, MEAN, TRIL)
+    comparison = compare(model, batch, {"exact": guide}, reference())
+    (row,) = comparison.rows()
+    assert row["guide"] == "exact"
+    assert row["site"] == SITE
+    assert row["mean_error"] < 4 / 4000**0.5
+    assert row["std_ratio"] == pytest.approx(1, abs=0.03)
+    assert row["correlation_error"] < 0.04
+    assert row["predictive"] < 0.01
+
+
+def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    shifted, wide, flat = (guides.for_model(model) for _ in range(3))
+    gaussian(shifted, MEAN + torch.tensor([0.5, 0.5], dtype=F64), TRIL)
+    gaussian(wide, MEAN, 2 * TRIL)
+    gaussian(flat, MEAN, torch.eye(2, dtype=F64))
+    chosen = {"shifted": shifted, "wide": wide, "flat": flat, "point": guides.for_model(model, "delta")}
+    with torch.no_grad():
+        point = chosen["point"].get_submodule(SITE)
+        point.whitened.copy_((MEAN + 0.1) / model.network[0].scale)  # no number of which means are exact
+    rows = {row["guide"]: row for row in compare(model, batch, chosen, reference()).rows()}
+    assert rows["shifted"]["mean_error"] == pytest.approx(0.5, abs=0.06)
+    assert rows["shifted"]["std_ratio"] == pytest.approx(1, abs=0.03)
+    assert rows["wide"]["std_ratio"] == pytest.approx(2, abs=0.06)
+    assert rows["wide"]["correlation_error"] < 0.04
+    pairs = torch.tensor([0.8, 0, 0, 0, 0, 0.8])  # of four scalars, those of one column are correlated
+    assert rows["flat"]["correlation_error"] == pytest.approx(pairs.square().mean().sqrt().item(), abs=0.03)
+    assert rows["flat"]["mean_error"] < 0.06
+    assert rows["point"]["std_ratio"] == 0
+    assert rows["point"]["mean_error"] == pytest.approx(0.1, abs=0.03)
+    assert math.isnan(rows["point"]["correlation_error"])
+    assert rows["wide"]["predictive"] > 0.03
+
+
+def test_a_fitted_full_guide_learns_correlations_that_a_diagonal_one_cannot():
+    """Against the closed form of MATH 1(e); the diagonal optimum is 1/√(S⁻¹)_ii wide, too narrow."""
+    layer, noise = KEPSVGPAttention(2, 1, rank=2), 0.8
+    network = PyroModule[nn.Sequential](layer)
+    model = Supervised(network, lambda f: dist.Normal(f, noise).to_event(2), num_data=3).double()
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(2))
+        layer.out.bias.zero_()
+        x = torch.randn(3, 4, 2, dtype=F64) + 0.5
+        y = model(x)
+        e, r, _, _ = layer.scores(x)
+        features = ((e + r)[:, 0] / layer.scale[0]).flatten(0, 1)
+        precision = torch.diag(layer.scale[0] ** -2) + features.T @ features / noise**2
+        mean = torch.linalg.solve(precision, features.T @ y.flatten(0, 1) / noise**2).T
+        tril = torch.linalg.cholesky(precision.inverse())
+        truth = {SITE: mean + torch.randn(10_000, 1, 2, 2, dtype=F64) @ tril.T}
+    chosen = {family: guides.for_model(model, family) for family in ("full", "diagonal")}
+    for guide in chosen.values():
+        fit_guide(model, guide, (x, y), steps=120, lr=0.15)
+    full, diagonal = compare(model, (x, y), chosen, truth).rows()
+    covariance = precision.inverse()
+    correlation = abs(covariance[0, 1] / covariance.diag().prod().sqrt())
+    assert correlation > 0.5
+    assert full["correlation_error"] < 0.06
+    assert diagonal["correlation_error"] == pytest.approx((correlation**2 / 3).sqrt().item(), abs=0.05)
+    narrow = (precision.diag() * covariance.diag()).rsqrt().mean().item()
+    assert full["std_ratio"] == pytest.approx(1, abs=0.06)
+    assert diagonal["std_ratio"] == pytest.approx(narrow, abs=0.06)
+    assert max(full["mean_error"], diagonal["mean_error"]) < 0.15
+
+
+def test_moments_and_correlations_are_those_of_numpy(monkeypatch):
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    guide = guides.for_model(model)
+    gaussian(guide, MEAN, TRIL)
+    truth, kept = reference(50), record()
+    monkeypatch.setattr(agreement, "record", lambda: kept)
+    (site,) = compare(model, batch, {"g": guide}, truth, num_samples=60).sites
+    draws, theirs = (each[SITE].flatten(1).numpy() for each in (kept.latents, truth))
+    assert draws.shape == (60, 4)
+    pairs = np.triu_indices(4, 1)
+    gap = np.corrcoef(draws, rowvar=False)[pairs] - np.corrcoef(theirs, rowvar=False)[pairs]
+    assert site.correlation_error == pytest.approx(math.sqrt((gap**2).mean()), rel=1e-9)
+    error = (draws.mean(0) - theirs.mean(0)) / theirs.std(0, ddof=1)
+    assert site.mean_error == pytest.approx(math.sqrt((error**2).mean()), rel=1e-9)
+    assert site.std_ratio == pytest.approx((draws.std(0, ddof=1) / theirs.std(0, ddof=1)).mean(), rel=1e-9)
+
+
+def test_the_predictive_distance_is_that_of_a_loop():
+    """A point mass against 300 draws, one forward pass each, which take more than one piece."""
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    guide = guides.for_model(model, "delta")
+    truth = reference(300)
+
+    def probs(u):
+        with torch.no_grad():
+            trace = poutine.trace(poutine.condition(model, data={SITE: u})).get_trace(batch[0])
+        return trace.nodes["y"]["fn"].probs
+
+    average = torch.stack([probs(u) for u in truth[SITE]]).mean(0)
+    ours = probs(guide()[SITE].detach())
+    expected = 0.5 * (ours - average).abs().sum(-1).mean().item()
+    comparison = compare(model, batch, {"point": guide}, truth, num_samples=2)
+    assert comparison.predictive["point"] == pytest.approx(expected, rel=1e-9)
+    assert expected > 0.01
+
+
+class Masked(PyroModule):
+    """The mean of the real tokens of a CGP layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = CGPAttention(2, 1, noise=0.5, collapsed=True)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x, mask):
+        real = mask.unsqueeze(-1)
+        return self.head((self.attention(x, mask) * real).sum(-2) / real.sum(-2))
+
+
+def test_sites_of_single_examples_and_masks():
+    """CGP's guide draws z_q from p(z_q | z_k); the same law agrees, a shifted one does not."""
+    model = Classifier(Masked(), num_data=5).double()
+    with torch.no_grad():
+        model.network.head.weight.mul_(5)
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    mask[0, 2:] = False
+    batch = (torch.randn(5, 4, 2, dtype=F64), torch.randint(3, (5,)), mask)
+    guide, site = guides.for_model(model), "network.attention.z_q"
+    truth = posterior_draws(model, guide, [batch], num_samples=4000)[site]
+    assert truth.shape == (4000, 5, 1, 4, 2)
+    comparison = compare(model, batch, {"cgp": guide}, {site: truth})
+    (row,) = comparison.sites
+    real = mask[:, None, :, None].expand(5, 1, 4, 2)
+    assert torch.equal(row.reference_std > 0, real)
+    error = (row.mean - row.reference_mean)[real] / row.reference_std[real]
+    assert row.mean_error == pytest.approx(error.square().mean().sqrt().item())
+    assert row.mean_error < 2 * (2 / 4000) ** 0.5
+    assert row.std_ratio == pytest.approx(1, abs=0.02)
+    assert row.correlation_error < 2 * (2 / 4000) ** 0.5
+    assert comparison.predictive["cgp"] < 0.02
+    shifted = compare(model, batch, {"cgp": guide}, {site: truth + torch.tensor([3.0, -3.0])})
+    assert shifted.predictive["cgp"] > 0.1
+
+
+def test_other_likelihoods_have_no_predictive_distance():
+    layer = KEPSVGPAttention(2, 1, rank=2)
+    model = Supervised(PyroModule[nn.Sequential](layer), lambda f: dist.Normal(f, 1.0).to_event(2), num_data=2).double()
+    batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
+    guide = guides.for_model(model)
+    comparison = compare(model, batch, {"full": guide}, reference(200))
+    assert math.isnan(comparison.predictive["full"])
+    assert comparison.rows()[0]["std_ratio"] == pytest.approx(0.1, rel=0.5)
+
+
+def test_it_reads_as_a_table():
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    chosen = {"full": guides.for_model(model), "d": guides.for_model(model, "delta")}
+    comparison = compare(model, batch, chosen, reference(200), num_samples=20)
+    head, *lines = str(comparison).splitlines()
+    assert head.split() == [
+        "guide",
+        "site",
+        "mean",
+        "error",
+        "std",
+        "ratio",
+        "correlation",
+        "error",
+        "predictive",
+        "TV",
+    ]
+    assert [line.split()[:2] for line in lines] == [["full", SITE], ["d", SITE]]
+    assert {len(line) for line in (head, *lines)} == {len(head)}
+    assert lines[1].split()[3:5] == ["0.000", "nan"]
+
+
+def test_what_is_missing_is_named():
+    model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
+    with pytest.raises(ValueError, match=r"no draws of site network.0.u; it has other"):
+        compare(model, batch, {"full": guides.for_model(model)}, {"other": torch.zeros(2)})
+    still = Classifier(nn.Sequential(First(), nn.Linear(2, 3)), num_data=5).double()
+    with pytest.raises(ValueError, match="draws nothing"):
+        compare(still, batch, {}, {})

@@ -1,0 +1,213 @@
+"""What a guide has learned, against closed forms."""
+
+import math
+
+import pytest
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import transform_to
+
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SparseCGPAttention, guides
+from probattn.inference import metrics, posterior_summary, posterior_variants
+from probattn.inference.diagnostics.posterior_collapse import local_latents
+from probattn.models import Classifier
+
+F64 = torch.float64
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return x.mean(-2)
+
+
+def build(family="full", *, prior=None, overrides=None):
+    layer = KEPSVGPAttention.partial(rank=2, prior=prior)
+    model = Classifier(PyroModule[nn.Sequential](layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3)), num_data=12)
+    model.double()
+    with torch.no_grad():
+        for i in (0, 1):
+            model.network[i].scale_unconstrained.add_(torch.randn_like(model.network[i].scale_unconstrained) / 2)
+    return model, guides.for_model(model, family, overrides=overrides)
+
+
+def set_to_prior(model, guide):
+    with torch.no_grad():
+        for site, prior in guides.latent_sites(model):
+            q = guide.get_submodule(site)
+            q.loc.zero_()
+            q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(torch.diag_embed(prior.stddev)))
+
+
+def test_summary_of_full_gaussians_by_the_formula():
+    model, guide = build()
+    rows = posterior_summary(model, guide)
+    assert [row["site"] for row in rows] == ["network.0.u", "network.1.u"]
+    for i, row in enumerate(rows):
+        heads = 2 - i
+        lam = model.network[i].scale_unconstrained.exp()
+        q = guide.get_submodule(row["site"])
+        kl, spread = 0.0, []
+        for h in range(heads):
+            for d in range(2):
+                tril, m, prior = q.scale_tril[h, d], q.loc[h, d], torch.diag(lam[h] ** 2)
+                s = tril @ tril.T
+                kl += 0.5 * ((prior.inverse() @ s).trace() + m @ prior.inverse() @ m + prior.logdet() - s.logdet() - 2)
+                spread.append(s.diag().sqrt())
+        assert math.isclose(row["kl"], kl.item(), rel_tol=1e-9)
+        assert row["size"] == heads * 4
+        assert math.isclose(row["prior_std"], lam.mean().item(), rel_tol=1e-9)
+        assert math.isclose(row["posterior_std"], torch.cat(spread).mean().item(), rel_tol=1e-9)
+        assert math.isclose(row["posterior_mean_rms"], (q.loc**2).sum().div(heads * 4).sqrt().item(), rel_tol=1e-9)
+
+
+def test_summary_of_the_prior_itself_has_no_kl():
+    model, guide = build()
+    set_to_prior(model, guide)
+    for row in posterior_summary(model, guide):
+        assert abs(row["kl"]) < 1e-9
+        assert math.isclose(row["posterior_std"], row["prior_std"], rel_tol=1e-9)
+        assert row["posterior_mean_rms"] == 0
+
+
+def test_summary_of_other_families():
+    model, guide = build(overrides={"network.1.u": "diagonal", "network.0.u": "lowrank"})
+    low, diagonal = posterior_summary(model, guide)
+    lam, q = model.network[1].scale_unconstrained.exp(), guide.network.get_submodule("1").u
+    std = nn.functional.softplus(q.raw_scale)
+    kl = (lam / std).log() + (std**2 + q.loc**2) / (2 * lam**2) - 0.5
+    assert math.isclose(diagonal["kl"], kl.sum().item(), rel_tol=1e-9)
+    assert math.isclose(diagonal["posterior_std"], std.mean().item(), rel_tol=1e-9)
+    lam, q = model.network[0].scale_unconstrained.exp(), guide.network.get_submodule("0").u
+    total = 0.0
+    for h in range(2):
+        for d in range(2):
+            cov = torch.diag(nn.functional.softplus(q.raw_scale[h, d]) ** 2) + q.factor[h, d] @ q.factor[h, d].T
+            posterior = torch.distributions.MultivariateNormal(q.loc[h, d], cov)
+            prior = torch.distributions.MultivariateNormal(torch.zeros_like(lam[h]), torch.diag(lam[h] ** 2))
+            total += torch.distributions.kl_divergence(posterior, prior).item()
+    assert math.isclose(low["kl"], total, rel_tol=1e-9)
+
+
+def test_summary_of_a_point_mass_is_the_density_of_the_whitened_value():
+    """−log N(v; 0, I), since the point mass is on v = Λ⁻¹ u."""
+    model, guide = build("delta")
+    for row in posterior_summary(model, guide):
+        v = guide.get_submodule(row["site"]).whitened
+        expected = 0.5 * (v**2).sum() + v.numel() * 0.5 * math.log(2 * math.pi)
+        assert math.isclose(row["kl"], expected.item(), rel_tol=1e-9)
+        assert row["posterior_std"] == 0
+
+
+def test_summary_estimates_a_kl_without_closed_form():
+    """KL(N(m, s²) ‖ Laplace(0, b)) has E|u| of a folded normal."""
+    model, guide = build("diagonal", prior="laplace")
+    torch.manual_seed(0)
+    for i, row in enumerate(posterior_summary(model, guide, num_samples=20000)):
+        b = model.network[i].scale_unconstrained.exp().unsqueeze(-2).expand(-1, 2, -1)
+        q = guide.get_submodule(row["site"])
+        m, s = q.loc, nn.functional.softplus(q.raw_scale)
+        folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
+        kl = (2 * b).log() + folded / b - 0.5 * (2 * math.pi * math.e * s**2).log()
+        assert math.isclose(row["kl"], kl.sum().item(), rel_tol=0.01)
+
+
+def batches():
+    x, y = torch.randn(10, 5, 4, dtype=F64), torch.randint(3, (10,))
+    return [(x[:6], y[:6]), (x[6:], y[6:])]
+
+
+def test_with_the_prior_as_q_both_predict_the_same_in_distribution():
+    model, guide = build()
+    set_to_prior(model, guide)
+    with torch.no_grad():
+        model.network[3].weight.mul_(100)
+        model.network[3].bias.copy_(torch.tensor([4.0, 0.0, 0.0]))
+    data = batches()
+    torch.manual_seed(0)
+    variants = posterior_variants(model, guide, data, num_samples=3000)
+    assert list(variants) == ["at its mean", "drawn from q", "drawn from the prior"]
+    q, p = variants["drawn from q"], variants["drawn from the prior"]
+    assert q != p
+    for name in ("nll", "brier"):
+        assert math.isclose(q[name], p[name], rel_tol=0.03)
+    assert not math.isclose(variants["at its mean"]["nll"], p["nll"], rel_tol=0.1)
+
+
+def test_at_its_mean_is_the_network_with_the_mean_of_q():
+    model, guide = build()
+    data = batches()
+    with torch.no_grad():
+        model.network[3].weight.mul_(5)
+    variants = posterior_variants(model, guide, data, num_samples=5)
+    x, y = (torch.cat(parts) for parts in zip(*data, strict=True))
+    for i in (0, 1):
+        layer, u = model.network[i], guide.network.get_submodule(str(i)).u.loc
+        e, r, _, _ = layer.scores(x)
+        lam = layer.scale_unconstrained.exp()
+        heads = [(e + r)[:, h] @ torch.diag(1 / lam[h]) @ u[h].T for h in range(len(lam))]
+        x = layer.out(torch.cat(heads, dim=-1))
+    probs = model.network[3](x.mean(-2)).softmax(-1)
+    expected = metrics.evaluate(probs.detach(), y)
+    assert variants["at its mean"] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert variants["drawn from q"]["nll"] != variants["at its mean"]["nll"]
+
+
+def test_a_point_mass_predicts_from_q_as_at_its_mean():
+    model, guide = build("delta")
+    variants = posterior_variants(model, guide, batches(), num_samples=4)
+    assert variants["at its mean"] == pytest.approx(variants["drawn from q"], nan_ok=True, rel=1e-6)
+
+
+def local_model(layer, depth=2, dropout=0.0):
+    layers = [layer(4, 2) for _ in range(depth)]
+    network = PyroModule[nn.Sequential](*layers, nn.Dropout(dropout), Pool(), nn.Linear(4, 3))
+    model = Classifier(network, num_data=12).double()
+    return model, guides.for_model(model)
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (CGPAttention, ["z_o", "z_q"]),
+        (CGPAttention.partial(collapsed=True), ["z_q"]),
+        (CGPAttention.partial(output="mean"), ["z_o"]),
+        (CGPAttention.partial(output="mean", collapsed=True), []),
+        (SparseCGPAttention.partial(inducing=2), ["z_o", "z_q"]),
+        (SGPAttention.partial(inducing=None), ["g"]),
+        (SGPAttention.partial(inducing=2), ["g"]),
+        (KernelAttention, []),
+        (KEPSVGPAttention.partial(rank=2), []),
+    ],
+)
+def test_local_latents_are_the_sites_of_single_examples_that_predictions_see(layer, names):
+    model, _ = local_model(layer, dropout=0.5)
+    model.network[1].eval()
+    modes = [module.training for module in model.modules()]
+    x = torch.randn(2, 5, 4, dtype=F64)
+    assert local_latents(model, x) == [f"network.{i}.{name}" for i in range(2) for name in names]
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_variants_of_a_model_of_local_sites_alone():
+    """SGPA's g without its noise is at its mean in closed form, and from its prior nowhere near."""
+    model, guide = local_model(SGPAttention.partial(inducing=None), depth=1)
+    with torch.no_grad():
+        model.network[3].weight.mul_(30)
+    x, y = (torch.cat(parts) for parts in zip(*batches(), strict=True))
+    variants = posterior_variants(model, guide, [(x, y)], num_samples=500)
+    layer = model.network[0]
+    kernel = layer.attention_matrix(x)
+    value = layer.split_heads(layer.query_value(x), 2)[1]
+    h = layer.out(layer.join_heads(kernel @ value))
+    probs = model.network[3](h.mean(-2)).softmax(-1).detach()
+    assert variants["at its mean"] == pytest.approx(metrics.evaluate(probs, y), rel=1e-6, nan_ok=True)
+    assert len({each["nll"] for each in variants.values()}) == 3
+
+
+def test_summary_of_an_autoguide_is_a_clear_error():
+    model, _ = build()
+    with pytest.raises(TypeError, match="guides.for_model, got AutoNormal"):
+        posterior_summary(model, AutoNormal(model))

@@ -1,0 +1,241 @@
+"""Latent draws and replicated labels against the network run by hand at those very draws."""
+
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
+from pyro.nn import PyroModule, PyroSample
+from torch import nn
+
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
+from probattn.inference import predict
+from probattn.inference.diagnostics.posterior_draws import posterior_draws, record, replicate
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
+
+F64 = torch.float64
+
+
+class Network(PyroModule):
+    def __init__(self, attention, *, pool=True, outputs=3, gain=1.0):
+        super().__init__()
+        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, outputs)
+        self.pool, self.gain = pool, gain
+
+    def forward(self, x, mask=None):
+        for layer in self.layers:
+            x = x + self.dropout(layer(x, mask))
+        return self.gain * self.head(x.mean(-2) if self.pool else x)
+
+
+KEP = KEPSVGPAttention.partial(rank=2)
+
+
+def build(attention=KEP, likelihood=None, **options):
+    model = Supervised(Network(attention, **options), likelihood or Categorical(), num_data=9).double()
+    with torch.no_grad():
+        for layer in model.network.layers:
+            layer.out.weight.mul_(4)
+    return model, guides.for_model(model)
+
+
+def widen(guide, scale=1.5):
+    """Lets draws differ by as much as their outputs do."""
+    with torch.no_grad():
+        for name, parameter in guide.named_parameters():
+            if name.endswith("raw_tril"):
+                parameter.copy_(torch.eye(parameter.shape[-1]).expand_as(parameter) * scale)
+
+
+def likelihood_at(model, latents, s, x, mask=None):
+    """The likelihood of the examples at row s of the draws."""
+    model.eval()
+    program = poutine.condition(model, data={name: draws[s] for name, draws in latents.items()})
+    with torch.no_grad():
+        return poutine.trace(program).get_trace(x, None, mask).nodes["y"]["fn"]
+
+
+LAYERS = [
+    (KEP, {"u": (2, 2, 2)}),
+    (SGPAttention.partial(inducing=2), {"u": (2, 2, 2), "g": (2, 5, 2)}),
+    (SGPAttention.partial(inducing=None), {"g": (2, 5, 2)}),
+    (CGPAttention, {"z_o": (2, 5, 2), "z_q": (2, 5, 2)}),
+    (CGPAttention.partial(collapsed=True), {"z_q": (2, 5, 2)}),
+    (SparseCGPAttention.partial(inducing=2), {"z_o": (2, 5, 2), "z_q": (2, 5, 2)}),
+    (SoftmaxAttention, {}),
+]
+
+
+@pytest.mark.parametrize(("attention", "events"), LAYERS)
+@pytest.mark.parametrize("from_prior", [False, True])
+def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, events, from_prior):
+    """Every row of the draws, put back into the model, gives that row of the probabilities and of the likelihood."""
+    model, guide = build(attention)
+    x, y = torch.randn(5, 5, 4, dtype=F64), torch.tensor([0, 2, 1, 1, 0])
+    with record() as drawn:
+        made = replicate(model, None if from_prior else guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_samples=3)
+    expected = {f"network.layers.{i}.{name}": event for i in (0, 1) for name, event in events.items()}
+    assert {name: draws.shape[1 if name.endswith("u") else 2 :] for name, draws in drawn.latents.items()} == expected
+    probs = torch.zeros(5, 3, dtype=F64)
+    for s in range(3):
+        likelihood = likelihood_at(model, drawn.latents, s, x)
+        probs += likelihood.probs / 3
+        torch.testing.assert_close(made.log_likelihood[s], likelihood.log_prob(y))
+    torch.testing.assert_close(made.prediction.probs, probs)
+    assert not events or not torch.allclose(made.log_likelihood[0], made.log_likelihood[1])
+    assert made.mask.all()
+    assert torch.equal(made.labels, y)
+
+
+def test_labels_of_a_certain_network_are_its_argmax_at_the_same_draw_in_every_batch():
+    model, guide = build(gain=1e6)
+    widen(guide)
+    x, y = torch.randn(6, 5, 4, dtype=F64), torch.zeros(6, dtype=torch.long)
+    with record() as drawn:
+        made = replicate(model, guide, list(zip(x.split(2), y.split(2), strict=True)), num_samples=60)
+    for s in range(60):
+        assert torch.equal(made.replicated_labels[s], likelihood_at(model, drawn.latents, s, x).probs.argmax(-1))
+    assert (made.replicated_labels != made.replicated_labels[0]).any(0).sum() > 2
+
+
+@pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])
+def test_labels_have_the_probabilities_of_the_prediction(attention):
+    """Each draw has labels of its own, also where nothing above them is drawn."""
+    model, guide = build(attention, gain=2.0)
+    x, y = torch.randn(2, 5, 4, dtype=F64), torch.zeros(2, dtype=torch.long)
+    made = replicate(model, guide, [(x, y)], num_samples=4000)
+    shares = torch.nn.functional.one_hot(made.replicated_labels, 3).double().mean(0)
+    probs = made.prediction.probs
+    assert ((shares - probs).abs() < 4.5 * (probs * (1 - probs) / 4000).sqrt()).all()
+
+
+def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_likelihood():
+    model, guide = build(likelihood=Gaussian(0.3), outputs=2, gain=30.0)
+    widen(guide)
+    x, y = torch.randn(5, 5, 4, dtype=F64), torch.randn(5, 2, dtype=F64)
+    with record() as drawn:
+        made = replicate(model, guide, [(x[:4], y[:4]), (x[4:], y[4:])], num_samples=60)
+    means = torch.stack([likelihood_at(model, drawn.latents, s, x).mean for s in range(60)])
+    assert means.std(0).min() > 1
+    noise = (made.replicated_labels - means) / 0.3
+    assert abs(noise.mean()) < 4 / noise.numel() ** 0.5
+    assert abs(noise.std() - 1) < 4 / (2 * noise.numel()) ** 0.5
+    by_hand = (-0.5 * ((y - means) / 0.3) ** 2 - torch.tensor(0.3 * (2 * torch.pi) ** 0.5).log()).sum(-1)
+    torch.testing.assert_close(made.log_likelihood, by_hand, rtol=1e-5, atol=1e-5)
+
+
+def test_several_labels_are_drawn_by_their_own_probabilities_in_the_dtype_of_the_likelihood():
+    model, guide = build(likelihood=Bernoulli(), gain=2.0)
+    x, y = torch.randn(3, 5, 4, dtype=F64), torch.tensor([[0, 1, 1], [1, 1, 0], [0, 0, 0]], dtype=torch.uint8)
+    made = replicate(model, guide, [(x, y)], num_samples=3000)
+    assert made.replicated_labels.dtype == made.labels.dtype == F64
+    p = made.prediction.mean
+    assert ((made.replicated_labels.double().mean(0) - p).abs() < 4.5 * (p * (1 - p) / 3000).sqrt()).all()
+    with record() as drawn:
+        made = replicate(model, guide, [(x, y)], num_samples=1)
+    p = likelihood_at(model, drawn.latents, 0, x).mean
+    torch.testing.assert_close(made.log_likelihood[0], torch.where(y == 1, p, 1 - p).log().sum(-1))
+
+
+def test_padded_tokens_have_the_label_0_and_count_nothing():
+    model, guide = build(likelihood=TokenCategorical(), pool=False, gain=1e6)
+    widen(guide)
+    x, y = torch.randn(4, 5, 4, dtype=F64), torch.full((4, 5), 2)
+    mask = torch.arange(5) < torch.tensor([[5], [2], [3], [5]])
+    batches = [(x[:2], y[:2], mask[:2]), (x[2:3], y[2:3], mask[2:3]), (x[3:], y[3:])]
+    with record() as drawn:
+        made = replicate(model, guide, batches, num_samples=150)  # in pieces of one example
+    assert torch.equal(made.mask, mask)
+    assert (made.replicated_labels[:, ~mask] == 0).all()
+    assert torch.equal(made.labels, y.where(mask, 0))
+    for s in range(40):
+        likelihood = likelihood_at(model, drawn.latents, s, x, mask)
+        best = likelihood.base_dist.base_dist.probs.argmax(-1)
+        assert torch.equal(made.replicated_labels[s][mask], best[mask])
+        torch.testing.assert_close(made.log_likelihood[s], likelihood.log_prob(y))
+
+
+def test_prior_draws_have_the_scale_of_the_prior_and_posterior_draws_that_of_the_guide():
+    model, guide = build()
+    with torch.no_grad():
+        model.network.layers[0].scale_unconstrained.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
+    x = torch.randn(2, 5, 4, dtype=F64)
+    u = posterior_draws(model, None, x, num_samples=4000)["network.layers.0.u"]
+    lam = torch.tensor([[0.1, 5.0], [1.0, 0.5]], dtype=F64)[:, None, :].expand(2, 2, 2)
+    torch.testing.assert_close(u.std(0), lam, rtol=0.06, atol=0)
+    q = guide.network.layers.get_submodule("0").u
+    u = posterior_draws(model, guide, x, num_samples=4000)["network.layers.0.u"]
+    sd = (q.scale_tril @ q.scale_tril.mT).diagonal(dim1=-2, dim2=-1).sqrt()
+    torch.testing.assert_close(u.std(0), sd.detach(), rtol=0.06, atol=0)
+    assert ((u.mean(0) - q.loc).abs() < 4.5 * sd / 4000**0.5).all()
+
+
+def test_what_an_auto_guide_draws_for_itself_alone_is_no_latent_site():
+    model, _ = build()
+    model.float()
+    x, y = torch.randn(4, 5, 4), torch.zeros(4, dtype=torch.long)
+    guide = AutoMultivariateNormal(model)
+    with record() as drawn:
+        made = replicate(model, guide, [(x, y)], num_samples=3)
+    assert {name: draws.shape for name, draws in drawn.latents.items()} == {
+        f"network.layers.{i}.u": (3, 2, 2, 2) for i in (0, 1)
+    }
+    torch.testing.assert_close(made.log_likelihood[2], likelihood_at(model, drawn.latents, 2, x).log_prob(y))
+
+
+def test_only_the_sites_that_are_asked_for_are_kept():
+    model, guide = build(SGPAttention.partial(inducing=2))
+    with record({"network.layers.1.u"}) as drawn:
+        predict(model, guide, torch.randn(2, 5, 4, dtype=F64))
+    assert list(drawn.latents) == ["network.layers.1.u"]
+
+
+def test_modes_and_gradients_are_left_as_they_were():
+    model, guide = build()
+    model.train()
+    model.network.head.eval()
+    modes = [module.training for module in model.modules()]
+    x, y = torch.randn(2, 5, 4, dtype=F64), torch.zeros(2, dtype=torch.long)
+    draws = posterior_draws(model, guide, x, num_samples=2)
+    made = replicate(model, guide, [(x, y)], num_samples=2)
+    assert not any(each.requires_grad for each in (*draws.values(), made.log_likelihood))
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_users_own_global_site_is_drawn_once_for_all_batches():
+    class Weighted(PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+            self.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+
+        def forward(self, x):
+            return self.inner(x.mean(-2)) * self.weight
+
+    model = Supervised(Weighted(), Categorical(), num_data=9)
+    x = torch.randn(4, 5, 4)
+    torch.manual_seed(0)
+    with record() as drawn:
+        result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
+    weight = drawn.latents["network.weight"]
+    assert weight.shape == (3, 3)
+    logits = model.network.inner(x.mean(-2)) * weight.unsqueeze(1)
+    torch.testing.assert_close(result.draws, logits.softmax(-1).detach())
+
+
+def test_data_without_labels_and_labels_of_another_shape_are_refused():
+    model, guide = build()
+    x, y = torch.randn(3, 5, 4, dtype=F64), torch.zeros(3, dtype=torch.long)
+    for wrong in (x, [x], [(x,)], [(x, None)]):
+        with pytest.raises(ValueError, match="batch 0 has no labels"):
+            replicate(model, guide, wrong, num_samples=2)
+    with pytest.raises(ValueError, match="batch 1 has no labels"):
+        replicate(model, guide, [(x, y), (x, None)], num_samples=2)
+    with pytest.raises(ValueError, match=r"labels of shape \(3,\), got \(3, 1\)"):
+        replicate(model, guide, [(x, y[:, None])], num_samples=2)
+    for labels in (y[:2], torch.zeros(4, dtype=torch.long)):
+        with pytest.raises(ValueError, match=f"batch 0 has 3 inputs and {len(labels)} labels"):
+            replicate(model, guide, [(x, labels)], num_samples=2)

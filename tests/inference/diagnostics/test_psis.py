@@ -1,0 +1,233 @@
+"""Importance ratios of guides, against closed forms and against the tails that theory gives."""
+
+import builtins
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from arviz import psislw
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal
+from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
+from torch import nn
+from torch.distributions import transform_to
+
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
+from probattn.inference.diagnostics import psis
+from probattn.inference.diagnostics.psis import PSIS, psis_khat
+from probattn.models import Classifier, Supervised
+
+F64, NOISE = torch.float64, 0.8
+
+
+def conjugate(*, eta=0.0):
+    """y = F + noise, F = (E + R) Λ⁻¹ u."""
+    layer = KEPSVGPAttention(2, 1, rank=2, eta=eta)
+    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=3).double()
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(2))
+        layer.out.bias.zero_()
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        x = torch.randn(3, 4, 2, dtype=F64) + 0.5
+        return model, x, model(x)
+
+
+def posterior(model, x, y):
+    """MATH 1(e): m and L Lᵀ = S of both columns; log p(y)."""
+    with torch.no_grad():
+        e, r, _, _ = model.network.scores(x)
+        lam = model.network.scale[0]
+        features = ((e + r)[:, 0] / lam).flatten(0, 1)
+        covariance = (torch.diag(lam**-2) + features.T @ features / NOISE**2).inverse()
+        targets = y.flatten(0, 1)
+        mean = (covariance @ features.T @ targets / NOISE**2).T
+        marginal = features @ torch.diag(lam**2) @ features.T + NOISE**2 * torch.eye(len(targets), dtype=F64)
+        evidence = dist.MultivariateNormal(torch.zeros(len(targets), dtype=F64), marginal).log_prob(targets.T).sum()
+    return mean, torch.linalg.cholesky(covariance), evidence
+
+
+def exact(model, x, y, *, spread=1.0):
+    """A full guide set to the closed form, ``spread`` times as wide."""
+    guide = guides.for_model(model)
+    mean, tril, _ = posterior(model, x, y)
+    with torch.no_grad():
+        guide.network.u.loc.copy_(mean)
+        raw = transform_to(constraints.softplus_lower_cholesky).inv(spread * tril)
+        guide.network.u.raw_tril.copy_(raw.expand(1, 2, 2, 2))
+    return guide
+
+
+def test_every_ratio_of_the_exact_posterior_is_the_evidence():
+    model, x, y = conjugate()
+    result = psis_khat(model, exact(model, x, y), (x, y), num_samples=200)
+    evidence = posterior(model, x, y)[2]
+    assert torch.allclose(result.log_weights, evidence.expand(200), rtol=1e-9)
+    assert result.khat == -math.inf
+    assert result.ess == pytest.approx(200)
+    assert str(result).startswith("k̂ = -inf (threshold 0.7): the guide can stand for the posterior; 200 effective")
+
+
+def test_a_penalty_that_does_not_depend_on_u_is_a_constant():
+    model, x, y = conjugate(eta=2.0)
+    result = psis_khat(model, exact(model, x, y), (x, y), num_samples=50)
+    shift = result.log_weights - posterior(model, x, y)[2]
+    assert result.khat == -math.inf
+    assert shift.max() < -1e-4
+
+
+class Kept(Messenger):
+    """The draws of u that a guide made under ``draws``."""
+
+    def _pyro_post_sample(self, msg):
+        if msg["name"] == "network.u" and msg["value"].dim() == 5:
+            self.u = msg["value"][:, 0].detach()
+
+
+@pytest.mark.parametrize("spread", [0.4, 1.2])
+def test_log_weights_are_those_of_the_two_densities(spread):
+    """log p(u | y) + log p(y) − log q(u) at every draw."""
+    model, x, y = conjugate()
+    guide = exact(model, x, y, spread=spread)
+    with Kept() as kept:
+        result = psis_khat(model, guide, (x, y), num_samples=85)  # 256 // 3 draws run at once
+    mean, tril, evidence = posterior(model, x, y)
+    p, q = (dist.MultivariateNormal(mean, scale_tril=scale * tril) for scale in (1, spread))
+    expected = (p.log_prob(kept.u) - q.log_prob(kept.u)).sum((-2, -1)) + evidence
+    assert kept.u.shape == (85, 1, 2, 2)
+    assert torch.allclose(result.log_weights, expected, rtol=1e-9)
+    assert expected.std() > 0.1
+
+
+def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
+    """Ratios of N(0, 1) over N(0, s²) have tails of shape 1 − s² for s < 1, and are bounded for s > 1."""
+    model, x, y = conjugate()
+    narrow = psis_khat(model, exact(model, x, y, spread=0.3), (x, y))
+    wide = psis_khat(model, exact(model, x, y, spread=1.2), (x, y))
+    assert narrow.khat > 0.7
+    assert narrow.ess < 100
+    assert "far from the posterior" in str(narrow)
+    assert wide.khat < 0.3
+    assert wide.ess > 700
+    smoothed, khat = psislw(narrow.log_weights.numpy())
+    assert narrow.khat == pytest.approx(float(khat))
+    assert torch.allclose(narrow.smoothed, torch.as_tensor(smoothed))
+    assert narrow.smoothed.logsumexp(0).item() == pytest.approx(0, abs=1e-9)
+
+
+def test_ess_of_known_weights():
+    weights = torch.tensor([0.5, 0.25, 0.25], dtype=F64)
+    assert PSIS(0.0, weights.log(), weights.log()).ess == pytest.approx(1 / 0.375)
+
+
+def test_the_last_piece_may_be_one_draw():
+    model, x, y = conjugate()
+    result = psis_khat(model, exact(model, x, y, spread=2.0), (x, y), num_samples=171)
+    assert result.log_weights.shape == (171,)
+    assert len(result.log_weights.unique()) == 171
+
+
+def first_rows(layer, *, num_data=2):
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(2))
+        layer.out.bias.zero_()
+    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=num_data).double()
+    return model, torch.randn(num_data, 3, 2, dtype=F64), torch.randn(num_data, 3, 2, dtype=F64)
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(collapsed):
+    """Σ over examples of E w is the product of marginal likelihoods N(y; ν, V + noise²), with R as a constant."""
+    model, x, y = first_rows(CGPAttention(2, 1, noise=0.7, alpha=0.0, collapsed=collapsed))
+    result = psis_khat(model, guides.for_model(model), (x, y), num_samples=20_000)
+    layer = model.network
+    with torch.no_grad():
+        parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
+        law = layer.law(layer._given(*parts, None))
+        tril = law.predictive.tril[:, 0]
+        covariance = tril @ tril.mT + NOISE**2 * torch.eye(3, dtype=F64)
+        marginal = dist.MultivariateNormal(law.mean[:, 0].mT, covariance.unsqueeze(1)).log_prob(y.mT).sum()
+    estimate = result.log_weights.logsumexp(0) - math.log(20_000)
+    assert estimate.item() == pytest.approx(marginal.item(), abs=0.15)
+    assert result.khat > -math.inf
+
+
+@pytest.mark.parametrize("drawn", ["joint", "marginal"])
+def test_sgpa_counts_the_density_of_what_it_draws(drawn):
+    """E w is the evidence of the program: y = A u + g + noise, jointly Gaussian; marginal draws have diagonal C."""
+    model, x, y = first_rows(SGPAttention(2, 1, inducing=1, draws=drawn), num_data=1)
+    layer = model.network
+    with torch.no_grad():
+        layer.query_value.weight[2:].mul_(0.3)
+        query, value = layer.split_heads(layer.query_value(x), 2)
+        a, _ = layer.form._mean(layer, layer._tokens(query, value, None))
+        a = a[0, 0]
+        c = layer.attention_matrix(x)[0, 0] - a @ a.T
+        c = c if drawn == "joint" else torch.diag(c.diag())
+        covariance = a @ a.T + c + NOISE**2 * torch.eye(3, dtype=F64)
+        evidence = dist.MultivariateNormal(torch.zeros(3, dtype=F64), covariance).log_prob(y[0].T).sum()
+        guide = guides.for_model(model)
+        guide.network.u.loc.zero_()
+        raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
+        guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
+    result = psis_khat(model, guide, (x, y), num_samples=20_000)
+    estimate = result.log_weights.logsumexp(0) - math.log(20_000)
+    assert estimate.item() == pytest.approx(evidence.item(), abs=0.15)
+
+
+def test_an_autoguide_over_one_vector_has_a_density():
+    model, x, y = conjugate()
+    result = psis_khat(model, AutoMultivariateNormal(model, init_scale=0.8), (x, y), num_samples=400)
+    assert len(result.log_weights.unique()) == 400
+    estimate = result.log_weights.logsumexp(0) - math.log(400)
+    assert estimate.item() == pytest.approx(posterior(model, x, y)[2].item(), abs=1.0)
+
+
+@pytest.mark.parametrize("family", ["delta", "auto"])
+def test_point_masses_are_refused(family):
+    model, x, y = conjugate()
+    model.network.scale_unconstrained.requires_grad_(False)
+    guide = AutoDelta(model) if family == "auto" else guides.for_model(model, "delta")
+    with pytest.raises(ValueError, match=r"a point at network.u, not a density"):
+        psis_khat(model, guide, (x, y), num_samples=20)
+
+
+def test_a_part_of_the_data_is_refused_and_the_model_is_left_as_it_was():
+    model, x, y = conjugate()
+    guide = guides.for_model(model)
+    with pytest.raises(ValueError, match="site y counts 1.5 times"):
+        psis_khat(model, guide, (x[:2], y[:2]))
+    psis_khat(model, guide, (x, y), num_samples=10)
+    assert model.training
+    assert all(parameter.requires_grad for parameter in (*model.parameters(), *guide.parameters()))
+
+
+def test_float32_weights_of_the_exact_posterior_count_as_equal():
+    model, x, y = conjugate()
+    guide = exact(model, x, y)
+    result = psis_khat(model.float(), guide.float(), (x.float(), y.float()), num_samples=100)
+    assert result.khat == -math.inf
+    assert result.log_weights.dtype == F64
+
+
+def test_tokens_of_integers():
+    network = PyroModule[nn.Sequential](
+        nn.Embedding(5, 2), KEPSVGPAttention(2, 1, rank=1), nn.Flatten(-2), nn.Linear(6, 3)
+    )
+    model = Classifier(network, num_data=4).double()
+    batch = (torch.randint(5, (4, 3)), torch.randint(3, (4,)))
+    assert psis_khat(model, guides.for_model(model), batch, num_samples=50).log_weights.isfinite().all()
+
+
+def test_without_arviz_the_error_names_the_extra(monkeypatch):
+    real = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name.startswith("arviz"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ImportError, match=r"pip install probattn\[arviz\]"):
+        psis._psislw()

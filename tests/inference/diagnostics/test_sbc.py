@@ -1,0 +1,237 @@
+"""Simulation-based calibration: exact inference is uniform, wrong inference is found."""
+
+import warnings
+
+import pyro.distributions as dist
+import pytest
+import scipy.stats
+import torch
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
+from torch import nn
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.inference.diagnostics.sbc import SBC, by_guide, by_nuts, simulation_based_calibration
+from probattn.inference.posterior.nuts import ConvergenceWarning
+from probattn.models import Classifier, Supervised
+
+F64, NOISE, SITE = torch.float64, 0.8, "network.u"
+
+
+def conjugate():
+    """y = (E + R) Λ⁻¹ u + noise."""
+    layer = KEPSVGPAttention(2, 1, rank=2)
+    model = Supervised(layer, lambda f, mask=None: dist.Normal(f, NOISE).to_event(2), num_data=2).double()
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(2))
+        layer.out.bias.zero_()
+    return model, torch.randn(2, 3, 2, dtype=F64)
+
+
+def exact(model, *, shift=0.0, spread=1.0, number=49):
+    """The closed-form posterior (MATH 1(e)), its mean moved by ``shift`` and its draws ``spread`` times as wide."""
+
+    def infer(x, y):
+        e, r, _, _ = model.network.scores(x)
+        lam = model.network.scale[0]
+        features = ((e + r)[:, 0] / lam).flatten(0, 1)
+        covariance = (torch.diag(lam**-2) + features.T @ features / NOISE**2).inverse()
+        mean = (covariance @ features.T @ y.flatten(0, 1) / NOISE**2).T
+        std = covariance.diag().sqrt()
+        noise = torch.randn(number, 1, 2, 2, dtype=F64) @ torch.linalg.cholesky(covariance).T
+        return {SITE: (mean + shift * std + spread * noise).detach()}
+
+    return infer
+
+
+def calibrate(model, x, infer, **options):
+    return simulation_based_calibration(model, x, infer, **{"num_simulations": 200, "num_samples": 49} | options)
+
+
+def test_the_exact_posterior_is_calibrated():
+    model, x = conjugate()
+    sbc = calibrate(model, x, exact(model))
+    assert sbc.ranks.shape == (200, 4)
+    assert sbc.names == tuple(f"{SITE}[0, {d}, {i}]" for d in range(2) for i in range(2))
+    assert sbc.p_value() > 0.05
+    assert sbc.ranks.double().mean(0).sub(24.5).abs().max() < 5 * 14.4 / 200**0.5
+
+
+def test_the_prior_is_calibrated_too():
+    model, x = conjugate()
+    prior = dict(guides.latent_sites(model))[SITE]
+    sbc = calibrate(model, x, lambda x, y: {SITE: prior.sample((49,))})
+    assert sbc.p_value() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [
+        ({"spread": 0.5}, lambda counts: counts[:, [0, -1]].sum(1) / counts[:, 4:6].sum(1) > 1.5),
+        ({"spread": 2.0}, lambda counts: counts[:, [0, -1]].sum(1) / counts[:, 4:6].sum(1) < 0.7),
+        ({"shift": 0.7}, lambda counts: counts[:, :5].sum(1) > 1.5 * counts[:, 5:].sum(1)),
+    ],
+)
+def test_wrong_posteriors_are_found_by_their_shapes(wrong, shape):
+    model, x = conjugate()
+    sbc = calibrate(model, x, exact(model, **wrong))
+    assert sbc.p_value() < 1e-3
+    counts, _ = sbc.counts(10)
+    assert shape(counts).all()
+
+
+class Truths(Messenger):
+    """Keeps u and y of every run that draws its labels."""
+
+    def __init__(self):
+        super().__init__()
+        self.pairs = []
+
+    def _pyro_post_sample(self, msg):
+        if msg["name"] == SITE:
+            self.u = msg["value"]
+        if msg["name"] == "y" and not msg["is_observed"]:
+            self.pairs.append((self.u, msg["value"]))
+
+
+def test_ranks_are_counts_of_draws_below_the_truth():
+    model, x = conjugate()
+    draws, seen = {SITE: torch.randn(8, 1, 2, 2, dtype=F64)}, []
+
+    def infer(x, y):
+        seen.append(y)
+        return draws
+
+    with Truths() as truths:
+        sbc = calibrate(model, x, infer, num_simulations=3, num_samples=8)
+    for row, labels, (u, y) in zip(sbc.ranks, seen, truths.pairs, strict=True):
+        assert torch.equal(labels, y)
+        expected = [sum(bool(draw[0, d, i] < u[0, d, i]) for draw in draws[SITE]) for d in range(2) for i in range(2)]
+        assert row.tolist() == expected
+    assert len({tuple(row.tolist()) for row in sbc.ranks}) == 3
+
+
+def test_more_draws_are_thinned_at_equal_distances():
+    model, x = conjugate()
+    ramp = torch.arange(12.0, dtype=F64).view(12, 1, 1, 1).expand(12, 1, 2, 2) - 5.5
+    chain = {SITE: 10 * ramp}  # all but the middle draws lie beyond the truth
+    assert (calibrate(model, x, lambda x, y: chain, num_simulations=5, num_samples=12).ranks - 6).abs().max() <= 1
+    assert (calibrate(model, x, lambda x, y: chain, num_simulations=5, num_samples=6).ranks - 3).abs().max() <= 1
+    assert (calibrate(model, x, lambda x, y: chain, num_simulations=5, num_samples=5).ranks).float().mean() > 2
+
+
+def test_p_values_are_those_of_scipy_with_bins_of_unequal_size():
+    ranks = torch.randint(0, 8, (70, 3))
+    sbc = SBC(ranks, ("a", "b", "c"), 7)
+    counts, expected = sbc.counts(3)  # ranks 0–2, 3–5, 6–7
+    by_hand = [
+        [(ranks[:, k] <= 2).sum(), ((ranks[:, k] > 2) & (ranks[:, k] <= 5)).sum(), (ranks[:, k] > 5).sum()]
+        for k in range(3)
+    ]
+    assert counts.tolist() == [[int(count) for count in row] for row in by_hand]
+    assert expected.tolist() == pytest.approx([70 * 3 / 8, 70 * 3 / 8, 70 * 2 / 8])
+    reference = [scipy.stats.chisquare(row, expected).pvalue for row in counts.tolist()]
+    assert sbc.p_values(3).tolist() == pytest.approx(reference)
+    assert sbc.p_value(3) == pytest.approx(min(1, 3 * min(reference)))
+    assert sbc.counts()[0].shape == (3, 8)
+    assert SBC(ranks[:12], ("a", "b", "c"), 7).counts()[0].shape == (3, 2)
+    for simulations in range(10, 70):  # scipy refuses totals that differ in the eighth digit
+        assert SBC(torch.randint(0, 50, (simulations, 1)), ("a",), 49).p_values().isfinite().all()
+    for bins in (1, 9):
+        with pytest.raises(ValueError, match=r"bins must lie in 2..8"):
+            sbc.p_values(bins)
+
+
+def test_it_reads_as_a_sentence():
+    ranks = torch.stack([torch.arange(100) % 10, torch.zeros(100, dtype=torch.long)], 1)
+    text = str(SBC(ranks, ("u[0]", "u[1]"), 9))
+    assert text.startswith("100 simulations, ranks among 9 draws of 2 scalars: smallest p-value")
+    assert "(u[1])" in text
+
+
+def test_a_guide_refitted_to_each_simulation_and_left_alone():
+    model, x = conjugate()
+    guide = guides.for_model(model)
+    before = [parameter.clone() for parameter in (*model.parameters(), *guide.parameters())]
+    infer = by_guide(model, guide, num_samples=400, steps=80, lr=0.2)
+    y = model(x).detach()
+    draws = infer(x, y)[SITE]
+    truth = exact(model, number=20_000)(x, y)[SITE]
+    assert ((draws.mean(0) - truth.mean(0)).abs() < 0.3 * truth.std(0)).all()
+    assert (draws.std(0) / truth.std(0) - 1).abs().max() < 0.25
+    after = [*model.parameters(), *guide.parameters()]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_an_autoguide_is_copied_and_left_where_it_starts():
+    model, x = conjugate()
+    guide = AutoNormal(model)
+    infer = by_guide(model, guide, num_samples=5, steps=2, lr=0.5)
+    y = model(x).detach()
+    first = infer(x, y)
+    start = [parameter.clone() for parameter in guide.parameters()]
+    infer(x, y)
+    assert first[SITE].shape == (5, 1, 2, 2)
+    assert len(start) == 2
+    assert all(torch.equal(old, new) for old, new in zip(start, guide.parameters(), strict=True))
+
+
+def test_inference_by_nuts_and_a_mask_reach_infer():
+    model, x = conjugate()
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    infer, seen = by_nuts(model, num_samples=8, warmup=4), []
+
+    def watched(*batch):
+        seen.append(batch)
+        return infer(*batch)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        sbc = simulation_based_calibration(model, (x, mask), watched, num_simulations=1, num_samples=4)
+    assert sbc.ranks.shape == (1, 4)
+    ((inputs, labels, given),) = seen
+    assert torch.equal(inputs, x)
+    assert given is mask
+    assert labels.shape == (2, 3, 2)
+
+
+def test_sites_of_single_examples_can_be_ranked():
+    """p(z_q | z_k) as the posterior of CGP's output is its prior: calibrated, and blind to the labels."""
+    layer = CGPAttention(2, 1, noise=0.5, collapsed=True)
+    model = Classifier(PyroModule[nn.Sequential](layer, nn.Flatten(-2), nn.Linear(4, 2)), num_data=2).double()
+    x = torch.randn(2, 2, 2, dtype=F64)
+    guide = guides.for_model(model)
+    sbc = calibrate(model, x, by_guide(model, guide, num_samples=29), num_samples=29, num_simulations=60)
+    assert sbc.ranks.shape == (60, 8)
+    assert sbc.p_value() > 0.05
+
+
+def test_what_does_not_fit_is_named():
+    model, x = conjugate()
+    few = {SITE: torch.zeros(3, 1, 2, 2)}
+    with pytest.raises(
+        ValueError, match=r"at least 49 draws of network.u, shape \(draws, 1, 2, 2\); got \(3, 1, 2, 2\)"
+    ):
+        calibrate(model, x, lambda x, y: few)
+    with pytest.raises(ValueError, match=r"no site v; the model draws network.u"):
+        calibrate(model, x, lambda x, y: few, sites=["v"])
+    with pytest.raises(ValueError, match=r"no site network.u; infer gives draws of v"):
+        calibrate(model, x, lambda x, y: {"v": few[SITE]}, sites=[SITE])
+    with pytest.raises(ValueError, match=r"no latent site of the model, which are: network.u"):
+        calibrate(model, x, lambda x, y: {}, num_simulations=1)
+    for options in ({"num_simulations": 0}, {"num_samples": 0}):
+        with pytest.raises(ValueError, match="num_simulations ≥ 1 and num_samples ≥ 1"):
+            calibrate(model, x, exact(model), **options)
+    with pytest.raises(ValueError, match="site y counts 2 times"):
+        calibrate(model, x[:1], exact(model))
+
+
+@pytest.mark.slow
+def test_refitted_full_guides_are_calibrated_and_point_masses_are_not():
+    model, x = conjugate()
+    options = {"num_samples": 49, "steps": 150, "lr": 0.2}
+    full = calibrate(model, x, by_guide(model, guides.for_model(model), **options), num_simulations=60)
+    assert full.p_value() > 0.01
+    point = by_guide(model, guides.for_model(model, "delta"), **options)
+    assert calibrate(model, x, point, num_simulations=60).p_value() < 1e-6

@@ -1,0 +1,160 @@
+"""A guide fitted to a frozen model, against the closed-form posterior of a conjugate one."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoMultivariateNormal
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.handlers import kl_weight
+from probattn.inference import NonFiniteError
+from probattn.inference.posterior.fit_guide import check_whole, fit_guide, frozen
+from probattn.models import Classifier, Supervised
+
+F64, NOISE = torch.float64, 0.8
+
+
+def conjugate(*, eta=0.0):
+    """y = F + noise, F = (E + R) Λ⁻¹ u: Gaussian in u, with outputs of the layer that do not mix those of u."""
+    layer = KEPSVGPAttention(2, 1, rank=2, eta=eta)
+    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=3).double()
+    with torch.no_grad():
+        layer.out.weight.copy_(torch.eye(2))
+        layer.out.bias.zero_()
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        x = torch.randn(3, 4, 2, dtype=F64) + 0.5
+        return model, x, model(x)
+
+
+def posterior(model, x, y):
+    """MATH 1(e): S = (Λ⁻² + σ⁻² Φᵀ Φ)⁻¹, m = σ⁻² S Φᵀ y, Φ = (E + R) Λ⁻¹; and log p(y)."""
+    with torch.no_grad():
+        e, r, _, _ = model.network.scores(x)
+        lam = model.network.scale[0]
+        features = ((e + r)[:, 0] / lam).flatten(0, 1)
+        covariance = (torch.diag(lam**-2) + features.T @ features / NOISE**2).inverse()
+        targets = y.flatten(0, 1)
+        mean = (covariance @ features.T @ targets / NOISE**2).T
+        marginal = features @ torch.diag(lam**2) @ features.T + NOISE**2 * torch.eye(len(targets), dtype=F64)
+        evidence = dist.MultivariateNormal(torch.zeros(len(targets), dtype=F64), marginal).log_prob(targets.T).sum()
+    return mean, covariance, evidence
+
+
+def test_a_full_guide_converges_to_the_closed_form_and_its_elbo_to_the_evidence():
+    model, x, y = conjugate()
+    guide = guides.for_model(model)
+    losses = fit_guide(model, guide, (x, y), steps=250, lr=0.1, num_samples=32)
+    mean, covariance, evidence = posterior(model, x, y)
+    q = guide.network.u
+    std = covariance.diag().sqrt()
+    assert losses.shape == (250,)
+    assert losses[0] - losses[-50:].mean() > 1
+    assert (((q.loc[0] - mean) / std).abs() < 0.1).all()
+    fitted = (q.scale_tril @ q.scale_tril.mT)[0]
+    assert (((fitted - covariance) / std.outer(std)).abs() < 0.1).all()
+    assert losses[-50:].mean().item() == pytest.approx(-evidence.item(), abs=0.05)
+
+
+def test_a_penalty_shifts_the_loss_and_nothing_else():
+    fits = []
+    for eta in (0.0, 2.0):
+        torch.manual_seed(0)
+        model, x, y = conjugate(eta=eta)
+        guide = guides.for_model(model)
+        losses = fit_guide(model, guide, (x, y), steps=3)
+        fits.append((guide.network.u.loc.detach(), losses))
+    (loc, losses), (other_loc, other_losses) = fits
+    assert torch.allclose(loc, other_loc)
+    shift = other_losses - losses
+    assert shift[0] > 0
+    assert torch.allclose(shift, shift[0])
+
+
+def test_the_model_is_untouched_bit_for_bit():
+    network = PyroModule[nn.Sequential](KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.5), nn.Dropout(0.5))
+    model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=5).double()
+    network[0].query_key.weight.requires_grad_(False)
+    network[1].eval()
+    guide = guides.for_model(model)
+    batch = (torch.randn(5, 3, 4, dtype=F64), torch.randn(5, 3, 4, dtype=F64))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    before = guide.network.get_submodule("0").u.loc.clone()
+    fit_guide(model, guide, batch, steps=2)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in model.modules()] == modes
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert all(parameter.grad is None for parameter in (*model.parameters(), *guide.parameters()))
+    assert not torch.equal(guide.network.get_submodule("0").u.loc, before)
+
+
+def test_frozen_switches_dropout_and_gradients_off_and_on_again_after_an_error():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5).eval(), nn.Dropout(0.5))
+    model[0].bias.requires_grad_(False)
+    seen = []
+
+    def fails():
+        seen.append(any(module.training for module in model.modules()))
+        seen.append(any(parameter.requires_grad for parameter in model.parameters()))
+        raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"), frozen(model):
+        fails()
+    assert seen == [False, False]
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert [parameter.requires_grad for parameter in model.parameters()] == [True, False]
+
+
+def test_an_autoguide_is_built_and_fitted():
+    """A multivariate normal over all of u holds the posterior of every column."""
+    model, x, y = conjugate()
+    guide = AutoMultivariateNormal(model, init_scale=0.5)
+    losses = fit_guide(model, guide, (x, y), steps=200, lr=0.1, num_samples=16)
+    evidence = posterior(model, x, y)[2]
+    assert losses[-50:].mean().item() == pytest.approx(-evidence.item(), abs=0.2)
+
+
+def test_a_guide_without_parameters_has_nothing_to_fit():
+    model = Classifier(
+        PyroModule[nn.Sequential](CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2
+    ).double()
+    batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
+    assert len(fit_guide(model, guides.for_model(model), batch)) == 0
+
+
+def test_errors_name_their_source():
+    model, x, y = conjugate()
+    guide = guides.for_model(model)
+    broken = y.clone()
+    broken[1, 0, 0] = math.inf
+    with pytest.raises(NonFiniteError, match=r"step 0 is inf, from the labels, rows \[1\]"):
+        fit_guide(model, guide, (x, broken), steps=1)
+    with pytest.raises(ValueError, match="built for another model"):
+        fit_guide(conjugate()[0], guide, (x, y), steps=1)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_batch_of_a_larger_data_set_and_a_weighted_kl_are_refused():
+    model, x, y = conjugate()
+    check_whole(model, (x, y))
+    with pytest.raises(ValueError, match=r"site y counts 1.5 times .* whole data set"):
+        check_whole(model, (x[:2], y[:2]))
+    with kl_weight(0.5), pytest.raises(ValueError, match=r"site network.u counts 0.5 times"):
+        check_whole(model, (x, y))
+
+
+def test_a_weighted_regulariser_is_refused_only_where_it_draws():
+    layer = CGPAttention(2, 1, alpha=1.0, regulariser_norm="example")
+    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=2).double()
+    batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
+    check_whole(model, batch)
+    layer.regulariser_norm = "column"
+    with pytest.raises(ValueError, match=r"network.z_o counts 0.5 times .* collapsed=True"):
+        check_whole(model, batch)
+    layer.collapsed = True
+    check_whole(model, batch)

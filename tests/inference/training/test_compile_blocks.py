@@ -1,0 +1,102 @@
+"""Compiled blocks compute what they compute uncompiled, and their sites and weights keep their names."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn import guides as guide_for
+from probattn.handlers import at_mean
+from probattn.inference import TraceMeanField_ELBO, fit
+from probattn.inference.training.compile_blocks import compile_blocks
+from probattn.models import Classifier, ViT
+
+LAYERS = {
+    "softmax": SoftmaxAttention,
+    "kernel": KernelAttention,
+    "kep-svgp": KEPSVGPAttention.partial(rank=2),
+    "sgpa": SGPAttention.partial(inducing=3),
+    "cgp": CGPAttention,
+    "sparse-cgp": SparseCGPAttention.partial(inducing=3),
+}
+
+
+@pytest.fixture(autouse=True)
+def _from_the_start():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\..*")
+        yield
+    torch._dynamo.reset()
+
+
+def build(layer, dtype=torch.float64):
+    torch.manual_seed(0)
+    network = ViT(
+        image_size=4, patch_size=2, channels=1, classes=3, dim=8, depth=2, heads=2, mlp_dim=8, attention=layer
+    )
+    model = Classifier(network, num_data=10).to(dtype)
+    x, y = torch.randn(5, 1, 4, 4, dtype=dtype), torch.arange(5) % 3
+    network.initialise_inducing(x)
+    return model, guide_for.for_model(model).to(dtype), x, y
+
+
+def value_and_gradients(model, guide, x, y):
+    """The loss where every latent site is at its mean, and its gradients by name."""
+    module = TraceMeanField_ELBO()(model, guide)
+    with at_mean():
+        loss = module(x, y)
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+def assert_as_uncompiled(layer, **tolerance):
+    expected = value_and_gradients(*build(layer))
+    model, guide, x, y = build(layer)
+    compile_blocks(model)
+    loss, gradients = value_and_gradients(model, guide, x, y)
+    assert [path for path, module in model.named_modules() if module._compiled_call_impl is not None] == [
+        "network.blocks.0",
+        "network.blocks.1",
+    ]
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0
+    assert gradients.keys() == expected[1].keys()
+    torch.testing.assert_close(loss, expected[0], **tolerance)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[1][name], **tolerance)
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_graphs_compute_what_the_program_computes(monkeypatch, layer):
+    compiled = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="aot_eager"))
+    assert_as_uncompiled(layer, rtol=1e-9, atol=1e-9)
+
+
+def test_compiled_code_computes_what_the_program_computes():
+    assert_as_uncompiled(LAYERS["kep-svgp"], rtol=1e-7, atol=1e-7)
+
+
+def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path):
+    model, guide, x, y = build(LAYERS["kep-svgp"], torch.float32)
+    names = list(model.state_dict())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fit(
+        model,
+        guide,
+        [(x, y)],
+        [(x, y)],
+        epochs=3,
+        compile=True,
+        accelerator="cpu",
+        progress=False,
+        out=tmp_path,
+    )
+    assert list(model.state_dict()) == names
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(value.isfinite().all() for value in model.state_dict().values())
+    other, its_guide, *_ = build(LAYERS["kep-svgp"], torch.float32)
+    other.load_state_dict(torch.load(tmp_path / "best.pt")["model"])

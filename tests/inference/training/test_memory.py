@@ -1,0 +1,124 @@
+"""A long run's memory does not grow: neither the number of tensors that live, nor what the process takes."""
+
+import gc
+import os
+import tracemalloc
+from pathlib import Path
+
+import pyro
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import KEPSVGPAttention, SGPAttention, draws, guides
+from probattn.inference import TraceMeanField_ELBO, fit, predict
+from probattn.inference.training import run_log
+from probattn.inference.training.run_log import RunLog
+from probattn.models import Categorical, Supervised
+
+EPOCHS = 30
+MOST = 8 * 2**20
+"""Bytes: more than the allocator's whims, and far less than what a graph of each step would take."""
+LAYERS = {"kep-svgp": KEPSVGPAttention.partial(rank=2), "sgpa": SGPAttention.partial(inducing=3)}
+layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def _new_objects_alone(monkeypatch):
+    """Those of libraries are too many to be looked at often; TensorBoard has its own."""
+    monkeypatch.setattr(run_log, "find_spec", lambda name: None)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+class Network(PyroModule):
+    def __init__(self, layer):
+        super().__init__()
+        self.attention, self.head = layer(8, 2), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head((x + self.attention(x)).mean(-2))
+
+
+def build(layer):
+    model = Supervised(Network(layer), Categorical(), num_data=64)
+    return model, guides.for_model(model), torch.randn(64, 16, 8), torch.arange(64) % 3
+
+
+def tensors():
+    """Number of tensors that the test has made and that live."""
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+def resident():
+    """Bytes of memory that the process takes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Watched(list):
+    """Batches; each time they are gone through, the memory is measured."""
+
+    def __iter__(self):
+        self.seen = [*getattr(self, "seen", []), (tensors(), resident())]
+        return super().__iter__()
+
+
+def assert_flat(seen, *, behind):
+    """Neither tensors nor memory more from that time on."""
+    counts, sizes = zip(*seen[behind:], strict=True)
+    assert max(counts) == min(counts)
+    assert max(sizes[len(sizes) // 2 :]) - max(sizes[: len(sizes) // 2]) < MOST
+
+
+@layers
+@pytest.mark.parametrize("options", [{"kl_anneal_epochs": EPOCHS}, {"capture": True}], ids=str)
+def test_training(tmp_path, layer, options):
+    model, guide, x, y = build(layer)
+    batches = Watched([(x[:32], y[:32]), (x[32:], y[32:])])
+    options = {"epochs": EPOCHS, "num_samples": 2, "log_every": 1, "accelerator": "cpu", "progress": False} | options
+    with pyro.get_param_store().scope():
+        fit(model, guide, batches, [(x, y)], out=tmp_path, **options)
+        assert len(pyro.get_param_store()) == 0
+    assert_flat(batches.seen, behind=10)
+
+
+@layers
+def test_prediction(layer):
+    model, guide, x, y = build(layer)
+    seen = []
+    for _ in range(EPOCHS):
+        predict(model, guide, [(x, y)], num_samples=3)
+        seen.append((tensors(), resident()))
+    assert_flat(seen, behind=10)
+
+
+@layers
+def test_inference_by_hand(layer):
+    model, guide, x, y = build(layer)
+    elbo = TraceMeanField_ELBO()(model, guide)
+    optimizer = torch.optim.Adam(elbo.parameters(), lr=0.01)
+    seen = []
+    for _ in range(EPOCHS):
+        optimizer.zero_grad()
+        with draws("example"):
+            elbo(x, y).backward()
+        optimizer.step()
+        seen.append((tensors(), resident()))
+    assert_flat(seen, behind=10)
+
+
+def test_the_log_of_a_run_is_kept_on_the_disk_alone(tmp_path):
+    tracemalloc.start()
+    with RunLog(tmp_path) as log:
+        log.write("step", 0, loss=0.0)
+        before, _ = tracemalloc.get_traced_memory()
+        for step in range(1, 5000):
+            log.write("step", step, loss=step / 7, lr=0.1)
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert after - before < 50_000
+        assert [record["step"] for record in log.records] == list(range(5000))

@@ -1,0 +1,142 @@
+"""Learning rates and KL weights by formula at every step, and the options' bounds."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+from probattn.inference import TrainOptions
+from probattn.inference.metrics import DISPLAY
+from probattn.inference.training.schedule import SCHEDULES, annealed, between, learning_rate
+
+
+def rates(schedule, *, warmup, min_lr, steps=20):
+    options = {"steps": steps, "warmup": warmup, "lr": 0.1, "min_lr": min_lr}
+    return [learning_rate(schedule, step=step, **options) for step in range(steps + 1)]
+
+
+def torchs(schedule, *, warmup, min_lr, steps=20):
+    """The same by PyTorch's schedulers."""
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)
+    rest = max(steps - warmup, 1)
+    decay = {
+        "cosine": lambda: CosineAnnealingLR(optimizer, T_max=rest, eta_min=min_lr),
+        "linear": lambda: LinearLR(optimizer, start_factor=1.0, end_factor=min_lr / 0.1, total_iters=rest),
+    }[schedule]()
+    scheduler = decay
+    if warmup:
+        rise = LinearLR(optimizer, start_factor=1 / (warmup + 1), total_iters=warmup)
+        scheduler = SequentialLR(optimizer, [rise, decay], milestones=[warmup])
+    found = []
+    for _ in range(steps + 1):
+        found.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("warmup", [0, 1, 4, 19])
+@pytest.mark.parametrize("min_lr", [0.0, 0.02])
+def test_the_learning_rate_is_that_of_pytorchs_schedulers(schedule, warmup, min_lr):
+    found = rates(schedule, warmup=warmup, min_lr=min_lr)
+    assert found == pytest.approx(torchs(schedule, warmup=warmup, min_lr=min_lr), rel=1e-9, abs=1e-12)
+    assert found[warmup] == pytest.approx(0.1)
+    assert found[-1] == pytest.approx(min_lr, abs=1e-12)
+
+
+def test_the_schedules_by_name_are_those_of_the_options():
+    assert list(SCHEDULES) == ["cosine", "linear"]
+    assert [TrainOptions(schedule=name).schedule for name in SCHEDULES] == ["cosine", "linear"]
+
+
+def test_annealed_rises_linearly_from_zero_and_stays():
+    assert [annealed(2.0, step=step, steps=4) for step in range(7)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert [annealed(0.5, step=step, steps=0) for step in range(3)] == [0.5] * 3
+
+
+def test_between_is_a_line_from_the_first_step_to_the_last():
+    assert [between(0.0, 1.0, step=step, steps=5) for step in range(5)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [between(0.5, 1.0, step=step, steps=3) for step in range(3)] == [0.5, 0.75, 1.0]
+    assert [between(2.0, 1.0, step=step, steps=2) for step in range(2)] == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("weight", [0.7, 1.0])
+def test_between_the_same_weight_is_that_weight_exactly(weight):
+    assert {between(weight, weight, step=step, steps=7) for step in range(7)} == {weight}
+
+
+def test_the_only_step_has_the_first_weight():
+    assert between(0.25, 1.0, step=0, steps=1) == 0.25
+
+
+OUT_OF_BOUNDS = [
+    {"epochs": 0},
+    {"lr": 0.0},
+    {"lr": -1.0},
+    {"lr": math.nan},
+    {"min_lr": -1e-6},
+    {"min_lr": 1.0},
+    {"warmup_epochs": -1},
+    {"warmup_epochs": 10},
+    {"weight_decay": -0.1},
+    {"clip_norm": 0.0},
+    {"clip_norm": -1.0},
+    {"elbo": "renyi"},
+    {"samples_per": "token"},
+    {"num_particles": 0},
+    {"kl_weight": -1.0},
+    {"local_kl_weight": -0.5},
+    {"kl_anneal_epochs": -1},
+    {"schedule": "step"},
+    {"alpha_start": -0.1},
+    {"alpha_start": math.nan},
+    {"alpha_end": -1.0},
+    {"alpha_end": math.inf},
+    {"monitor": "acurracy"},
+    {"patience": 0},
+    {"num_samples": 0},
+    {"precision": "16"},
+    {"devices": 0},
+    {"log_every": 0},
+]
+
+
+@pytest.mark.parametrize("options", OUT_OF_BOUNDS)
+def test_an_option_out_of_bounds_is_named_with_its_value(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match="out of bounds") as error:
+        TrainOptions(**options)
+    assert f"{name}={value!r}" in str(error.value)
+    others = {field.name for field in dataclasses.fields(TrainOptions)} - {name}
+    assert not any(f"{other}=" in str(error.value).replace("min_lr", "").replace(f"{name}=", "") for other in others)
+
+
+def test_all_options_out_of_bounds_are_named_at_once():
+    with pytest.raises(ValueError, match=r"epochs=0, num_particles=0"):
+        TrainOptions(epochs=0, num_particles=0)
+
+
+def test_defaults_and_every_metric_as_monitor_are_in_bounds():
+    TrainOptions()
+    TrainOptions(alpha_start=0.0, alpha_end=2.0, schedule="linear")
+    TrainOptions(clip_norm=1.0, patience=1, warmup_epochs=0.5, kl_anneal_epochs=2.5, min_lr=0.0, seed=None)
+    for monitor in ("log_prob", *DISPLAY):
+        TrainOptions(monitor=monitor)
+
+
+def test_differences_name_the_option_with_both_values():
+    saved = dataclasses.asdict(TrainOptions(lr=0.1, seed=3))
+    assert TrainOptions(lr=0.1, seed=3).differences(saved) == []
+    assert TrainOptions(lr=0.2, seed=None).differences(saved) == ["lr: 0.1 → 0.2", "seed: 3 → None"]
+
+
+def test_an_option_that_a_saved_run_does_not_know_had_its_default_then():
+    saved = dataclasses.asdict(TrainOptions(lr=0.1))
+    for newer in ("schedule", "alpha_start", "alpha_end"):
+        del saved[newer]
+    assert TrainOptions(lr=0.1).differences(saved) == []
+    assert TrainOptions(lr=0.1, schedule="linear").differences(saved) == ["schedule: 'cosine' → 'linear'"]
+    assert TrainOptions(lr=0.1, alpha_start=0.0).differences(saved) == ["alpha_start: 1.0 → 0.0"]

@@ -1,0 +1,332 @@
+"""Networks of other libraries with our attention: what they compute, what is kept, what is refused."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+    guides,
+)
+from probattn.inference import fit, load, predict, save
+from probattn.models import Classifier, Supervised, TokenCategorical, replace_attention
+from probattn.models.third_party.adapters import Adapter
+
+KEP = KEPSVGPAttention.partial(rank=2)
+KINDS = {
+    "softmax": SoftmaxAttention,
+    "kernel": KernelAttention,
+    "kep-svgp": KEP,
+    "sgpa": SGPAttention.partial(inducing=3),
+    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "cgp": CGPAttention,
+    "sparse-cgp": SparseCGPAttention.partial(inducing=3),
+}
+NESTED = "ignore:The PyTorch API of nested tensors"
+
+
+def model_of(foreign, **options):
+    options = {"attention": KEP} | options
+    converted = replace_attention(foreign.network, **options)
+    outputs = foreign.original(foreign.network, foreign.x, None)
+    if outputs.dim() == 2:
+        return Classifier(converted, num_data=4), torch.tensor([0, 1, 2, 0])
+    return Supervised(converted, TokenCategorical(), num_data=4), torch.arange(20).view(4, 5) % 3
+
+
+def batch_of(foreign, y):
+    return (foreign.x, y) if foreign.mask is None else (foreign.x, y, foreign.mask)
+
+
+def probs(model, guide, batch):
+    torch.manual_seed(1)
+    return predict(model, guide, [batch], num_samples=3, keep_draws=True).draws
+
+
+@pytest.mark.filterwarnings(NESTED)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layers", ["last", "all", [0]])
+def test_softmax_attention_reproduces_the_original(foreign, name, layers, training):
+    given = foreign(name)
+    given.network.train(training)
+    converted = replace_attention(given.network, attention=SoftmaxAttention, layers=layers)
+    assert sum(isinstance(module, SoftmaxAttention) for module in converted.modules()) == (3 if layers == "all" else 1)
+    for mask in (None, given.mask):
+        with torch.no_grad():
+            expected, actual = given.original(given.network, given.x, mask), converted(given.x, mask)
+        if mask is not None and actual.dim() == 3:
+            expected, actual = expected[mask], actual[mask]
+        assert_close(actual, expected, atol=1e-6 if name == "vit-eager" else 1e-10, rtol=0)
+
+
+def test_a_changed_query_shows(foreign, name):
+    given = foreign(name)
+    converted = replace_attention(given.network, attention=SoftmaxAttention)
+    (layer,) = converted.layers()
+    layer.query_key_value.weight.data[:8] *= -3
+    given.network.eval(), converted.eval()
+    assert not torch.allclose(converted(given.x), given.original(given.network, given.x, None), atol=1e-4)
+
+
+def test_trains_and_predicts_and_leaves_the_original_alone(foreign, name):
+    given = foreign(name, dropout=0.1)
+    state, kinds = copy.deepcopy(given.network.state_dict()), [type(module) for module in given.network.modules()]
+    model, y = model_of(given)
+    guide = guides.for_model(model)
+    (site,) = dict(guides.latent_sites(model))
+    assert site.startswith(f"network.wrapped.{given.block(2)}.")
+    assert site.endswith(".layer.u")
+    before = copy.deepcopy(model.state_dict())
+    for training in (True, False):
+        model.train(training)
+        history = fit(model, guide, [batch_of(given, y)], epochs=2, lr=1e-2, progress=False)
+        assert len(history.epochs) == 2
+        draws = probs(model, guide, batch_of(given, y))
+        assert draws.shape[:2] == (3, 4)
+        assert (draws[0] - draws[1]).abs().max() > 1e-6
+    assert any(not torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert [type(module) for module in given.network.modules()] == kinds
+    for key, value in given.network.state_dict().items():
+        assert torch.equal(value, state[key]), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", ["torchvision", "tagger", "bert-sdpa"])
+def test_each_layer_of_ours_trains_and_predicts(foreign, which, kind):
+    given = foreign(which)
+    model, y = model_of(given, attention=KINDS[kind], layers=[1, -1])
+    guide, batch = guides.for_model(model), batch_of(given, y)
+    model.network.initialise_inducing(given.x, given.mask)
+    fit(model, guide, [batch], epochs=2, progress=False)
+    for layer in model.network.layers():
+        assert all(parameter.isfinite().all() for parameter in layer.parameters())
+        assert layer.out.weight.grad.abs().sum() > 0
+    draws = probs(model, guide, batch)
+    stochastic = kind not in ("softmax", "kernel")
+    assert ((draws[0] - draws[1]).abs().max() > 1e-8) == stochastic
+
+
+def test_vit_b_16_converted_trained_and_predicted():
+    network = torchvision.models.vit_b_16(weights=None, image_size=32, num_classes=3)
+    nn.init.normal_(network.heads.head.weight, std=0.1)
+    images, labels = torch.randn(2, 3, 32, 32), torch.tensor([0, 2])
+    for training in (True, False):
+        network.train(training)
+        softmax = replace_attention(network, attention=SoftmaxAttention)
+        with torch.no_grad():
+            assert_close(softmax(images), network(images), atol=1e-5, rtol=0)
+    model = Classifier(
+        replace_attention(network, attention=KEPSVGPAttention.partial(rank=8), freeze_rest=True), num_data=2
+    )
+    guide = guides.for_model(model)
+    assert list(dict(guides.latent_sites(model))) == [
+        "network.wrapped.encoder.layers.encoder_layer_11.self_attention.layer.u"
+    ]
+    fit(model, guide, [(images, labels)], epochs=2, progress=False)
+    for training in (True, False):
+        model.train(training)
+        draws = probs(model, guide, (images, labels))
+        assert draws.shape == (3, 2, 3)
+        assert_close(draws.sum(-1), torch.ones(3, 2))
+        assert (draws[0] - draws[1]).abs().max() > 1e-6
+
+
+def test_a_frozen_rest_does_not_move(foreign, name):
+    given = foreign(name)
+    model, y = model_of(given, freeze_rest=True, attention=KEPSVGPAttention.partial(rank=2, learn_scale=False))
+    state = copy.deepcopy(model.state_dict())
+    fit(model, guides.for_model(model), [batch_of(given, y)], epochs=2, progress=False, weight_decay=0.1)
+    moved = {key for key, value in model.state_dict().items() if not torch.equal(value, state[key])}
+    assert moved
+    assert all(".layer." in key for key in moved)
+    trained = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
+    assert not any(key.endswith("scale_unconstrained") for key in trained)
+    assert {key.rsplit(".layer.")[-1] for key in trained} >= {"query_key.weight", "out.weight"}
+
+
+def test_saved_and_loaded(foreign, name, tmp_path):
+    given = foreign(name)
+    model, y = model_of(given)
+    guide = guides.for_model(model)
+    fit(model, guide, [batch_of(given, y)], epochs=1, progress=False)
+    save(tmp_path / "model.pt", model, guide)
+    again, _ = model_of(given)
+    other = guides.for_model(again)
+    load(tmp_path / "model.pt", again, other)
+    batch = batch_of(given, y)
+    assert torch.equal(probs(again, other, batch), probs(model, guide, batch))
+
+
+def test_copied_with_its_guide(foreign, name):
+    given = foreign(name)
+    model, y = model_of(given)
+    guide, batch = guides.for_model(model), batch_of(given, y)
+    expected = probs(model, guide, batch)
+    again, other = copy.deepcopy((model, guide))
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert torch.equal(probs(again, other, batch), expected)
+
+
+def test_layers_are_counted_in_the_order_of_definition(foreign):
+    given = foreign("torch")
+    chosen = {"last": [2], "all": [0, 1, 2], (0, -1): [0, 2], (1, 1, -2): [1], range(2): [0, 1]}
+    arrays = [(np.array([0, -1]), [0, 2]), (torch.tensor([1]), [1]), ([np.int64(0), 2], [0, 2])]
+    for layers, expected in (*chosen.items(), *arrays):
+        converted = replace_attention(given.network, attention=KEP, layers=layers)
+        paths = [path for path, module in converted.named_modules() if isinstance(module, Adapter)]
+        assert paths == [f"wrapped.layers.{number}.self_attn" for number in expected]
+
+
+def test_modules_keep_their_order():
+    class Attending(nn.MultiheadAttention):
+        def forward(self, x):
+            return super().forward(x, x, x)[0]
+
+    network = nn.Sequential(nn.LayerNorm(8), Attending(8, 2), nn.Linear(8, 8), Attending(8, 2), nn.LayerNorm(8))
+    with pytest.raises(ValueError, match=r"'1' cannot be replaced: .*tokens alone"):
+        replace_attention(network, attention=KEP, layers=[0])
+    network[1], network[3] = nn.MultiheadAttention(8, 2), nn.MultiheadAttention(8, 2)
+    converted = replace_attention(network, attention=KEP, layers="all")
+    assert list(converted.wrapped._modules) == ["0", "1", "2", "3", "4"]
+    again = replace_attention(replace_attention(network, attention=KEP, layers=[1]), attention=KEP)
+    assert list(again.wrapped._modules) == ["0", "1", "2", "3", "4"]
+    assert len(again.layers()) == 2
+
+
+def test_other_layers_can_be_replaced_later(foreign):
+    given = foreign("torch")
+    first = replace_attention(given.network, attention=KernelAttention, layers=[0])
+    second = replace_attention(first, attention=KEP, layers="last")
+    assert [type(layer) for layer in second.layers()] == [KernelAttention, KEPSVGPAttention]
+    assert len(first.layers()) == 1
+
+
+def test_a_converted_network_that_has_run_can_be_converted_again(foreign, name):
+    given = foreign(name)
+    first = replace_attention(given.network, attention=KEP, layers=[0])
+    given = given._replace(network=first, original=lambda network, x, mask: network(x, mask))
+    for numbers in ((0, 2), (0, 1, 2)):
+        given.network(given.x, given.mask)
+        model, y = model_of(given)
+        for site, number in zip(dict(guides.latent_sites(model)), numbers, strict=True):
+            assert site.startswith(f"network.wrapped.{given.block(number)}.")
+        assert probs(model, guides.for_model(model), batch_of(given, y)).isfinite().all()
+        given = given._replace(network=model.network)
+
+
+def test_a_network_that_has_run_on_its_own_becomes_part_of_a_model(foreign, name):
+    given = foreign(name)
+    model, y = model_of(given)
+    converted = replace_attention(given.network, attention=KEP)
+    converted.load_state_dict(model.network.state_dict())
+    converted(given.x, given.mask)
+    looked_at = Supervised(converted, model.likelihood, num_data=4)
+    assert [*dict(guides.latent_sites(looked_at))] == [*dict(guides.latent_sites(model))]
+    guide, other = guides.for_model(model), guides.for_model(looked_at)
+    other.load_state_dict(guide.state_dict())
+    assert torch.equal(probs(looked_at, other, batch_of(given, y)), probs(model, guide, batch_of(given, y)))
+
+
+def test_training_mode_is_kept(foreign):
+    given = foreign("timm", dropout=0.2)
+    given.network.eval()
+    converted = replace_attention(given.network, attention=SoftmaxAttention)
+    assert not any(module.training for module in converted.wrapped.modules())
+    given.network.train()
+    given.network.blocks[2].attn.proj_drop.eval()
+    converted = replace_attention(given.network, attention=SoftmaxAttention)
+    assert [name for name, module in converted.wrapped.named_modules() if not module.training] == [
+        "blocks.2.attn.after"
+    ]
+    assert [name for name, module in given.network.named_modules() if not module.training] == [
+        "blocks.2.attn.proj_drop"
+    ]
+
+
+def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees(foreign):
+    given = foreign("bert-sdpa")
+    converted = replace_attention(given.network, attention=SGPAttention.partial(inducing=4), layers=[1, 2])
+    streams = []
+    for layer in converted.layers():
+        layer.initialise = streams.append
+    seen = []
+    for layer in converted.layers():
+        layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    converted.train()
+    Classifier(converted, num_data=4).network.initialise_inducing(given.x, given.mask)
+    assert [stream.shape for stream in streams] == [(13, 8)] * 2
+    for stream, x in zip(streams, seen, strict=True):
+        assert torch.equal(stream, x[given.mask])
+    hidden = given.network.eval()(given.x, attention_mask=given.mask.long(), output_hidden_states=True).hidden_states
+    assert_close(streams[0], hidden[1][given.mask])
+    assert converted.training
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "message"),
+    [
+        (nn.Linear(2, 2), {}, "no attention found"),
+        (nn.MultiheadAttention(8, 2), {}, "is the network itself"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": [1]}, r"layers \[1\] are out of range.* 1 attention"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": [-2]}, "out of range"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": "first"}, "layers must be"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": 0}, "layers must be"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": []}, "layers must be"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": np.array([], int)}, "layers must be"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)]), {"layers": np.array([1])}, r"layers \[1\] are out of range"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2, kdim=4)]), {}, "kdim=4 and vdim=8 differ"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2, add_bias_kv=True)]), {}, "add_bias_kv and add_zero_attn"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2, add_zero_attn=True)]), {}, "add_bias_kv and add_zero_attn"),
+        (nn.ModuleList([nn.MultiheadAttention(8, 2)] * 2), {}, "is shared by 0, 1"),
+        (
+            nn.ModuleList([nn.MultiheadAttention(8, 2)]),
+            {"attention": lambda *_: nn.Identity()},
+            "must make attention layers",
+        ),
+    ],
+)
+def test_refused_by_name(network, options, message):
+    with pytest.raises(ValueError, match=message):
+        replace_attention(network, **({"attention": KEP} | options))
+
+
+def test_decoders_of_hugging_face_are_refused():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    bert = transformers.BertLMHeadModel(transformers.BertConfig(vocab_size=20, is_decoder=True, **sizes))
+    with pytest.raises(ValueError, match="at 'bert.encoder.layer.0.attention' cannot be replaced: is_decoder is set"):
+        replace_attention(bert, attention=KEP)
+    opt = transformers.OPTModel(
+        transformers.OPTConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, ffn_dim=16, num_attention_heads=2, word_embed_proj_dim=8
+        )
+    )
+    with pytest.raises(ValueError, match="cannot be replaced: is_(decoder|causal) is set"):
+        replace_attention(opt, attention=KEP)
+
+
+def test_norms_of_queries_and_keys_are_refused():
+    timm = pytest.importorskip("timm")
+    network = timm.models.VisionTransformer(8, 4, embed_dim=8, depth=1, num_heads=2, qk_norm=True)
+    with pytest.raises(ValueError, match=r"'blocks.0.attn' cannot be replaced: its q_norm \(LayerNorm\)"):
+        replace_attention(network, attention=KEP)
+
+
+@pytest.mark.parametrize("which", ["swin_tiny_patch4_window7_224", "davit_tiny"])
+def test_windows_and_channels_are_refused(which):
+    timm = pytest.importorskip("timm")
+    small = {"embed_dim": 8} if "swin" in which else {"embed_dims": (8, 8, 8, 8)}
+    network = timm.create_model(which, num_heads=(1, 1, 1, 1), depths=(1, 1, 1, 1), **small)
+    with pytest.raises(ValueError, match="cannot be replaced"):
+        replace_attention(network, attention=KEP, layers="all")
