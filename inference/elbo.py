@@ -1,4 +1,4 @@
-"""Pyro's ELBOs, in float32 or better under autocast, which tell the terms of their last value."""
+"""Pyro's ELBOs, computed in float32 or better under autocast, with the terms of their last value."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -26,10 +26,10 @@ from probattn.quiet import quiet
 
 
 class ELBOModule(pyro.infer.elbo.ELBOModule):
-    """An ELBO of a model and its guide as a module, whose parameters stay out of Pyro's global store.
+    """ELBO of a model and its guide as a module, whose parameters stay out of Pyro's global store.
 
-    Made by calling an ELBO of this module. Functions and wrapped models become modules; parameters of function guides
-    and of AutoGuides exist behind the first call, ``elbo(x, y)``.
+    Created by calling :class:`Trace_ELBO` or :class:`TraceMeanField_ELBO`. Functions and wrapped models become modules;
+    parameters of function guides and of AutoGuides exist after the first call, ``elbo(x, y)``.
 
     Args:
         model, guide: programs.
@@ -48,26 +48,26 @@ class ELBOModule(pyro.infer.elbo.ELBOModule):
         """Yield all parameters by name.
 
         Raises:
-            RuntimeError: a function or an AutoGuide that has not run yet, whose parameters an optimiser would miss.
+            RuntimeError: a function or an AutoGuide has not run yet, and an optimiser would miss its parameters.
         """
         if guides.is_lazy(self):
             raise RuntimeError(
-                "parameters of functions and AutoGuides exist behind the first run: call elbo(x, y) once before the "
-                "optimiser is built"
+                "parameters of functions and AutoGuides exist after the first run: call elbo(x, y) once before you "
+                "build the optimiser"
             )
         return super().named_parameters(*args, **kwargs)
 
 
 class _ELBOWithTerms:
-    """Runs the guide, log densities and KL outside autocast, and keeps the last traces and the terms of the last loss.
+    """Mixin that runs guide, log densities and KL outside autocast, and keeps traces and terms of the last loss.
 
     Attributes:
-        traces: of model and guide in the last loss.
-        parts: its terms, as :meth:`terms` gives them, as tensors on the device, without gradient.
+        traces: traces of model and guide in the last loss.
+        term_tensors: terms of the last loss as in :meth:`terms`, as detached tensors on the device.
     """
 
     traces: tuple[Trace, Trace] | None = None
-    parts: dict[str, Tensor] = {}
+    term_tensors: dict[str, Tensor] = {}
     _covered: tuple | None = None
 
     def __call__(self, model: Program, guide: Program) -> ELBOModule:
@@ -75,7 +75,7 @@ class _ELBOWithTerms:
         return ELBOModule(model, guide, self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"traces": None, "parts": {}}
+        return self.__dict__ | {"traces": None, "term_tensors": {}}
 
     def differentiable_loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO in nats, differentiable.
@@ -84,15 +84,15 @@ class _ELBOWithTerms:
             ValueError: a guide that does not cover the model's latent sites (see :func:`check_coverage`).
         """
         device_type = (device(model, guide) or torch.device("cpu")).type
-        within = same_autocast(model, device_type)
-        loss, self.parts = 0.0, {}
+        model_in_autocast = with_current_autocast(model, device_type)
+        loss, self.term_tensors = 0.0, {}
         scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else nullcontext()
         with torch.autocast(device_type, enabled=False), quiet(), scoped:
-            for traces in self._get_traces(within, guide, args, kwargs):
-                parts = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
-                loss = loss + self._loss(parts, *traces)
-                for name, value in parts.items():
-                    self.parts[name] = self.parts.get(name, 0.0) + value.detach()
+            for traces in self._get_traces(model_in_autocast, guide, args, kwargs):
+                terms = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
+                loss = loss + self._loss(terms, *traces)
+                for name, value in terms.items():
+                    self.term_tensors[name] = self.term_tensors.get(name, 0.0) + value.detach()
         return loss
 
     def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
@@ -101,31 +101,31 @@ class _ELBOWithTerms:
             return self.differentiable_loss(model, guide, *args, **kwargs).item()
 
     def loss_and_grads(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
-        """Return −ELBO in nats and add its gradient to the parameters', as :class:`pyro.infer.SVI` asks."""
+        """Return −ELBO in nats and accumulate its gradient, as :class:`pyro.infer.SVI` requires."""
         loss = self.differentiable_loss(model, guide, *args, **kwargs)
         if loss.requires_grad:
             loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
     def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
-        one_pass = _SinglePassTrace(model, guide, settled=self._skips_log_prob, check=self._check)
-        self.traces = super()._get_trace(model, one_pass, args, kwargs)
+        single_pass = _SinglePassTrace(model, guide, skips_log_prob=self._skips_log_prob, check=self._check)
+        self.traces = super()._get_trace(model, single_pass, args, kwargs)
         return self.traces
 
     def _check(self, model_trace: Trace, guide_trace: Trace) -> None:
-        """Checks the coverage of each pair of site lists once."""
+        """Check the coverage of each pair of site lists once."""
         names = (*model_trace.nodes, None, *guide_trace.nodes)
         if names != self._covered:
             check_coverage(model_trace, guide_trace)
             self._covered = names
 
     def terms(self) -> dict[str, float]:
-        """The terms of the last loss, in nats of the whole data set, which sum to it.
+        """Return the terms of the last loss, which sum to it, in nats of the whole data set.
 
-        ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` minus a factor.
-        A site that is drawn from its prior by design has no row: its KL is 0.
+        ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` the negative
+        log of a factor. A site that is drawn from its prior by design has no term: its KL is 0.
         """
-        return {name: value.item() for name, value in self.parts.items()}
+        return {name: value.item() for name, value in self.term_tensors.items()}
 
     def _terms(self, model_trace: Trace, guide_trace: Trace) -> dict[str, Tensor]:
         terms = {}
@@ -142,20 +142,20 @@ class _ELBOWithTerms:
                 terms[f"kl/{name}"] = site["log_prob_sum"]
         return terms
 
-    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
-        return sum(parts.values())
+    def _loss(self, terms: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        return sum(terms.values())
 
     @staticmethod
     def _skips_log_prob(model_site: dict, guide_site: dict) -> bool:
-        """Whether the densities of a site need not be computed."""
+        """Return True if the log densities of a site need not be computed."""
         return _has_prior_as_posterior(model_site)
 
 
 class _SinglePassTrace(Messenger):
-    """Guide and model run once, as Pyro's ELBOs ask it of a guide that is a messenger.
+    """Runs guide and model once and returns both traces, through Pyro's interface for guides that are messengers.
 
-    Local sites that carry their posterior are drawn from it in the model's pass and join the guide's trace, whose sites
-    come in the model's order: that of their dependence.
+    Local sites that carry their posterior are drawn from it in the model's pass and added to the guide's trace, whose
+    sites are in the model's order, in which they depend on each other.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class _SinglePassTrace(Messenger):
         model: Program,
         guide: Program,
         *,
-        settled: Callable[[dict, dict], bool],
+        skips_log_prob: Callable[[dict, dict], bool],
         check: Callable[[Trace, Trace], None],
     ) -> None:
         super().__init__()
-        self.model, self.guide, self.settled, self.check = model, guide, settled, check
+        self.model, self.guide, self.skips_log_prob, self.check = model, guide, skips_log_prob, check
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         with global_sites_only():
@@ -184,27 +184,28 @@ class _SinglePassTrace(Messenger):
             if site["type"] != "sample":
                 self.guide_trace.nodes.move_to_end(name)
             elif site["is_observed"]:
-                self.guide_trace.remove_node(name)  # by pyro.condition: its posterior is of no concern
+                self.guide_trace.remove_node(name)  # by pyro.condition, so that it has no posterior
             else:
                 self.guide_trace.nodes.move_to_end(name)
-                self._settle(site, self.guide_trace.nodes[name])
+                self._pair(site, self.guide_trace.nodes[name])
 
-    def _settle(self, site: dict, guided: dict) -> None:
-        if "weight" in site["infer"] and "weight" not in guided["infer"]:
-            guided["scale"] = site["scale"]  # the layer's weight of this site's KL
-        if self.settled(site, guided):
-            _leave_out(site)
-            _leave_out(guided)
+    def _pair(self, model_site: dict, guide_site: dict) -> None:
+        """Give both sites the same KL weight, and skip their log densities where possible."""
+        if "weight" in model_site["infer"] and "weight" not in guide_site["infer"]:
+            guide_site["scale"] = model_site["scale"]  # the layer's weight of this site's KL
+        if self.skips_log_prob(model_site, guide_site):
+            _set_zero_log_prob(model_site)
+            _set_zero_log_prob(guide_site)
 
     def get_traces(self) -> tuple[Trace, Trace]:
         return self.model_trace, self.guide_trace
 
 
 class Trace_ELBO(_ELBOWithTerms, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's name
-    """The ELBO with every log density taken at the draws, :class:`pyro.infer.Trace_ELBO`."""
+    """ELBO with every log density evaluated at the samples, like :class:`pyro.infer.Trace_ELBO`."""
 
-    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
-        loss = super()._loss(parts, model_trace, guide_trace)
+    def _loss(self, terms: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        loss = super()._loss(terms, model_trace, guide_trace)
         if all(is_identically_zero(site["score_parts"].score_function) for _, site in _sample_sites(guide_trace)):
             return loss
         surrogate = self._differentiable_loss_particle(model_trace, guide_trace)[1] / self.num_particles
@@ -212,13 +213,13 @@ class Trace_ELBO(_ELBOWithTerms, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's 
 
 
 class TraceMeanField_ELBO(_ELBOWithTerms, pyro.infer.TraceMeanField_ELBO):  # noqa: N801
-    """The ELBO with the KL in closed form where there is one, :class:`pyro.infer.TraceMeanField_ELBO`."""
+    """ELBO with the KL in closed form where there is one, like :class:`pyro.infer.TraceMeanField_ELBO`."""
 
     @staticmethod
     def _skips_log_prob(model_site: dict, guide_site: dict) -> bool:
         if _ELBOWithTerms._skips_log_prob(model_site, guide_site):
             return True
-        if _is_mapped_point(guide_site["fn"]):
+        if _is_transformed_delta(guide_site["fn"]):
             return False
         try:
             kl = kl_divergence(guide_site["fn"], model_site["fn"])
@@ -227,18 +228,19 @@ class TraceMeanField_ELBO(_ELBOWithTerms, pyro.infer.TraceMeanField_ELBO):  # no
         model_site["kl"] = scale_and_mask(kl, guide_site["scale"], guide_site["mask"]).sum()
         return True
 
-    def _loss(self, parts: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
-        rigid = [name for name, site in _sample_sites(guide_trace) if not site["fn"].has_rsample]
-        if rigid:
-            raise NotImplementedError(f"no gradient reaches the guide through {', '.join(rigid)}: use Trace_ELBO")
-        return super()._loss(parts, model_trace, guide_trace)
+    def _loss(self, terms: dict[str, Tensor], model_trace: Trace, guide_trace: Trace) -> Tensor:
+        non_reparametrised = [name for name, site in _sample_sites(guide_trace) if not site["fn"].has_rsample]
+        if non_reparametrised:
+            names = ", ".join(non_reparametrised)
+            raise NotImplementedError(f"no gradient reaches the guide through {names}: use Trace_ELBO")
+        return super()._loss(terms, model_trace, guide_trace)
 
 
 ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
 
 
-def same_autocast(program: Callable, device_type: str) -> Callable:
-    """The program under the autocast state of now, wherever it is run later."""
+def with_current_autocast(program: Callable, device_type: str) -> Callable:
+    """Wrap a program so that it always runs under the present autocast state."""
     enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
 
     @functools.wraps(program)
@@ -249,8 +251,8 @@ def same_autocast(program: Callable, device_type: str) -> Callable:
     return run
 
 
-def _leave_out(site: dict) -> None:
-    """Gives a site the log density 0, which saves computing it."""
+def _set_zero_log_prob(site: dict) -> None:
+    """Set the log density of a site to 0, so that Pyro does not compute it."""
     zeros = site["value"].new_zeros(site["fn"].batch_shape)
     site |= {"unscaled_log_prob": zeros, "log_prob": zeros, "log_prob_sum": zeros.sum()}
     site["score_parts"] = ScoreParts(zeros, 0, zeros)
@@ -261,8 +263,8 @@ def _has_prior_as_posterior(site: dict) -> bool:
     return prior is site["infer"].get("posterior")
 
 
-def _is_mapped_point(fn: pyro.distributions.TorchDistribution) -> bool:
-    """True for a point that carries a log density, whose KL Pyro computes without it (AutoGuides of flows, MAP)."""
+def _is_transformed_delta(fn: pyro.distributions.TorchDistribution) -> bool:
+    """Return True for a Delta with a log density, which Pyro's closed-form KL ignores (AutoGuides with flows, MAP)."""
     while isinstance(fn, Independent | ExpandedDistribution):
         fn = fn.base_dist
     return (

@@ -1,4 +1,4 @@
-"""Where a NaN or Inf came from."""
+"""Search for the source of a NaN or Inf."""
 
 import re
 
@@ -13,15 +13,15 @@ class NonFiniteError(NumericalError):
 
 
 def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[Trace, ...]) -> str | None:
-    """Names the first thing that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
+    """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
 
     Args:
-        batch: ``(x, y)`` or ``(x, y, mask)``.
-        modules: model and guide by name.
+        batch: ``(x, y)`` or ``(x, y, mask)``; may be empty.
+        modules: model and guide by name; may be empty.
         traces: traces of the step, in the order in which they were run; may be empty.
     """
     for name, value in zip(("inputs", "labels"), batch, strict=False):
-        if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+        if _has_non_finite(value):
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
             return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
     for part, module in modules.items():
@@ -30,22 +30,24 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
                 return f"parameter {name} of the {part}: lower lr, or set clip_norm"
     for trace in traces:
         for name, site in trace.nodes.items():
-            if site["type"] == "sample":
-                for value in (site["value"], site.get("log_prob")):
-                    if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
-                        return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
+            if site["type"] == "sample" and any(map(_has_non_finite, (site["value"], site.get("log_prob")))):
+                return f"site {name}: lower lr, set clip_norm, or check the layer's scale"
     return None
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's message, or the name of its class where that line is empty.
+    """Return the first line of an error's message, or the name of its class if that line is empty.
 
-    Pyro puts the shapes of the trace below the message of an error, also where there is none.
+    Pyro appends the shapes of the trace to the message of an error, even to an empty one.
     """
     return str(error).partition("\n")[0].strip() or type(error).__name__
 
 
 def refuses_nan(error: Exception) -> bool:
-    """Whether an error is a distribution's refusal of parameters that are NaN or Inf."""
+    """Return True if an error is a distribution's refusal of parameters that are NaN or Inf."""
     refusal, _, values = str(error).partition("\n")
     return "to satisfy the constraint" in refusal and ("Real()" in refusal or bool(re.search(r"\b(nan|inf)\b", values)))
+
+
+def _has_non_finite(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())

@@ -88,7 +88,7 @@ def negative_elbo(
     def loss() -> Tensor:
         with draws("example"):
             value = module(*batch)
-        elbo.traces, elbo.parts = None, {}  # they would hold this step's tensors until the next
+        elbo.traces, elbo.term_tensors = None, {}  # they would hold this step's tensors until the next
         return value
 
     return loss, list(module.parameters())

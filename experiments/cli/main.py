@@ -271,9 +271,9 @@ def main() -> None:
     keep_memory()
     program = app
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from probattn.inference.distributed.collectives import reporting
+        from probattn.inference.distributed.collectives import report_first_error
 
-        program = reporting(app)
+        program = report_first_error(app)
     try:
         program(prog_name="probattn")
     except Exception as error:

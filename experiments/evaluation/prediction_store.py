@@ -70,7 +70,7 @@ def _folder(run: Path, method: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, list]:
-    return read(path, kind=FORMAT)["sets"] if path.exists() else {}
+    return read(path, expected=FORMAT)["sets"] if path.exists() else {}
 
 
 def _on_cpu(value: Tensor | None) -> Tensor | None:

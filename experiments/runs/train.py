@@ -18,7 +18,7 @@ from probattn.experiments.runs.folder import check_free, claim, write_json
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
 from probattn.inference.io.checkpoint import read as read_checkpoint
-from probattn.inference.training.cuda_graph import check_alone
+from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.models import Classifier, last
 
 GPUS = ("gpu", "cuda")
@@ -112,7 +112,7 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
     if settings.train.capture:
-        check_alone(accelerator)
+        check_single_gpu(accelerator)
     make_fabric(accelerator, settings.train.devices)
     broadcast_result(lambda: check_free(out, settings, resume=resume))
 

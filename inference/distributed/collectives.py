@@ -1,4 +1,4 @@
-"""Several processes as one: started by torchrun, joined by Fabric, and an error on one is told to all."""
+"""Collective calls between the processes that torchrun has started; an error on one rank is raised on all."""
 
 import functools
 import io
@@ -18,37 +18,37 @@ from torch.distributed.elastic.multiprocessing.errors import record
 T = TypeVar("T")
 
 TIMEOUT = timedelta(days=1)
-"""How long a rank waits for the others, which may be at a download or a long evaluation; those that die end the job."""
+"""Maximum time that a rank waits for the others, which may be downloading or evaluating; if one dies, the job ends."""
 GRACE = 30.0
-"""Seconds in which torchrun ends the ranks that have lost another."""
+"""Seconds within which torchrun ends the ranks that have lost another."""
 
 
 class PeerError(RuntimeError):
-    """The error of another rank, which that rank raises itself."""
+    """Error of another rank, which that rank raises itself."""
 
 
 class World(NamedTuple):
-    """This process's rank and the number of processes, (0, 1) without torchrun."""
+    """Rank of this process and number of processes; (0, 1) without torchrun."""
 
     rank: int
     size: int
 
 
 def world() -> World:
-    """Rank and size, as torchrun tells them."""
+    """Return rank and size from torchrun's environment variables."""
     if not dist.is_torchelastic_launched():
         return World(0, 1)
     return World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
 def make_fabric(accelerator: str, devices: int | str) -> Fabric:
-    """Fabric on one device a process: under torchrun with DDP (NCCL on GPUs, gloo on CPUs) and connected.
+    """Create a Fabric with one device per process; under torchrun with DDP (NCCL on GPUs, gloo on CPUs), connected.
 
-    DDP averages gradients over ranks. A step need not use all parameters, as networks of others do not.
+    DDP averages gradients over ranks. A step need not use all parameters, as third-party networks may not.
 
     Args:
         accelerator: as for Fabric.
-        devices: as for Fabric, where they come to one device; under torchrun, which has a process for each, 1.
+        devices: as for Fabric, if they amount to one device; 1 under torchrun, which starts a process per device.
 
     Raises:
         ValueError: several devices in one process.
@@ -58,14 +58,14 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
         fabric = Fabric(accelerator=accelerator, devices=devices)
         if fabric.world_size != 1:
             raise ValueError(
-                f"devices={devices!r} come to {fabric.world_size}, and a process trains on one: start them by "
+                f"devices={devices!r} are {fabric.world_size} devices, and a process trains on one: start them with "
                 f"torchrun --nproc-per-node={fabric.world_size} -m probattn.experiments …, with devices=1"
             )
         return fabric
     if devices not in (1, "1", "auto"):
         raise ValueError(
-            f"torchrun starts a process for each device, and devices={devices!r} are asked of each: leave devices=1, "
-            "and choose GPUs by CUDA_VISIBLE_DEVICES"
+            f"torchrun starts one process per device, and devices={devices!r} apply to each process: leave devices=1, "
+            "and select GPUs with CUDA_VISIBLE_DEVICES"
         )
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     strategy = DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
@@ -75,63 +75,63 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
 
 
 def gather_results(function: Callable[[], T]) -> list[T]:
-    """What a function gives on each rank, in their order, on all of them; without torchrun on this one.
+    """Call a function on each rank and return the results of all ranks in order; without torchrun the only one.
 
-    Tensors of a GPU come to this rank's. All ranks must call it, and connect by :func:`make_fabric` before.
+    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`.
 
     Raises:
-        PeerError: where the function failed on another rank; its own error where it failed here.
+        PeerError: the function failed on another rank; if it failed on this rank, its own error is raised.
     """
     rank, size = world()
     if size == 1:
         return [function()]
-    own, failure = io.BytesIO(), None
+    buffer, failure = io.BytesIO(), None
     try:
-        torch.save(function(), own)
+        torch.save(function(), buffer)
     except Exception as error:
         failure = error
-    told = None if failure is None else "".join(traceback.format_exception_only(failure)).strip()
+    message = None if failure is None else "".join(traceback.format_exception_only(failure)).strip()
     gathered: list[Any] = [None] * size
-    dist.all_gather_object(gathered, (told, own.getvalue()))
+    dist.all_gather_object(gathered, (message, buffer.getvalue()))
     if failure is not None:
         raise failure
     for number, (message, _) in enumerate(gathered):
         if message is not None:
             raise PeerError(f"rank {number} failed: {message}")
-    return [torch.load(io.BytesIO(each), map_location=_here, weights_only=False) for _, each in gathered]
+    return [torch.load(io.BytesIO(each), map_location=_to_own_device, weights_only=False) for _, each in gathered]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
-    """What a function gives on rank 0, which alone runs it, on all ranks; none goes on before it has run.
+    """Call a function on rank 0 only and return its result on all ranks, which wait for it.
 
     Raises:
-        PeerError: where it failed, on all ranks but the first, which has its own error.
+        PeerError: the function failed, on all ranks but the first, which raises its own error.
     """
     return gather_results(function if world().rank == 0 else lambda: None)[0]
 
 
 def rank_zero_first(function: Callable[[], T]) -> T:
-    """What a function gives on each rank; the first runs it before the others, which find what it downloads.
+    """Call a function on rank 0 and then on the other ranks, which find what it has downloaded.
 
     Raises:
-        PeerError: where it failed on the first rank, on all others.
+        PeerError: the function failed on rank 0, on all other ranks.
     """
-    given: list[T] = []
-    broadcast_result(lambda: given.append(function()))
-    return given[0] if given else function()
+    results: list[T] = []
+    broadcast_result(lambda: results.append(function()))
+    return results[0] if results else function()
 
 
-def averaged(values: dict[str, float]) -> dict[str, float]:
-    """The means over ranks of numbers that have the same names on all."""
+def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
+    """Return the means over ranks of numbers that have the same names on all."""
     gathered = gather_results(lambda: values)
     return {name: sum(each[name] for each in gathered) / len(gathered) for name in values}
 
 
-def reporting(program: Callable[..., T]) -> Callable[..., T]:
-    """The program, of whose errors torchrun reports the first; without torchrun the program itself.
+def report_first_error(program: Callable[..., T]) -> Callable[..., T]:
+    """Wrap a program so that torchrun reports the rank whose error came first; without torchrun return it unchanged.
 
-    Where a rank ends, the others fail for want of it, often before torchrun has seen why. They wait to be ended, so
-    that they do not pass for the cause.
+    When a rank ends, the others fail because they lose it, often before torchrun has noticed the cause. They wait to be
+    ended, so that their errors are not reported as the cause.
     """
     if not dist.is_torchelastic_launched():
         return program
@@ -149,7 +149,7 @@ def reporting(program: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
-def _here(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
-    """Puts a storage on the device of its kind that is this rank's."""
-    place = location if location == "cpu" else f"cuda:{torch.cuda.current_device()}"
-    return torch.serialization.default_restore_location(storage, place)
+def _to_own_device(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+    """Move a storage of a GPU to this rank's GPU."""
+    own = location if location == "cpu" else f"cuda:{torch.cuda.current_device()}"
+    return torch.serialization.default_restore_location(storage, own)

@@ -1,3 +1,3 @@
 """Files that are written whole or not at all: checkpoints, safetensors, locks, warm starts.
 
-Imports nothing of the other rooms."""
+Imports no other room."""

@@ -1,4 +1,4 @@
-"""Files that appear in one step, or not at all with an error that names them."""
+"""Atomic writes: a file appears in one step, or not at all with an error that names it."""
 
 import contextlib
 import os
@@ -9,36 +9,36 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, *, tag: str | None = None) -> Iterator[Path]:
-    """A path in the same folder to write to, renamed to ``path`` at the end, so that no reader sees half of a file.
+    """Yield a temporary path in the same folder, which is renamed to ``path`` at the end.
 
-    It is on the disk before it is renamed. After an error nothing is left of it, and an earlier ``path`` is as it was;
-    a process that is killed leaves it.
+    It is flushed to disk before it is renamed, so that no reader sees half of a file. After an error it is removed and
+    an earlier ``path`` is unchanged; a process that is killed leaves it.
 
     Args:
         path: the file.
-        tag: the end of its name, by default a unique one, so that processes that write the same file do not meet.
-            One that is always the same leaves at most one of them behind, in folders that are
+        tag: suffix of the temporary name, by default a unique one, so that several processes may write the same file.
+            A constant one leaves at most one temporary file, in folders that are
             :func:`~probattn.inference.io.lock.locked`.
 
     Raises:
-        OSError: it cannot be written; ``path`` is named.
+        OSError: it cannot be written; names ``path``.
     """
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{tag or uuid.uuid4().hex}")
+    draft = path.with_name(f".{path.name}.{tag or uuid.uuid4().hex}")
     try:
         with name_path_in_errors(path):
-            yield unfinished
-            with unfinished.open("rb") as file:
+            yield draft
+            with draft.open("rb") as file:
                 os.fsync(file.fileno())
-            unfinished.replace(path)
+            draft.replace(path)
     finally:
         with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
-    """Errors of the system inside are about this file, and say so."""
+    """Replace errors of the operating system by the same errors with this path in their message."""
     try:
         yield
     except (OSError, RuntimeError) as error:

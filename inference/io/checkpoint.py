@@ -1,4 +1,4 @@
-"""Checkpoints: written beside and renamed, read without unpickling, checked whole before a weight is touched."""
+"""Checkpoints: written atomically, read without unpickling, and checked completely before a weight changes."""
 
 import zipfile
 from pathlib import Path
@@ -19,58 +19,58 @@ class CheckpointError(RuntimeError):
 
 
 def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **extra: Any) -> None:
-    """Writes weights of a model and its guide, and what else is given, to one file.
+    """Save the weights of a model and its guide, and extra values, to one file.
 
-    It is written beside ``path`` and renamed, so that a crash leaves the old file or the new one, never half of one.
+    A crash leaves the old file or the new one, never half of one.
 
     Args:
         path: the file; its folder must exist.
-        model, guide: the modules whose state is saved.
+        model, guide: modules whose state is saved.
         extra: tensors, numbers, strings, and dicts and lists of them.
 
     Raises:
-        OSError: it cannot be written; the path is named.
-        TypeError: ``extra`` holds something else; a function in a module's place.
+        OSError: it cannot be written; names the path.
+        TypeError: ``extra`` holds something else, or a function was passed instead of a module.
     """
     _check_modules(model, guide)
     try:
-        write(path, content(model, guide) | {"extra": extra})
+        write(path, weights_content(model, guide) | {"extra": extra})
     except CheckpointError as error:
-        raise TypeError(f"extra may hold tensors, numbers, strings, dicts and lists only, got {extra}") from error
+        raise TypeError(f"extra may hold only tensors, numbers, strings, dicts and lists, got {extra}") from error
 
 
-def content(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
-    """What a file of weights holds: ``format``, ``model``, ``guide`` and ``layers``."""
+def weights_content(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
+    """Return the content of a file of weights: ``format``, ``model``, ``guide`` and ``layers``."""
     return {
         "format": FORMAT,
         "model": model.state_dict(),
         "guide": {} if guide is None else guide.state_dict(),
-        "layers": _layers(model),
+        "layers": _layer_signatures(model),
     }
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:
-    """Writes tensors, numbers, strings, and dicts and lists of them, beside ``path``, reads them back, and renames.
+    """Write tensors, numbers, strings, and dicts and lists of them atomically, after reading them back.
 
     Raises:
-        CheckpointError: content of other types, which :func:`read` would not take.
-        OSError: it cannot be written; the path is named.
+        CheckpointError: content of other types, which :func:`read` would refuse.
+        OSError: it cannot be written; names the path.
     """
-    with atomic_write(path, tag="part") as unfinished:
-        with unfinished.open("wb") as file:
+    with atomic_write(path, tag="part") as draft:
+        with draft.open("wb") as file:
             torch.save(content, file)
-        read(unfinished, kind=content["format"])
+        read(draft, expected=content["format"])
 
 
 def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
-    """Loads a checkpoint into a model and its guide, all or nothing.
+    """Load a checkpoint into a model and its guide, all or nothing.
 
     Args:
         path: the file.
         model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
 
     Returns:
-        What else was saved.
+        The extra values that were saved.
 
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
@@ -85,36 +85,41 @@ def _check_modules(*parts: nn.Module | None) -> None:
     for part in parts:
         if part is not None and not isinstance(part, nn.Module):
             raise TypeError(
-                f"{getattr(part, '__name__', part)} is a function, whose parameters lie in Pyro's store: use "
+                f"{getattr(part, '__name__', part)} is a function, whose parameters are in Pyro's store: use "
                 "pyro.get_param_store().save(path) and .load(path) for them"
             )
 
 
 def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:
-    """Puts what :func:`read` gave into a model and its guide, all or nothing.
+    """Load the content that :func:`read` returned into a model and its guide, all or nothing.
 
     Raises:
         CheckpointError: of another architecture, naming the first differences.
     """
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
+    layers = _layer_signatures(model)
     differences = [
-        f"layer {path or '(the model)'}: {saved} in the checkpoint, {_layers(model).get(path)} here"
-        for path, saved in content["layers"].items()
-        if _layers(model).get(path) != saved
+        f"layer {name or '(the model)'}: {saved} in the checkpoint, {layers.get(name)} here"
+        for name, saved in content["layers"].items()
+        if layers.get(name) != saved
     ]
     differences += [line for part, module in targets.items() for line in _differences(part, module, content[part])]
     if differences:
-        shown = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
-        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {shown}")
+        first = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
+        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
     for part, module in targets.items():
         module.load_state_dict(content[part])
 
 
-def read(path: str | Path, *, kind: str = FORMAT) -> dict[str, Any]:
-    """The content of a checkpoint on the CPU: ``model``, ``guide``, ``extra``; or that of another format of ours.
+def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
+    """Return the content of a checkpoint on the CPU: ``model``, ``guide``, ``layers`` and ``extra``.
+
+    Args:
+        path: the file.
+        expected: format of the file; other formats of this library have other content.
 
     Raises:
-        CheckpointError: missing, damaged, or no checkpoint of this library.
+        CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
     path = Path(path)
     if not path.is_file():
@@ -126,17 +131,17 @@ def read(path: str | Path, *, kind: str = FORMAT) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise CheckpointError(f"{path} is not a probattn checkpoint of format {kind}")
-    if kind == FORMAT and not content.keys() >= PARTS:
+    if not isinstance(content, dict) or content.get("format") != expected:
+        raise CheckpointError(f"{path} is not a probattn checkpoint of format {expected}")
+    if expected == FORMAT and not content.keys() >= PARTS:
         raise CheckpointError(f"{path} lacks {', '.join(sorted(PARTS - content.keys()))}; use another")
     return content
 
 
-def _layers(model: nn.Module) -> dict[str, dict[str, int | str]]:
-    """What the shapes of parameters do not show, such as the number of heads."""
+def _layer_signatures(model: nn.Module) -> dict[str, dict[str, int | str]]:
+    """Return the settings of attention layers that the shapes of parameters do not determine, such as the heads."""
     return {
-        path: layer.signature() for path, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)
+        name: layer.signature() for name, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)
     }
 
 

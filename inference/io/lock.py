@@ -1,4 +1,4 @@
-"""One process at a time works in a run's folder."""
+"""Lock of a run's folder: one process at a time works in it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 LOCK = ".lock"
-"""An empty file that stays in the folder: were it removed, two processes could lock two files of that name."""
+"""Empty file that is never removed: otherwise two processes could lock two different files of that name."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a run's folder, which is made where it is missing.
+    """Hold the lock of a folder, which is created if it is missing.
 
-    The system lets go of it however the process ends. A thread that holds it may take it again.
+    The operating system releases the lock however the process ends. A thread that holds it may acquire it again.
 
     Raises:
         BlockingIOError: another process holds it, or another thread of this one.
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Starts a model from the weights of another architecture, and says which were carried over."""
+"""Warm start: initial weights of a model from another architecture, with a report of which were carried over."""
 
 import re
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from probattn.inference.io.checkpoint import CheckpointError
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a warm start did, by the names of weights; ``print`` it to read it.
+    """Report of a warm start, as names of weights; ``print`` it to read it.
 
     Args:
-        carried: of the model and the source in one shape, now equal to the source's.
-        fresh: of the model alone, as they were.
-        unused: of the source alone.
-        reshaped: of both in different shapes, in the model as they were.
+        carried: weights of the model and the source with the same shape, now equal to the source's.
+        fresh: weights of the model only, unchanged.
+        unused: weights of the source only.
+        reshaped: weights of both with different shapes, unchanged.
     """
 
     carried: tuple[str, ...]
@@ -34,23 +34,25 @@ class WarmStart:
             ("carried over", self.carried),
             ("fresh, not in the source", self.fresh),
             ("fresh, of another shape in the source", self.reshaped),
-            ("unused, in the source alone", self.unused),
+            ("unused, in the source only", self.unused),
         )
-        return "\n".join(f"{len(names)} {title}{_listed(names)}" for title, names in parts if names)
+        return "\n".join(f"{len(names)} {title}{_list_names(names)}" for title, names in parts if names)
 
 
 def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> WarmStart:
-    """Copies the weights of the same name and shape into a model, and leaves the others as they are.
+    """Copy the weights of the same name and shape into a model, and leave the others unchanged.
 
-    CGP attention starts so from kernel attention (CGP paper, sec. 5.1.1), whose projections have the same names.
+    CGP attention is started from kernel attention in this way (CGP paper, sec. 5.1.1); its projections have the same
+    names.
 
     Args:
         model: the model to start.
-        source: a checkpoint's file, such as another run's ``best.pt``, or the ``state_dict`` of a model.
+        source: a checkpoint file, such as another run's ``best.pt``, or the ``state_dict`` of a model.
 
     Raises:
-        CheckpointError: a damaged checkpoint; a source of which no weight fits, or nothing but biases of one kind of
-            the model's attention layers; attention layers with another number of heads. The model is then as it was.
+        CheckpointError: a damaged checkpoint; a source without a matching weight, or with nothing but biases for one
+            type of the model's attention layers; attention layers with another number of heads. The model is then
+            unchanged.
     """
     where, saved, layers = "the source", source, {}
     if isinstance(source, str | Path):
@@ -69,7 +71,7 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> W
         unused=tuple(name for name in saved if name not in own),
         reshaped=tuple(name for name in both if own[name].shape != saved[name].shape),
     )
-    lacking = sorted(_layers_without(report.carried, own, attention))
+    lacking = sorted(_types_without_matrix(report.carried, own, attention))
     if lacking or not report.carried:
         what = f"matrix of the {' and '.join(lacking)} layers" if report.carried else "weight"
         raise CheckpointError(f"no {what} in {where} has the name and shape of one here:\n{report}")
@@ -79,19 +81,19 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> W
     return report
 
 
-def _layers_without(
+def _types_without_matrix(
     carried: tuple[str, ...], own: dict[str, Tensor], attention: dict[str, ProbabilisticAttention]
 ) -> set[str]:
-    """The kinds of attention layers of which no matrix is carried over; a bias alone means nothing."""
-    paths: dict[str, list[str]] = {}
+    """Return the types of attention layers of which no matrix is carried over; a bias alone does not count."""
+    prefixes: dict[str, list[str]] = {}
     for path, layer in attention.items():
-        paths.setdefault(type(layer).__name__, []).append(f"{path}." if path else "")
+        prefixes.setdefault(type(layer).__name__, []).append(f"{path}." if path else "")
     matrices = [name for name in carried if own[name].dim() > 1]
-    return {kind for kind, inside in paths.items() if not any(name.startswith(tuple(inside)) for name in matrices)}
+    return {kind for kind, starts in prefixes.items() if not any(name.startswith(tuple(starts)) for name in matrices)}
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    """A line each of names, where those that differ in the number of a layer are one, with their count."""
+def _list_names(names: tuple[str, ...]) -> str:
+    """Return names, one a line; names that differ only in the number of a layer share a line, with their count."""
     counts: dict[str, int] = {}
     for name in names:
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)

@@ -1,3 +1,3 @@
-"""Stochastic variational inference: ``fit``, its options, steps, schedules, logs and checkpoints.
+"""Stochastic variational inference: ``fit``, its options, training steps, schedules and logs.
 
-May import ``metrics``, ``prediction`` and what is above them."""
+May import ``metrics``, ``prediction``, ``distributed`` and ``io``."""

@@ -1,4 +1,4 @@
-"""Compiling what a network is made of, as far as it can be compiled."""
+"""Compilation of the blocks of a network with :func:`torch.compile`."""
 
 from torch import nn
 
@@ -6,13 +6,14 @@ from probattn.attention.base import ProbabilisticAttention
 
 
 def compile_blocks(network: nn.Module) -> None:
-    """Compiles the modules that hold an attention layer, in place: names of sites and weights stay as they are.
+    """Compile each module that has an attention layer as a child, in place; names of sites and weights stay the same.
 
-    Pyro's sample statements break a graph; what lies between them, the pure functions of the layers and whole blocks
-    without sites, is compiled. Draws inside are of the same law as without, not the same numbers.
+    Pyro's sample statements break the graph. The code between them (the pure functions of the layers, and blocks
+    without sites) is compiled. Samples drawn inside have the same distribution as without compilation, but not the
+    same values.
 
     Args:
-        network: a network or a model.
+        network: network or model.
     """
     for module in list(network.modules()):
         if any(isinstance(child, ProbabilisticAttention) for child in module.children()):

@@ -1,4 +1,4 @@
-"""Deterministic algorithms only, so that two runs on the same machine are equal bit for bit."""
+"""Deterministic algorithms, so that two runs on the same machine are equal bit for bit."""
 
 import contextlib
 import os
@@ -9,11 +9,11 @@ import torch
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """PyTorch takes the deterministic algorithm of each operation inside, and raises where there is none.
+    """Context manager in which PyTorch uses deterministic algorithms only, and raises an error where there is none.
 
-    On a GPU, cuBLAS needs the environment variable ``CUBLAS_WORKSPACE_CONFIG`` before its first call in the process.
-    Where it is not set it is set here, to ``:4096:8`` (24 MiB of GPU memory); where cuBLAS was called without it
-    before, PyTorch raises a ``RuntimeError`` that names it: then set it before Python starts.
+    On a GPU, cuBLAS reads the environment variable ``CUBLAS_WORKSPACE_CONFIG`` at its first call in the process. If it
+    is not set, it is set here to ``:4096:8`` (24 MiB of GPU memory). If cuBLAS was called without it before, PyTorch
+    raises a ``RuntimeError`` that names the variable: then set it before Python starts.
     """
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     benchmark = torch.backends.cudnn.benchmark

@@ -1,4 +1,4 @@
-"""Stochastic variational inference of a model and its guide, which can be killed and resumed at any moment."""
+"""Stochastic variational inference of a model and its guide, which can be stopped and resumed at any moment."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from probattn import guides
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
-from probattn.inference.training.cuda_graph import check_alone
+from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
@@ -24,14 +25,14 @@ from probattn.programs import Program, as_module, attribute, device, local_param
 
 @dataclass(frozen=True)
 class History:
-    """What happened in training.
+    """Records of a training run.
 
     Args:
         steps: records of training steps: ``loss`` and the terms that sum to it, ``nll``, ``kl/SITE`` (times the KL
             weight of that step), ``penalty/SITE``, in nats per example; ``lr``, ``epoch``, ``step``.
         epochs: records of epochs: ``train_loss``, ``valid/METRIC``, ``seconds``, ``epoch``, ``step``.
-        best_epoch: the epoch whose weights the model has now.
-        best_value: its monitored metric, or None without validation data.
+        best_epoch: epoch whose weights the model now has.
+        best_value: monitored metric of that epoch, or None without validation data.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -51,122 +52,88 @@ def fit(
     progress: bool = True,
     **options: Any,
 ) -> History:
-    """Trains a model and its guide by SVI and leaves them at the best epoch (without ``valid``: the last).
+    """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
-    ``last.pt`` holds everything to go on exactly, written after every epoch beside the old one and renamed,
-    ``best.pt`` the best epoch's weights, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
+    ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
+    holds the weights of the best epoch, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`: has ``num_data`` and its labels at the site ``y``; a wrapped
-            model, such as ``pyro.condition(model, data=...)``, has that of the module behind it, a function its own.
-        guide: of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param`` statements,
-            whose parameters stay in Pyro's global store.
-        train: a sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
+        model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
+            :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
+            ``num_data`` is looked up in the module inside; a function needs the attribute itself.
+        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
+            statements, whose parameters stay in Pyro's global store.
+        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
         valid: the same for validation.
-        out: the run's folder.
-        resume: go on from ``out/last.pt``; where there is none, start.
-        progress: show the progress.
-        options: of :class:`~probattn.inference.TrainOptions`.
+        out: folder of the run.
+        resume: resume from ``out/last.pt``, or start if there is none.
+        progress: display the progress.
+        options: fields of :class:`~probattn.inference.TrainOptions`.
 
     Raises:
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         BlockingIOError: another process works in ``out``.
         OSError: ``out`` cannot be written.
         CheckpointError: a damaged checkpoint, or one of another architecture or other options.
-        NonFiniteError: a NaN or Inf in data, weights or loss, named; nothing on disk is touched.
-        ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta``
-            where Λ is learned.
+        NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
+        ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta`` for a
+            model that learns Λ.
     """
-    settings = TrainOptions(**options)
+    train_options = TrainOptions(**options)
+    folder = None if out is None else Path(out)
+    if train_options.capture:
+        check_single_gpu(train_options.accelerator)
+    if folder is not None:
+        _refuse_to_overwrite(folder, resume=resume)
+    model, guide = as_module(model), as_module(guide)
+    _check_data(model, train)
+    if train_options.seed is not None:
+        torch.manual_seed(train_options.seed)
+    guides.check(model, guide)
+    _materialise(model, guide, train)
+    trainer = Trainer(model, guide, train, valid, options=train_options, folder=folder)
+    random_state.seed_per_rank()
+
+    def lock_folder() -> None:
+        stack.enter_context(locked(folder))
+        _refuse_to_overwrite(folder, resume=resume)  # another process may have written to it in the meantime
+
     with ExitStack() as stack:
-        trainer = _prepare(model, guide, train, valid, settings=settings, out=out, resume=resume, stack=stack)
+        if train_options.deterministic:
+            stack.enter_context(deterministic())
+        if folder is not None:
+            broadcast_result(lock_folder)
+            if (folder / "last.pt").exists():
+                trainer.resume()
         is_main = world().rank == 0
-        log = stack.enter_context(RunLog(trainer.folder if is_main else None, step=trainer.step))
-        bar = TrainProgress(settings.epochs, len(train), start=trainer.epoch, shown=progress and is_main)
+        log = stack.enter_context(RunLog(folder if is_main else None, step=trainer.step))
+        bar = TrainProgress(train_options.epochs, len(train), start=trainer.epoch, enabled=progress and is_main)
         trainer.run(log, stack.enter_context(bar))
     trainer.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)
 
 
-def _prepare(
-    model: Program,
-    guide: Program,
-    train: Iterable,
-    valid: Iterable | None,
-    *,
-    settings: TrainOptions,
-    out: str | Path | None,
-    resume: bool,
-    stack: ExitStack,
-) -> Trainer:
-    """Return the trainer of a run, new or resumed, before its next step; arguments as for :func:`fit`.
+def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
+    found = [name for name in ("last.pt", "best.pt", "log.jsonl") if (folder / name).exists()]
+    if found and not resume:
+        raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
+    if found and "last.pt" not in found:
+        log = folder / "log.jsonl"
+        if log.exists() and any(record["kind"] == "epoch" for record in read_log(log)[:-1]):
+            raise CheckpointError(f"{folder} holds a run without last.pt, which cannot resume; choose another folder")
 
-    Args:
-        stack: gets what is released at the end of the run: the lock of the folder, and the deterministic mode.
-    """
-    if settings.capture:
-        check_alone(settings.accelerator)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        _refuse_to_overwrite(folder, resume=resume)
+
+def _check_data(model: nn.Module, train: Iterable) -> None:
+    """Refuse a loader without batches, and a wrong ``num_data``, which would silently weight the KL wrongly."""
     if len(train) == 0:
         raise ValueError("the training loader gives no batch")
-    model, guide = as_module(model), as_module(guide)
-    _check_size(train, num_data_of(model))
-    if settings.seed is not None:
-        torch.manual_seed(settings.seed)
-    guides.check(model, guide)
-    for part in (model, guide):
-        if guides.is_lazy(part):
-            home = device(model, guide) or torch.device("cpu")
-            with local_params(model, guide):
-                guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
-    trainer = Trainer(model, guide, train, valid, settings=settings, folder=folder)
-    random_state.seed_per_rank()
-
-    def lock() -> None:
-        stack.enter_context(locked(folder))
-        _refuse_to_overwrite(folder, resume=resume)  # another process may have been there since
-
-    if settings.deterministic:
-        stack.enter_context(deterministic())
-    if folder is not None:
-        broadcast_result(lock)
-        if (folder / "last.pt").exists():
-            trainer.resume()
-    return trainer
-
-
-def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
-    there = [name for name in ("last.pt", "best.pt", "log.jsonl") if (folder / name).exists()]
-    if there and not resume:
-        raise FileExistsError(f"{folder} holds a run; go on with resume=True, or choose another folder")
-    if there and "last.pt" not in there and any(r["kind"] == "epoch" for r in _records(folder / "log.jsonl")[:-1]):
-        raise CheckpointError(f"{folder} holds a run without last.pt, which cannot go on; choose another folder")
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    return read_log(path) if path.exists() else []
-
-
-def num_data_of(model: Program) -> int:
-    """Return the number of examples that a model was built for.
-
-    Raises:
-        ValueError: a model without that attribute.
-    """
     num_data = attribute(model, "num_data")
     if num_data is None:
         raise ValueError(
             "fit needs the size of the training set: set model.num_data, or use probattn.models.Supervised"
         )
-    return num_data
-
-
-def _check_size(train: Iterable, num_data: int) -> None:
-    """A wrong ``num_data`` would weigh the KL wrongly without a sign."""
     data = getattr(train, "dataset", None)
     size = getattr(train, "num_data", None) or (len(data) if hasattr(data, "__len__") else num_data)
     if size != num_data:
@@ -174,3 +141,12 @@ def _check_size(train: Iterable, num_data: int) -> None:
             f"the model was built with num_data={num_data}, but the training loader has {size} examples: the KL would "
             f"count {size / num_data:.3g} times; build the model with num_data={size}"
         )
+
+
+def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
+    """Create the parameters of functions and AutoGuides, which exist only after the first run, on a first batch."""
+    for part in (model, guide):
+        if guides.is_lazy(part):
+            home = device(model, guide) or torch.device("cpu")
+            with local_params(model, guide):
+                guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))

@@ -1,4 +1,4 @@
-"""How to train: every option of :func:`probattn.inference.fit` with its default and its bounds."""
+"""Options of :func:`probattn.inference.fit`, with their defaults and bounds."""
 
 import math
 from dataclasses import dataclass, fields
@@ -13,41 +13,43 @@ class TrainOptions:
     """Options of :func:`~probattn.inference.fit`.
 
     Args:
-        epochs: passes over the training data.
-        lr, min_lr: Adam's learning rate behind the warm-up and at the end.
-        schedule: how it falls from the one to the other: ``"cosine"``, or ``"linear"`` (the CGP paper's).
-        warmup_epochs: epochs of linear warm-up before that.
-        weight_decay: L2 of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or inducing
-            inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor on the guide.
-        clip_norm: largest norm of the gradient, or None.
-        elbo: ``"mean_field"`` (closed-form KL where there is one) or ``"trace"`` (KL at the draws).
-        samples_per: ``"example"`` for one posterior draw per example, ``"batch"`` for one shared by the batch.
-        num_particles: posterior draws per example (or batch) that the loss averages.
-        vectorize: True computes all draws of a step at once; False, for models whose shapes do not broadcast over a
-            dimension of draws, one draw for the whole batch after another; None chooses by the model and notes it.
-        kl_weight: weight of the KL of global sites; 1 is the ELBO.
-        local_kl_weight: weight of the KL of sites of one example (SGPA's ``g``); 1 is the ELBO.
-        kl_anneal_epochs: epochs in which both weights rise from 0 linearly.
+        epochs: number of passes over the training data.
+        lr, min_lr: Adam's learning rate after the warm-up and at the end.
+        schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
+        warmup_epochs: number of epochs of linear warm-up before that.
+        weight_decay: L2 penalty of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or
+            inducing inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor on the guide.
+        clip_norm: maximum norm of the gradient, or None.
+        elbo: ``"mean_field"`` (KL in closed form if there is one) or ``"trace"`` (KL at the samples).
+        samples_per: ``"example"`` for one posterior sample per example, ``"batch"`` for one shared by the batch.
+        num_particles: number of posterior samples per example (or batch) that the loss averages.
+        vectorize: True draws all samples of a step at once; False, for models whose shapes do not broadcast over a
+            dimension of samples, one sample for the whole batch after another; None chooses by the model and logs
+            a choice of False.
+        kl_weight: KL weight of global sites; 1 is the ELBO.
+        local_kl_weight: KL weight of the sites of single examples (SGPA's ``g``); 1 is the ELBO.
+        kl_anneal_epochs: number of epochs in which both weights rise linearly from 0.
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
-            linear between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
-        monitor: validation metric that chooses the best epoch, one of ``metrics.MONITORS`` that the likelihood has: of
-            classes ``metrics.DISPLAY``, of ordered ones ``"rps"`` too, of binary labels ``"label_nll"`` …, of numbers
-            ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, of all ``"log_prob"``; None is ``"accuracy"`` for
-            classifiers and ``"log_prob"`` for others.
-        patience: epochs without a better one before stopping, or None.
-        num_samples: posterior draws of the validation's predictive.
+            linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
+        monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the likelihood has: for
+            classes ``metrics.DISPLAY``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
+            regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"accuracy"``
+            for classifiers and ``"log_prob"`` for other models.
+        patience: number of epochs without improvement before early stopping, or None.
+        num_samples: number of posterior samples of the predictive in validation.
         precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
-        capture: replay the step as a CUDA graph, one for each shape of batches; what fails shows at the end of an
-            epoch, which is then made anew step by step. On a CPU the same without graphs. Not for several GPUs.
-        compile: compile the blocks (:func:`torch.compile`) that hold attention layers, in place.
-        accelerator, devices: as for Lightning Fabric, where they come to one device: ``1``, or ``"1,"`` for the second.
-        seed: of posterior draws and dropout, or None to leave PyTorch's generator as it is.
-        deterministic: deterministic algorithms only, so that two runs on the same machine are equal bit for bit (see
-            :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
-        log_every: steps between two log lines.
+        capture: replay the step as a CUDA graph, one per shape of batches. Failures are detected at the end of an
+            epoch, which is then repeated without graphs. On a CPU the same steps run without graphs. Not for several
+            GPUs.
+        compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place.
+        accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
+        seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
+        deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
+            (see :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
+        log_every: number of steps between two log records.
 
     Raises:
-        ValueError: a value out of bounds, named with them.
+        ValueError: a value out of bounds; names all of them.
     """
 
     epochs: int = 10
@@ -107,9 +109,9 @@ class TrainOptions:
             raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
 
     def differences(self, other: dict) -> list[str]:
-        """Where a saved run's options differ from these, as ``name: saved → now``.
+        """Return the differences to a saved run's options, as ``name: saved → now``.
 
-        An option that the saved run does not know is newer than it, and its default is what that run did.
+        An option that the saved run lacks is newer than it; its default is what that run did.
         """
         saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
         return [

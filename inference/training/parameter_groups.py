@@ -1,4 +1,4 @@
-"""Parameter groups of the optimiser: weights with weight decay, everything else without."""
+"""Parameter groups of the optimiser: weights with weight decay, all other parameters without."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ ParameterGroup = dict[str, list[nn.Parameter] | float]
 
 
 def parameter_groups(model: nn.Module, guide: nn.Module, *, weight_decay: float) -> list[ParameterGroup]:
-    """Parameter groups of a PyTorch optimiser for a model and its guide, as far as they have parameters.
+    """Return the non-empty parameter groups of a model and its guide for a PyTorch optimiser.
 
     Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
     regularises it.
@@ -16,7 +16,7 @@ def parameter_groups(model: nn.Module, guide: nn.Module, *, weight_decay: float)
     Args:
         model: the model.
         guide: its guide.
-        weight_decay: of the first group.
+        weight_decay: weight decay of the first group.
     """
     decayed = set(decayed_names(model))
     weights = [parameter for name, parameter in model.named_parameters() if name in decayed]
@@ -29,13 +29,13 @@ def parameter_groups(model: nn.Module, guide: nn.Module, *, weight_decay: float)
 
 
 def decayed_names(model: nn.Module) -> list[str]:
-    """Names of the parameters that weight decay acts on: matrices (or larger tensors) that multiply activations.
+    """Return the names of the parameters with weight decay: matrices (or larger tensors) that multiply activations.
 
     These have two dimensions or more and are called ``weight``, ``weights``, ``weight_…`` or ``…_weight``, as in
     PyTorch's linear, convolution, embedding, recurrent and attention layers, or are listed by their module in its
-    attribute ``decayed_parameters``. So biases, normalisation layers, position and class embeddings that are bare
+    attribute ``decayed_parameters``. Biases, normalisation layers, position and class embeddings that are bare
     parameters, inducing inputs, scales, noise, kernel parameters and the unconstrained values of constrained parameters
-    (``PyroParam``) have no weight decay: zero is no natural value of theirs.
+    (``PyroParam``) have no weight decay, since zero is not a natural value for them.
     """
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     decayed = {known[id(parameter)] for module in model.modules() for parameter in _weights(module)}

@@ -1,4 +1,4 @@
-"""One step of SVI: loss, gradient, clipping, Adam."""
+"""One eager training step: loss, gradient, gradient clipping, Adam."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,21 +13,21 @@ from probattn.inference.training.objective import Objective, StepCoefficients
 
 
 class Outcome(NamedTuple):
-    """What a step tells: its loss in nats an example and the terms that sum to it, on the device, without gradient."""
+    """Loss of a step in nats per example and the terms that sum to it, on the device and detached."""
 
     loss: Tensor
     terms: dict[str, Tensor]
 
 
 class Step:
-    """A step in which everything that fails is an error at once, and is named.
+    """Training step that raises an error at once, with the source of a NaN or Inf.
 
     Args:
-        objective: the loss.
+        objective: loss of a batch.
         optimizer: of all parameters.
-        backward: computes the gradient of a loss.
-        clip_norm: largest norm of the gradient, or None.
-        parts: model and guide, by name.
+        backward: function that computes the gradient of a loss.
+        clip_norm: maximum norm of the gradient, or None.
+        parts: model and guide by name, for error messages.
     """
 
     def __init__(
@@ -42,35 +42,35 @@ class Step:
         self.objective, self.optimizer, self.backward = objective, optimizer, backward
         self.clip_norm, self.parts = clip_norm, dict(parts)
 
-    def __call__(self, batch: tuple, weights: StepCoefficients) -> Outcome:
-        """Changes the weights by one batch, ``(x, y)`` or ``(x, y, mask)``.
+    def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
+        """Update the parameters on one batch, ``(x, y)`` or ``(x, y, mask)``.
 
         Raises:
-            NonFiniteError: a NaN or Inf, named.
+            NonFiniteError: a NaN or Inf; names its source.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = weights.lr
-        loss = self._loss(batch, weights)
+            group["lr"] = coefficients.lr
+        loss = self._loss(batch, coefficients)
         self.optimizer.zero_grad()
         self.backward(loss)
-        if self.clip_norm is not None and not clip(self.optimizer, self.clip_norm).isfinite():
-            raise NonFiniteError(f"NaN or Inf in {self._broken_gradient()}")
+        if self.clip_norm is not None and not clip_gradients(self.optimizer, self.clip_norm).isfinite():
+            raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
         self.optimizer.step()
         return Outcome(loss.detach(), self.objective.terms())
 
     def refuse_non_finite(self, batch: tuple, symptom: str) -> None:
-        """Names what is NaN or Inf in a batch, the parameters or the sites of the last loss, if anything is.
+        """Raise an error if the batch, a parameter or a site of the last loss is NaN or Inf.
 
         Raises:
-            NonFiniteError: naming it.
+            NonFiniteError: names the source and the symptom.
         """
         source = find_non_finite(batch, self.parts, self.objective.elbo.traces)
         if source is not None:
             raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 
-    def _loss(self, batch: tuple, weights: StepCoefficients) -> Tensor:
+    def _loss(self, batch: tuple, coefficients: StepCoefficients) -> Tensor:
         try:
-            loss = self.objective(batch, weights)
+            loss = self.objective(batch, coefficients)
         except (ValueError, RuntimeError, NumericalError) as error:
             symptom = first_line(error)
             self.refuse_non_finite(batch, symptom)
@@ -84,7 +84,7 @@ class Step:
             raise NonFiniteError(f"the loss is {loss.item()}; lower lr")
         return loss
 
-    def _broken_gradient(self) -> str:
+    def _find_non_finite_gradient(self) -> str:
         for part, module in self.parts.items():
             for name, parameter in module.named_parameters():
                 if parameter.grad is not None and not parameter.grad.isfinite().all():
@@ -92,8 +92,8 @@ class Step:
         return "the gradient's norm"
 
 
-def clip(optimizer: torch.optim.Optimizer, clip_norm: float) -> Tensor:
-    """Scales all gradients down to a norm, unless theirs is smaller or not finite, and returns theirs."""
+def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float) -> Tensor:
+    """Scale all gradients down to a total norm of ``clip_norm`` if theirs is larger and finite; return theirs."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters])
     nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm.where(norm.isfinite(), 0.0))

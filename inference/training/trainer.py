@@ -1,4 +1,4 @@
-"""One training run: modules, optimiser and counters, which together are what a checkpoint holds."""
+"""Training loop of one run: epochs, validation, early stopping, checkpoints and resuming."""
 
 import copy
 import time
@@ -27,13 +27,19 @@ from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog
-from probattn.inference.training.step import Outcome, Step
+from probattn.inference.training.step import Step
 from probattn.inference.training.validation import is_better, validate
 from probattn.programs import attribute
 
 
 class Trainer:
-    """The state of a run behind :func:`~probattn.inference.fit`, whose arguments these are."""
+    """State of a training run: modules, optimiser and counters, all of which a checkpoint holds.
+
+    Args:
+        model, guide, train, valid: as for :func:`~probattn.inference.fit`.
+        options: of the run.
+        folder: folder of the run, or None to keep the best weights in memory.
+    """
 
     def __init__(
         self,
@@ -42,181 +48,149 @@ class Trainer:
         train: Iterable,
         valid: Iterable | None,
         *,
-        settings: TrainOptions,
+        options: TrainOptions,
         folder: Path | None,
     ) -> None:
         self.model, self.guide, self.train, self.valid = model, guide, train, valid
-        self.settings, self.folder = settings, folder
+        self.options, self.folder = options, folder
         self.epoch = self.step = self.best_epoch = 0
         self.best_value: float | None = None
-        self.best_weights: dict[str, dict] = {}
-        self.fabric = make_fabric(settings.accelerator, settings.devices)
-        self.batches = shard(train)
-        self.vectorize = settings.vectorize
-        if self.vectorize is None:
-            self.vectorize = broadcasts(model, guide, lambda: self.fabric.to_device(_peek(train)))
-        elbo = ELBOS[settings.elbo](num_particles=1 if self.vectorize else settings.num_particles)
-        if settings.compile:
+        self._best_weights: dict[str, dict] | None = None
+        self._fabric = make_fabric(options.accelerator, options.devices)
+        self._batches = shard(train)
+        vectorize = options.vectorize
+        if vectorize is None:
+            vectorize = broadcasts(model, guide, lambda: self._fabric.to_device(_first_batch(train)))
+        elbo = ELBOS[options.elbo](num_particles=1 if vectorize else options.num_particles)
+        if options.compile:
             compile_blocks(model)
-        self.module = self.fabric.setup_module(elbo(model, guide))
-        self.optimizer = self._adam()
+        self._module = self._fabric.setup_module(elbo(model, guide))
+        capturable = options.capture and self._fabric.device.type == "cuda"
+        groups = parameter_groups(model, guide, weight_decay=options.weight_decay)
+        self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         num_data = attribute(model, "num_data")
-        objective = Objective(self.module, elbo, options=settings, num_data=num_data, vectorize=self.vectorize)
-        self.eager = Step(
-            objective,
-            self.optimizer,
-            backward=self.fabric.backward,
-            clip_norm=settings.clip_norm,
+        self._eager_step = Step(
+            Objective(self._module, elbo, options=options, num_data=num_data, vectorize=vectorize),
+            self._optimizer,
+            backward=self._fabric.backward,
+            clip_norm=options.clip_norm,
             parts={"model": model, "guide": guide},
         )
-        self.captured = self._captured()
-
-    def _adam(self) -> torch.optim.Adam:
-        groups = parameter_groups(self.model, self.guide, weight_decay=self.settings.weight_decay)
-        capturable = self.settings.capture and self.fabric.device.type == "cuda"
-        return torch.optim.Adam(groups, lr=self.settings.lr, fused=True, capturable=capturable)
-
-    def _captured(self) -> CUDAGraphStep | None:
-        if not self.settings.capture:
-            return None
-        return CUDAGraphStep(self.eager, like=next(self.model.parameters()))
+        self._graph_step = self._make_graph_step()
 
     def resume(self) -> None:
-        """Goes back to the end of the last finished epoch, as ``last.pt`` holds it."""
+        """Restore the state at the end of the last finished epoch from ``last.pt``.
+
+        Raises:
+            CheckpointError: a damaged checkpoint, or one of other options or another architecture.
+        """
         path = self.folder / "last.pt"
         content = checkpoint.read(path)
-        if "options" not in content["extra"]:
-            raise checkpoint.CheckpointError(f"{path} holds weights alone, as best.pt does: no run goes on from them")
-        differences = self.settings.differences(content["extra"]["options"])
+        state = content["extra"]
+        if "options" not in state:
+            raise checkpoint.CheckpointError(f"{path} holds only weights, as best.pt does: no run resumes from them")
+        differences = self.options.differences(state["options"])
         if differences:
             raise checkpoint.CheckpointError(
                 f"{path} was trained with other options; resume with the same, or choose another folder:\n  "
                 + "\n  ".join(differences)
             )
         checkpoint.restore(content, self.model, self.guide, path=path)
-        self._go_back(content["extra"])
+        self._load_state(state)
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
-        """Trains to the last epoch, or until patience ends."""
-        while self.is_going():
+        """Train until the last epoch, or until early stopping."""
+        while not self._is_finished():
             started = time.perf_counter()
-            self.end_epoch(self.train_epoch(log, progress), log, progress, started=started)
-
-    def is_going(self) -> bool:
-        """Whether there are epochs left, and patience."""
-        patience = self.settings.patience
-        return self.epoch < self.settings.epochs and (patience is None or self.epoch - self.best_epoch < patience)
+            values = {"train_loss": self._train_epoch(log, progress)}
+            self.epoch += 1
+            values |= self._validate()
+            self._keep_if_best(values)
+            log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
+            progress.epoch_done(self.epoch, values)
+            if self.folder is not None:
+                self._save("last.pt", **self._state())
 
     def load_best(self) -> None:
-        """Puts the best epoch's weights into model and guide."""
+        """Load the weights of the best epoch into model and guide."""
         if self.folder is not None and (self.folder / "best.pt").exists():
             checkpoint.load(self.folder / "best.pt", self.model, self.guide)
-        elif self.best_weights:
-            self.model.load_state_dict(self.best_weights["model"])
-            self.guide.load_state_dict(self.best_weights["guide"])
+        elif self._best_weights is not None:
+            self._load_weights(self._best_weights)
 
-    def train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
-        """One pass over the data, and its mean loss; a captured one in which something failed is made anew."""
-        if self.captured is not None:
-            before = self.snapshot()
-            epoch_log = self._pass(self.captured, log, progress)
-            if not any(gather_results(self._has_failed)):
+    def _is_finished(self) -> bool:
+        patience = self.options.patience
+        out_of_patience = patience is not None and self.epoch - self.best_epoch >= patience
+        return self.epoch >= self.options.epochs or out_of_patience
+
+    def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
+        """Train on each batch once and return the mean loss.
+
+        If a step of a CUDA graph fails, the epoch is repeated with the eager step, which names what failed.
+        """
+        if self._graph_step is not None:
+            weights, state = copy.deepcopy((self._weights(), self._state()))
+            epoch_log = self._train_batches(self._graph_step, log, progress)
+            if not any(gather_results(self._has_graph_failed)):
                 epoch_log.write()
                 return epoch_log.mean()
-            self.roll_back(before)
-            progress.back_to(self.epoch)
-        epoch_log = self._pass(self.eager, log, progress)
-        with self._located(len(self.train) - 1):
-            self.eager.refuse_non_finite((), "the gradient was not finite")
+            self._load_weights(weights)
+            self._load_state(state)
+            self._graph_step = self._make_graph_step()  # loading the optimiser's state has replaced its tensors
+            progress.restart_epoch(self.epoch)
+        epoch_log = self._train_batches(self._eager_step, log, progress)
+        with self._locate_errors(len(self.train) - 1):
+            self._eager_step.refuse_non_finite((), "the gradient was not finite")
         return epoch_log.mean()
 
-    def end_epoch(self, loss: float, log: RunLog, progress: TrainProgress, *, started: float) -> None:
-        """Validates, logs and saves what a pass over the data has made.
-
-        Args:
-            loss: its mean.
-            log, progress: are told.
-            started: when it began, by ``time.perf_counter``.
-        """
-        values = {"train_loss": loss}
-        self.epoch += 1
-        if self.valid is not None:
-            metrics = self._validate()
-            values |= {f"valid/{name}": value for name, value in metrics.items()}
-        self._keep_if_best(values)
-        log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
-        progress.epoch_done(self.epoch, values)
-        self._save_last()
-
-    def begin_pass(self, log: RunLog) -> EpochLog:
-        """Makes ready for a pass over the data, whose outcomes the epoch_log takes."""
-        self.module.train()
-        return EpochLog(log, epoch=self.epoch + 1, every=self.settings.log_every)
-
-    def todo(self) -> Iterator[tuple[tuple, StepCoefficients, int]]:
-        """Every batch of an epoch once, on the device, with the weights of its step and its number of examples.
-
-        :meth:`count` is to be called for one before the next is asked for.
-        """
-        for batch, share, whole in self.batches:
-            weights = StepCoefficients.at(self.step, options=self.settings, per_epoch=len(self.train), share=share)
-            yield self.fabric.to_device(batch), weights, whole
-
-    def count(
-        self, outcome: Outcome, epoch_log: EpochLog, progress: TrainProgress, *, lr: float, examples: int
-    ) -> None:
-        """Counts a step that has been made."""
-        self.step += 1
-        epoch_log.add(outcome, step=self.step, lr=lr, examples=examples)
-        progress.step_done()
-
-    def snapshot(self) -> dict[str, Any]:
-        """A copy of everything that training changes."""
-        parts = {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
-        return copy.deepcopy(parts | {"state": self._state()})
-
-    def roll_back(self, before: dict[str, Any]) -> None:
-        """Goes back to a snapshot."""
-        self.model.load_state_dict(before["model"])
-        self.guide.load_state_dict(before["guide"])
-        self._go_back(before["state"])
-        self.captured = self._captured()  # the optimiser's state lies elsewhere now
-
-    def is_broken(self) -> bool:
-        """Whether a parameter is NaN or Inf."""
-        return find_non_finite((), self.eager.parts, ()) is not None
-
-    def _has_failed(self) -> bool:
-        return self.captured.has_failed() or self.is_broken()
-
-    def _pass(self, step: Step | CUDAGraphStep, log: RunLog, progress: TrainProgress) -> EpochLog:
-        """Every batch once; what an eager step tells is logged at once."""
-        epoch_log = self.begin_pass(log)
-        for number, (batch, weights, examples) in enumerate(self.todo()):
-            with self._located(number):
-                outcome = step(batch, weights)
-            self.count(outcome, epoch_log, progress, lr=weights.lr, examples=examples)
-            if step is self.eager:
+    def _train_batches(self, step: Step | CUDAGraphStep, log: RunLog, progress: TrainProgress) -> EpochLog:
+        """Take one step on each batch; eager steps are logged at once."""
+        self._module.train()
+        epoch_log = EpochLog(log, epoch=self.epoch + 1, every=self.options.log_every)
+        for number, (batch, loss_weight, examples) in enumerate(self._batches):
+            coefficients = StepCoefficients.at(
+                self.step, options=self.options, steps_per_epoch=len(self.train), loss_weight=loss_weight
+            )
+            with self._locate_errors(number):
+                outcome = step(self._fabric.to_device(batch), coefficients)
+            self.step += 1
+            epoch_log.add(outcome, step=self.step, lr=coefficients.lr, examples=examples)
+            progress.step_done()
+            if step is self._eager_step:
                 epoch_log.write()
         return epoch_log
 
+    def _make_graph_step(self) -> CUDAGraphStep | None:
+        if not self.options.capture:
+            return None
+        return CUDAGraphStep(self._eager_step, like=next(self.model.parameters()))
+
+    def _has_graph_failed(self) -> bool:
+        """Return True if a step failed, or a parameter is now NaN or Inf."""
+        return self._graph_step.has_failed() or find_non_finite((), self._eager_step.parts, ()) is not None
+
     @contextmanager
-    def _located(self, number: int) -> Iterator[None]:
-        """Errors inside tell the epoch and the batch."""
+    def _locate_errors(self, number: int) -> Iterator[None]:
+        """Add epoch and batch number to a :class:`NonFiniteError`."""
         try:
             yield
         except NonFiniteError as error:
             raise NonFiniteError(f"epoch {self.epoch + 1}, batch {number}: {error}") from error
 
     def _validate(self) -> dict[str, float]:
+        """Return the validation metrics as ``valid/METRIC``, none without validation data."""
+        if self.valid is None:
+            return {}
         try:
             with torch.compiler.set_stance("force_eager"):
-                return validate(self.model, self.guide, self.valid, num_samples=self.settings.num_samples)
+                values = validate(self.model, self.guide, self.valid, num_samples=self.options.num_samples)
         except NumericalError as error:
             raise NonFiniteError(f"epoch {self.epoch}, validation: {error}") from error
+        return {f"valid/{name}": value for name, value in values.items()}
 
     def _keep_if_best(self, values: dict[str, float]) -> None:
-        monitor = self.settings.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")
+        """Keep the weights of this epoch if it is the best so far, which each is without validation data."""
+        monitor = self.options.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")
         value = values.get(f"valid/{monitor}")
         if self.valid is not None and value is None:
             known = ", ".join(name.removeprefix("valid/") for name in values if name.startswith("valid/"))
@@ -227,37 +201,40 @@ class Trainer:
         if self.folder is not None:
             self._save("best.pt", epoch=self.epoch, value=value)
         else:
-            self.best_weights = copy.deepcopy({"model": self.model.state_dict(), "guide": self.guide.state_dict()})
-
-    def _save_last(self) -> None:
-        if self.folder is not None:
-            self._save("last.pt", **self._state())
+            self._best_weights = copy.deepcopy(self._weights())
 
     def _save(self, name: str, **extra: Any) -> None:
-        """Writes a checkpoint, which all processes wait for."""
+        """Write a checkpoint on rank 0; all ranks wait for it."""
         broadcast_result(lambda: checkpoint.save(self.folder / name, self.model, self.guide, **extra))
 
+    def _weights(self) -> dict[str, dict]:
+        return {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
+
+    def _load_weights(self, weights: dict[str, dict]) -> None:
+        self.model.load_state_dict(weights["model"])
+        self.guide.load_state_dict(weights["guide"])
+
     def _state(self) -> dict[str, Any]:
-        """All but the weights: what a run needs to go on exactly."""
+        """Return everything but the weights that a run needs to resume exactly."""
         return {
             "epoch": self.epoch,
             "step": self.step,
             "best_epoch": self.best_epoch,
             "best_value": self.best_value,
-            "optimizer": self.optimizer.state_dict(),
-            "options": asdict(self.settings),
+            "optimizer": self._optimizer.state_dict(),
+            "options": asdict(self.options),
             "random": random_state.capture_all_ranks(self.train),
         }
 
-    def _go_back(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: dict[str, Any]) -> None:
         self.epoch, self.step = state["epoch"], state["step"]
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(state["optimizer"])
         random_state.restore_own_rank(state["random"], self.train)
 
 
-def _peek(loader: Iterable) -> tuple:
-    """The first batch of a loader, whose random state stays."""
+def _first_batch(loader: Iterable) -> tuple:
+    """Return the first batch of a loader and restore its random state."""
     state = random_state.capture(loader)
     try:
         return next(iter(loader))

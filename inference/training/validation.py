@@ -1,4 +1,4 @@
-"""Validation metrics, and which of two values is the better."""
+"""Validation metrics and their comparison between epochs."""
 
 import math
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from probattn.inference.prediction.sharded import predict_sharded
 
 
 def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int) -> dict[str, float]:
-    """Validation metrics of the posterior predictive, over the whole set.
+    """Compute the metrics of the posterior predictive on a validation set.
 
     Returns:
-        ``log_prob``, the mean over examples of the log likelihood of all their labels, in nats, and the metrics of
-        its kind, :func:`probattn.inference.metrics.evaluate_prediction`, over all real tokens of the set alike.
+        ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics of
+        the likelihood (see :func:`probattn.inference.metrics.evaluate_prediction`), over all real tokens of the set.
 
     Raises:
         ValueError: data without labels.
@@ -24,11 +24,14 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples:
     prediction = predict_sharded(model, guide, data, num_samples=num_samples)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
-    return broadcast_result(lambda: _metrics(prediction))  # what is decided by them is decided alike everywhere
+    return broadcast_result(lambda: _metrics(prediction))  # the same decisions on all ranks, to the last bit
 
 
 def is_better(monitor: str, value: float, best: float | None) -> bool:
-    """Whether a monitored value beats the best so far: the first always does, then NaN never, and any number a NaN."""
+    """Return True if a monitored value is better than the best so far.
+
+    The first value always is; after that NaN never is, and any number is better than NaN.
+    """
     if best is None:
         return True
     if math.isnan(best) or math.isnan(value):
