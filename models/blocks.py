@@ -1,8 +1,7 @@
 """Transformer blocks with any attention layer in any of them: what all networks of this library are made of."""
 
 import copyreg
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from pyro.nn import PyroModule
@@ -11,6 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
+from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import at_mean, local_posteriors
 from probattn.quiet import Quiet
 
@@ -122,7 +122,7 @@ class Blocks(Quiet, PyroModule[nn.Sequential]):
         given, real = ((), ...) if mask is None else ((mask,), mask)
         self.connect()
         stream = x
-        with evaluating(self), at_mean(), local_posteriors():
+        with evaluation_mode(self), at_mean(), local_posteriors():
             for block in self:
                 if isinstance(block.attention, ProbabilisticAttention):
                     block.attention.initialise(stream[real])
@@ -148,15 +148,3 @@ def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
             x = without_dropout(part, x)
         return x
     return x if isinstance(module, _DropoutNd) else module(x)
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; each module has its own mode again behind."""
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
-from probattn.models.blocks import Blocks, evaluating
+from probattn.evaluation_mode import evaluation_mode
+from probattn.models.blocks import Blocks
 from probattn.quiet import Quiet
 
 
@@ -72,7 +73,7 @@ class ViT(Quiet, PyroModule):
         Args:
             images: a batch of the training data ``(batch, channels, height, width)``.
         """
-        with evaluating(self):
+        with evaluation_mode(self):
             self.blocks.initialise_inducing(self.tokens(images))
 
     def tokens(self, images: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.coverage import check_coverage, checked_replay
+from probattn.evaluation_mode import evaluation_mode
 from probattn.functional.errors import NumericalError
 from probattn.handlers import (
     draws,
@@ -30,6 +31,7 @@ from probattn.handlers import (
     local_priors,
     one_draw,
 )
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
@@ -82,7 +84,7 @@ def predict(
     predictor = _Predictor(model, guide, num_samples=num_samples, latents=latents, vectorize=vectorize)
     parts = []
     with predictor.ready():
-        for number, (x, y, mask) in enumerate(_batches(data)):
+        for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
             if x.is_floating_point() and not x.isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
             inputs = predictor.prepare(x, y, mask)
@@ -134,16 +136,10 @@ class _Predictor:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Evaluation mode without gradients; each module has its own mode again behind."""
-        modes = [(module, module.training) for part in self.parts.values() for module in part.modules()]
-        try:
-            for part in self.parts.values():
-                part.eval()
-            with torch.no_grad(), local_params(*self.parts.values()):
-                yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        """Put model and guide in evaluation mode, without gradients."""
+        parts = self.parts.values()
+        with evaluation_mode(*parts), torch.no_grad(), local_params(*parts):
+            yield
 
     @contextmanager
     def located(self, number: int) -> Iterator[None]:
@@ -295,9 +291,3 @@ def _sets_values(handler: Messenger) -> bool:
 
 def _samples(trace: Trace) -> Iterator[dict]:
     return (site for site in trace.nodes.values() if site["type"] == "sample")
-
-
-def _batches(data: Tensor | Iterable) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    for batch in (data,) if isinstance(data, Tensor) else data:
-        x, y, mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
-        yield x, y, mask

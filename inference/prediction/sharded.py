@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.handlers import draws
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, world
 from probattn.inference.distributed.random_state import seed_per_rank
 from probattn.inference.prediction.aggregate import join
@@ -40,7 +41,7 @@ def predict_sharded(
     rank, size = world()
     if size == 1:
         return predict(model, guide, data, num_samples=num_samples, keep_draws=keep_draws)
-    batches = (data,) if isinstance(data, Tensor) else data
+    batches = iterate_batches(data)
     start, stop = (number * len(batches) // size for number in (rank, rank + 1))
     stream = iter(batches)
     opening = next(stream, None)
@@ -69,5 +70,5 @@ def predict_sharded(
 
 def _inputs(batch: Tensor | tuple, device: torch.device) -> tuple[Tensor, None, Tensor | None]:
     """The model's arguments, without labels."""
-    x, _, mask = (*((batch,) if isinstance(batch, Tensor) else batch), None, None)[:3]
+    x, _, mask = unpack_batch(batch)
     return x.to(device), None, None if mask is None else mask.to(device)

@@ -8,8 +8,8 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import are_from_input, at_mean, local_posteriors, num_folded, num_samples
-from probattn.models.blocks import evaluating
 from probattn.models.third_party import folding
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.calls import call
@@ -71,7 +71,7 @@ class Converted(PyroModule):
         Args:
             x, mask: a batch of the training data, as for the network.
         """
-        with ExitStack() as stack, evaluating(self), at_mean(), local_posteriors():
+        with ExitStack() as stack, evaluation_mode(self), at_mean(), local_posteriors():
             for layer in self.layers():
                 stack.callback(layer.register_forward_pre_hook(_initialise).remove)
             call(self.wrapped, x, mask)

@@ -1,4 +1,4 @@
-"""The step for which the host never waits: the same as the step that waits, with the same errors, later."""
+"""The step without host synchronisation equals the eager step, with the same errors at the end of an epoch."""
 
 import warnings
 
@@ -43,8 +43,8 @@ EACH_LAYER = pytest.mark.parametrize("layer", LAYERS)
 WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
 
 
-class Waiting(TorchDispatchMode):
-    """Counts what makes a host wait for a GPU: reading a value, or a shape that depends on values."""
+class Synchronisations(TorchDispatchMode):
+    """Record operations that make the host wait for a GPU: reading a value, or a shape that depends on values."""
 
     def __enter__(self):
         self.seen = []
@@ -86,7 +86,7 @@ def weights(*modules):
 
 
 def steps_of(layer, **options):
-    """The step that waits, the deferred one, and a batch."""
+    """Return the eager step, the step without synchronisation, and a batch."""
     model, guide, batches = build(layer)
     elbo = TraceMeanField_ELBO()
     objective = Objective(elbo(model, guide), elbo, options=TrainOptions(**options), num_data=model.num_data)
@@ -97,23 +97,31 @@ def steps_of(layer, **options):
 
 
 @EACH_LAYER
-def test_nothing_in_a_deferred_step_waits_for_the_device(layer):
-    eager, deferred, batch = steps_of(layer, kl_anneal_epochs=1)
-    with Waiting() as waiting:
-        deferred(batch, StepCoefficients(0.01, 0.5, 0.5, 0.5, 0.5))
+def test_a_graph_step_does_not_synchronise_with_the_device(layer):
+    eager, graph_step, batch = steps_of(layer, kl_anneal_epochs=1)
+    with Synchronisations() as waiting:
+        graph_step(batch, StepCoefficients(0.01, 0.5, 0.5, 0.5, 0.5))
     assert waiting.seen == []
-    with Waiting() as waiting:
+    with Synchronisations() as waiting:
         eager(batch, StepCoefficients(0.01))
     assert waiting.seen != []
 
 
-@EACH_LAYER
+RUNS = {
+    "defaults": {},
+    "schedules": {"clip_norm": 0.5, "kl_anneal_epochs": 2, "alpha_start": 0.2, "warmup_epochs": 1, "num_particles": 2},
+    "trace": {"elbo": "trace", "samples_per": "batch", "log_every": 2},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("layer", "options"),
     [
-        {},
-        {"clip_norm": 0.5, "kl_anneal_epochs": 2, "alpha_start": 0.2, "warmup_epochs": 1, "num_particles": 2},
-        {"elbo": "trace", "samples_per": "batch", "log_every": 2},
+        pytest.param(
+            layer, name, marks=() if name == "schedules" or layer in ("kep-svgp", "sgpa") else pytest.mark.slow
+        )
+        for layer in LAYERS
+        for name in RUNS
     ],
 )
 def test_a_captured_run_is_the_run_that_is_not(layer, options, tmp_path):
@@ -122,7 +130,7 @@ def test_a_captured_run_is_the_run_that_is_not(layer, options, tmp_path):
     for capture in (False, True):
         model, guide, batches = build(layer)
         folder = tmp_path / str(capture)
-        history = fit(model, guide, batches, batches, out=folder, capture=capture, **short(**options))
+        history = fit(model, guide, batches, batches, out=folder, capture=capture, **short(**RUNS[options]))
         runs.append((weights(model, guide), history))
     (one, waited), (other, deferred) = runs
     for name, value in one.items():
@@ -134,7 +142,7 @@ def test_a_captured_run_is_the_run_that_is_not(layer, options, tmp_path):
         assert values[1] == pytest.approx(values[0], rel=1e-3, abs=1e-4)
 
 
-def test_a_captured_run_that_was_stopped_goes_on_exactly(tmp_path):
+def test_a_captured_run_that_was_stopped_resumes_exactly(tmp_path):
     model, guide, batches = build()
     fit(model, guide, batches, capture=True, **short())
     whole = weights(model, guide)
@@ -184,8 +192,8 @@ def test_what_fails_in_a_captured_epoch_is_named_as_if_it_had_not_been_captured(
     assert ("epoch 2, batch 1" if what == "inputs" else "epoch 1, batch 1") in messages[1]
 
 
-def test_an_epoch_that_needs_a_larger_jitter_is_made_anew_step_by_step(monkeypatch):
-    """A matrix that the smallest jitter does not mend, in one step of one epoch."""
+def test_an_epoch_that_needs_a_larger_jitter_is_repeated_eagerly(monkeypatch):
+    """A matrix for which the smallest jitter is too small, in one step of one epoch."""
 
     def trained(capture):
         model, guide, batches = build("sgpa")
@@ -235,7 +243,7 @@ def test_deferred_checks_gather_what_would_be_raised():
 
 
 class FakeGraph:
-    """A CUDA graph as far as its user sees it: recorded once, then computed again from the same inputs."""
+    """Fake CUDA graph: recorded once, then computed again from the same inputs."""
 
     replays = 0
 
@@ -282,22 +290,22 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
     }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     FakeGraph.replays = 0
-    graphs = GraphCache(double, most=2)
-    original = graphs._captured
+    graphs = GraphCache(double, max_graphs=2)
+    original = graphs._capture
 
     def captured_with_outcome(batch):
         inputs, graph, outcome = original(batch)
         graph.outcome = outcome
         return inputs, graph, outcome
 
-    monkeypatch.setattr(graphs, "_captured", captured_with_outcome)
+    monkeypatch.setattr(graphs, "_capture", captured_with_outcome)
     for number in range(6):
         for size in (4, 3):
             batch = (torch.full((size,), float(number)),)
             assert graphs(batch).loss == 2 * size * number
         assert FakeGraph.replays == 2 * max(0, number - 2)
     assert len(graphs.graphs) == 2
-    for number in range(5):  # a third shape goes on without a graph
+    for number in range(5):  # a third shape runs without a graph
         assert graphs((torch.full((2,), float(number)),)).loss == 4 * number
     assert len(graphs.graphs) == 2
     assert cuda_graph.GraphCache is GraphCache
@@ -305,10 +313,10 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
 
 @pytest.mark.parametrize(("accelerator", "gpu"), [("cuda", False), ("gpu", False), ("auto", True)])
 def test_steps_of_several_gpus_are_refused_before_anything_starts(monkeypatch, tmp_path, accelerator, gpu):
-    """No process is joined, no batch asked for, no file written."""
+    """No process is connected, no batch is loaded, no file is written."""
     monkeypatch.setattr(cuda_graph, "world", lambda: World(1, 2))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(trainer, "make_fabric", lambda *_: pytest.fail("the processes were joined"))
+    monkeypatch.setattr(trainer, "make_fabric", lambda *_: pytest.fail("the processes were connected"))
     model, guide, batches = build()
     model.register_forward_pre_hook(lambda *_: pytest.fail("the model was run"))
     words = r"torchrun started 2 processes: set capture=False .*, or train in one process without torchrun"
@@ -321,4 +329,4 @@ def test_steps_of_several_gpus_are_refused_before_anything_starts(monkeypatch, t
 def test_one_gpu_or_several_cpus_may_be_captured(monkeypatch, processes, accelerator, gpu):
     monkeypatch.setattr(cuda_graph, "world", lambda: World(0, processes))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    cuda_graph.check_alone(accelerator)
+    cuda_graph.check_single_gpu(accelerator)

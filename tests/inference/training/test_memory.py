@@ -1,4 +1,4 @@
-"""A long run's memory does not grow: neither the number of tensors that live, nor what the process takes."""
+"""Memory of a long run does not grow: neither the number of live tensors, nor the memory of the process."""
 
 import gc
 import os
@@ -13,21 +13,18 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO, fit, predict
-from probattn.inference.training import run_log
 from probattn.inference.training.run_log import RunLog
 from probattn.models import Categorical, Supervised
 
 EPOCHS = 30
 MOST = 8 * 2**20
-"""Bytes: more than the allocator's whims, and far less than what a graph of each step would take."""
+"""Bytes: more than the allocator's fluctuations, and far less than one autograd graph per step would need."""
 LAYERS = {"kep-svgp": KEPSVGPAttention.partial(rank=2), "sgpa": SGPAttention.partial(inducing=3)}
 layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 
 
 @pytest.fixture(autouse=True)
-def _new_objects_alone(monkeypatch):
-    """Those of libraries are too many to be looked at often; TensorBoard has its own."""
-    monkeypatch.setattr(run_log, "find_spec", lambda name: None)
+def _count_new_objects_only():
     gc.collect()
     gc.freeze()
     yield
@@ -49,27 +46,27 @@ def build(layer):
 
 
 def tensors():
-    """Number of tensors that the test has made and that live."""
+    """Return the number of live tensors that the test has created."""
     gc.collect()
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
 
 
 def resident():
-    """Bytes of memory that the process takes."""
+    """Return the resident memory of the process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Watched(list):
-    """Batches; each time they are gone through, the memory is measured."""
+    """Batches that measure the memory at the start of each pass."""
 
     def __iter__(self):
         self.seen = [*getattr(self, "seen", []), (tensors(), resident())]
         return super().__iter__()
 
 
-def assert_flat(seen, *, behind):
-    """Neither tensors nor memory more from that time on."""
-    counts, sizes = zip(*seen[behind:], strict=True)
+def assert_flat(seen, *, after):
+    """Assert that neither tensors nor memory grow after that many passes."""
+    counts, sizes = zip(*seen[after:], strict=True)
     assert max(counts) == min(counts)
     assert max(sizes[len(sizes) // 2 :]) - max(sizes[: len(sizes) // 2]) < MOST
 
@@ -83,7 +80,7 @@ def test_training(tmp_path, layer, options):
     with pyro.get_param_store().scope():
         fit(model, guide, batches, [(x, y)], out=tmp_path, **options)
         assert len(pyro.get_param_store()) == 0
-    assert_flat(batches.seen, behind=10)
+    assert_flat(batches.seen, after=10)
 
 
 @layers
@@ -93,7 +90,7 @@ def test_prediction(layer):
     for _ in range(EPOCHS):
         predict(model, guide, [(x, y)], num_samples=3)
         seen.append((tensors(), resident()))
-    assert_flat(seen, behind=10)
+    assert_flat(seen, after=10)
 
 
 @layers
@@ -108,7 +105,7 @@ def test_inference_by_hand(layer):
             elbo(x, y).backward()
         optimizer.step()
         seen.append((tensors(), resident()))
-    assert_flat(seen, behind=10)
+    assert_flat(seen, after=10)
 
 
 def test_the_log_of_a_run_is_kept_on_the_disk_alone(tmp_path):

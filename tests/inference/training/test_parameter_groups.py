@@ -35,8 +35,8 @@ LAYERS = [
     ),
     (SGPAttention, {"inducing": 4, "bias": True}, ["query_value.weight"]),
     (SGPAttention, {"inducing": None}, ["query_value.weight", "form.spread.weight"]),
-    (CGPAttention, {"guide": "prior"}, [*ALL, "latent.weight"]),
-    (CGPAttention, {"guide": "learned"}, [*ALL, "latent.weight", "canonical.linear.weight"]),
+    (CGPAttention, {"canonical_guide": "prior"}, [*ALL, "latent.weight"]),
+    (CGPAttention, {"canonical_guide": "learned"}, [*ALL, "latent.weight", "canonical.linear.weight"]),
     (SparseCGPAttention, {}, [*ALL, "latent.weight"]),
 ]
 NAMES = {

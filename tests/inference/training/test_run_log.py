@@ -5,13 +5,7 @@ import math
 
 import pytest
 
-from probattn.inference.training import run_log
 from probattn.inference.training.run_log import RunLog, read_log
-
-
-@pytest.fixture(autouse=True)
-def _without_tensorboard(monkeypatch):
-    monkeypatch.setattr(run_log, "find_spec", lambda name: None)
 
 
 def test_records_are_lines_on_disk_at_once(tmp_path):

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from probattn.inference import TrainOptions
 from probattn.inference.metrics import DISPLAY
-from probattn.inference.training.schedule import SCHEDULES, annealed, between, learning_rate
+from probattn.inference.training.schedule import SCHEDULES, annealed, interpolate, learning_rate
 
 
 def rates(schedule, *, warmup, min_lr, steps=20):
@@ -57,19 +57,19 @@ def test_annealed_rises_linearly_from_zero_and_stays():
     assert [annealed(0.5, step=step, steps=0) for step in range(3)] == [0.5] * 3
 
 
-def test_between_is_a_line_from_the_first_step_to_the_last():
-    assert [between(0.0, 1.0, step=step, steps=5) for step in range(5)] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert [between(0.5, 1.0, step=step, steps=3) for step in range(3)] == [0.5, 0.75, 1.0]
-    assert [between(2.0, 1.0, step=step, steps=2) for step in range(2)] == [2.0, 1.0]
+def test_interpolate_is_a_line_from_the_first_step_to_the_last():
+    assert [interpolate(0.0, 1.0, step=step, steps=5) for step in range(5)] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [interpolate(0.5, 1.0, step=step, steps=3) for step in range(3)] == [0.5, 0.75, 1.0]
+    assert [interpolate(2.0, 1.0, step=step, steps=2) for step in range(2)] == [2.0, 1.0]
 
 
 @pytest.mark.parametrize("weight", [0.7, 1.0])
-def test_between_the_same_weight_is_that_weight_exactly(weight):
-    assert {between(weight, weight, step=step, steps=7) for step in range(7)} == {weight}
+def test_interpolate_the_same_weight_is_that_weight_exactly(weight):
+    assert {interpolate(weight, weight, step=step, steps=7) for step in range(7)} == {weight}
 
 
 def test_the_only_step_has_the_first_weight():
-    assert between(0.25, 1.0, step=0, steps=1) == 0.25
+    assert interpolate(0.25, 1.0, step=0, steps=1) == 0.25
 
 
 OUT_OF_BOUNDS = [

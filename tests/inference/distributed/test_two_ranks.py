@@ -1,0 +1,159 @@
+"""Training and prediction on two ranks of torchrun equal those of one process, and errors of one rank reach all."""
+
+import pytest
+import torch
+from two_ranks import (
+    BROKEN,
+    KEP,
+    TRAINED,
+    after_prediction,
+    fitted,
+    local_predictions,
+    predictions,
+    shuffled,
+    torchrun,
+    train,
+)
+
+from probattn.inference import predict
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Results of each of two ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    done = torchrun("main", folder)
+    assert done.returncode == 0, done.stdout
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.fixture
+def _one_thread(threads):
+    threads(1)
+
+
+def distance(one, other):
+    """Return the largest difference of tensors by name; None equals None."""
+    assert one.keys() == other.keys()
+    assert all((one[name] is None) == (other[name] is None) for name in one)
+    return max((one[name] - other[name]).abs().max().item() for name in one if one[name] is not None)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_two_processes_train_as_one(ranks, name):
+    gradients, weights, terms = train(**TRAINED[name])
+    assert any(value is None for value in gradients.values())
+    for rank in ranks:
+        first, last, seen = rank["trained"][name]
+        assert distance(first, gradients) < 1e-10
+        assert distance(last, weights) < 1e-10
+        assert [each.keys() for each in seen] == [each.keys() for each in terms]
+        pairs = [(each[key], whole[key]) for each, whole in zip(seen, terms, strict=True) for key in whole]
+        assert all(value == pytest.approx(whole, rel=1e-10, abs=1e-10) for value, whole in pairs)
+
+
+@pytest.mark.parametrize("name", ["fitted", "deferred"])
+def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name):
+    records, weights = fitted(tmp_path, family="delta", capture=name == "deferred")
+    assert len(records) == 3 * 5 + 3
+    seen, last = ranks[0][name]
+    assert distance(last, weights) < 1e-10
+    for own, whole in zip(seen, records, strict=True):
+        assert own.keys() == whole.keys()
+        numbers = own.keys() - {"kind", "seconds"}
+        assert all(own[key] == pytest.approx(whole[key], rel=1e-10, abs=1e-10) for key in numbers)
+
+
+def test_a_run_on_two_processes_that_is_stopped_and_resumed_ends_bit_for_bit_as_one_that_is_not(ranks):
+    assert all(distance(rank["whole"][1], rank["resumed"][1]) == 0 for rank in ranks)
+    whole, resumed = ([each | {"seconds": 0} for each in ranks[0][name][0]] for name in ("whole", "resumed"))
+    assert resumed == whole
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_missing_loss_weight_and_a_kl_that_counts_twice_are_noticed(ranks, name):
+    first, last, _ = ranks[0]["trained"][name]
+    gradients, weights, _ = train(attention=KEP)
+    assert distance(first, gradients) > 1e-4
+    assert distance(last, weights) > 1e-4
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_two_processes_predict_as_one_bit_for_bit(ranks):
+    expected = predictions()
+    for rank in ranks:
+        assert rank["predicted"].keys() == expected.keys()
+        for name, values in expected.items():
+            found = rank["predicted"][name]
+            assert found.keys() == values.keys()
+            assert all(torch.equal(found[key], values[key]) for key in values), name
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_local_sites_are_drawn_on_each_rank(ranks):
+    one, other = (rank["local"] for rank in ranks)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    first, second = one["draws"].split(4, 1)
+    assert torch.equal(first, local_predictions(predict)["draws"][:, :4])
+    assert not torch.isclose(first, second).any()
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_the_loaders_generator_has_the_same_state_on_all_ranks_as_in_one_process(ranks):
+    probs, state = after_prediction()
+    for rank in ranks:
+        assert torch.equal(rank["generator"][0], probs)
+        assert torch.equal(rank["generator"][1], state)
+
+
+def test_an_error_is_raised_on_all_ranks_and_says_what_failed_where(ranks):
+    zero, one = (rank["errors"] for rank in ranks)
+    assert one["NaN"][:2] == ("ValueError", "NaN or Inf in the inputs of batch 1")
+    assert "counts batches from 1 on" in one["NaN"][2][0]
+    assert zero["NaN"][0] == "PeerError"
+    assert "rank 1 failed: ValueError: NaN or Inf in the inputs of batch 1" in zero["NaN"][1]
+    assert "counts batches from 1 on" in zero["NaN"][1]
+    assert zero["first"][:2] == ("KeyError", "'x'")
+    assert one["first"][:2] == ("PeerError", "rank 0 failed: KeyError: 'x'")
+    assert one["last"][0] == "ZeroDivisionError"
+    assert zero["last"][:2] == ("PeerError", "rank 1 failed: ZeroDivisionError: integer division or modulo by zero")
+    for found in (zero, one):
+        assert found["no batch"][:2] == ("ValueError", "no data to predict: the loader gave no batch")
+        assert "pickle" in found["unpicklable"][1].lower()
+
+
+def test_loaders_that_would_train_wrongly_are_refused(ranks):
+    for rank in ranks:
+        found = rank["errors"]
+        assert found.pop("fine") is None
+        for name, words in {
+            "devices": "leave devices=1",
+            "sampler": "DistributedSampler would shard the examples a second time",
+            "batch sampler": "RandomSampler has no generator",
+            "no generator": "RandomSampler has no generator",
+            "other seed": "rank 1 would see different batches",
+            "other length": "rank 1 would see different batches",
+        }.items():
+            assert found[name][0] == "ValueError"
+            assert words in found[name][1]
+
+
+def test_random_states_of_all_ranks_are_kept_and_another_number_of_ranks_continues_with_other_draws(ranks):
+    (states, zero), (same, one) = (rank["random"] for rank in ranks)
+    assert len(states) == 2
+    assert all(torch.equal(a[key], b[key]) for a, b in zip(states, same, strict=True) for key in ("torch", "loader"))
+    torch.manual_seed(3)
+    loader = shuffled()
+    next(iter(loader))
+    assert torch.equal(zero["whole"][0], torch.rand(4))
+    for found in (zero, one):
+        assert torch.equal(found["two"][0], found["whole"][0])
+        assert all(torch.equal(each[1], found["whole"][1]) for each in found.values())
+    for other in ("one", "old", "three"):
+        drawn = [found[name][0] for found in (zero, one) for name in ("whole", other)]
+        assert all(not torch.equal(a, b) for n, a in enumerate(drawn) for b in drawn[:n])
+
+
+def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):
+    assert [rank["broadcast"] for rank in ranks] == [0, 0]
+    assert [rank["averaged"] for rank in ranks] == [{"rank": 0.5}] * 2

@@ -1,0 +1,199 @@
+"""A run that was stopped resumes exactly, and folders that cannot be resumed are refused and unchanged."""
+
+import functools
+import shutil
+
+import pytest
+import torch
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from small_fit import Regularised, assert_same, build, kill, lines, short, snapshot, untimed, weights
+
+from probattn.inference import CheckpointError, fit
+from probattn.inference.io import checkpoint
+
+VARIANTS = {
+    "plain": {},
+    "no generator": {"generator": False},
+    "dropout": {"dropout": 0.4},
+    "auto": {"guide": AutoNormal},
+    "auto multivariate": {"guide": AutoMultivariateNormal, "samples_per": "batch"},
+    "without validation": {"valid": False},
+    "clip": {"clip_norm": 0.05},
+    "anneal": {"kl_anneal_epochs": 3, "warmup_epochs": 2.5, "kl_weight": 0.5},
+    "alpha": {"alpha_start": 0.0, "alpha_end": 0.8, "schedule": "linear", "attention": Regularised},
+    "num_particles": {"num_particles": 2, "elbo": "trace"},
+    "patience": {"patience": 3, "monitor": "nll", "lr": 0.5, "epochs": 6},
+    "all": {
+        "dropout": 0.2,
+        "guide": AutoNormal,
+        "clip_norm": 0.5,
+        "kl_anneal_epochs": 2,
+        "num_particles": 2,
+        "patience": 4,
+        "monitor": "log_prob",
+        "weight_decay": 0.01,
+        "warmup_epochs": 1,
+        "precision": "bf16-mixed",
+    },
+}
+
+
+BUILDING = ("guide", "dropout", "generator", "valid", "attention")
+
+
+def training_options(variant):
+    return short(**{name: value for name, value in VARIANTS[variant].items() if name not in BUILDING})
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """Train each variant without interruption, once: its folder, history and weights."""
+
+    @functools.cache
+    def trained(variant):
+        folder = tmp_path_factory.mktemp("whole")
+        model, guide, train, valid = build(**VARIANTS[variant])
+        history = fit(model, guide, train, valid, out=folder, **training_options(variant))
+        return folder, history, weights(model, guide)
+
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("variant", "epoch"),
+    [
+        pytest.param(name, epoch, marks=() if epoch == 2 or name in ("without validation", "all") else pytest.mark.slow)
+        for name in VARIANTS
+        for epoch in (1, 2, 4)
+    ],
+)
+def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, whole_run, variant, epoch):
+    """Killed at the second batch of an epoch; what is built anew has other weights and other random states."""
+    options = VARIANTS[variant]
+    training = training_options(variant)
+    folder, whole, expected = whole_run(variant)
+
+    model, guide, train, valid = build(**options)
+    train.at, train.callback = (epoch, 1), kill
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, guide, train, valid, out=tmp_path / "killed", **training)
+
+    model, guide, train, valid = build(seed=0 if epoch == 1 else 9, **options)
+    with (tmp_path / "killed" / "log.jsonl").open("a") as log:
+        log.write('{"kind": "step", "st')
+    resumed = fit(model, guide, train, valid, out=tmp_path / "killed", resume=True, **training)
+
+    assert_same(weights(model, guide), expected)
+    assert untimed(resumed.steps) == untimed(whole.steps)
+    assert untimed(resumed.epochs) == untimed(whole.epochs)
+    assert (resumed.best_epoch, resumed.best_value) == (whole.best_epoch, whole.best_value)
+    assert untimed(lines(tmp_path / "killed")) == untimed(lines(folder))
+    for name in ("best.pt", "last.pt"):
+        first, second = (checkpoint.read(run / name) for run in (folder, tmp_path / "killed"))
+        for part in ("model", "guide"):
+            assert_same(first[part], second[part])
+        if name == "last.pt":
+            states = [file["extra"]["random"][0]["torch"] for file in (first, second)]
+            assert torch.equal(*states)
+            moments = (file["extra"]["optimizer"]["state"] for file in (first, second))
+            for one, other in zip(*(m.values() for m in moments), strict=True):
+                assert_same(one, other)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    model, guide, train, valid = build()
+    first = fit(model, guide, train, valid, out=tmp_path, **short())
+    expected, before = weights(model, guide), (tmp_path / "last.pt").read_bytes()
+    model, guide, train, valid = build(seed=3)
+    second = fit(model, guide, train, valid, out=tmp_path, resume=True, **short())
+    assert train.started == 0
+    assert_same(weights(model, guide), expected)
+    assert untimed(second.steps + second.epochs) == untimed(first.steps + first.epochs)
+    assert (second.best_epoch, second.best_value) == (first.best_epoch, first.best_value)
+    assert (tmp_path / "last.pt").read_bytes() == before
+
+
+def test_resume_without_a_run_starts_one(tmp_path):
+    model, guide, train, _ = build()
+    history = fit(model, guide, train, out=tmp_path / "a" / "b", resume=True, **short(epochs=1))
+    assert (tmp_path / "a" / "b" / "last.pt").exists()
+    assert len(history.epochs) == 1
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    model, guide, train, valid = build()
+    fit(model, guide, train, valid, out=folder, **short(epochs=1))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, finished_run):
+    """A copy of the folder of a finished run of one epoch."""
+    return shutil.copytree(finished_run, tmp_path / "run")
+
+
+def refused(run, error, match, *, built=None, resume=True, **options):
+    """fit must raise, with every file and every weight as before."""
+    files = snapshot(run)
+    model, guide, train, valid = built or build(seed=5)
+    before = weights(model, guide)
+    with pytest.raises(error, match=match) as caught:
+        fit(model, guide, train, valid, out=run, resume=resume, **short(**({"epochs": 1} | options)))
+    assert snapshot(run) == files
+    assert_same(weights(model, guide), before)
+    return str(caught.value)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(run):
+    refused(run, FileExistsError, "resume=True", resume=False)
+
+
+def test_resuming_with_other_options_names_them(run):
+    message = refused(run, CheckpointError, "other options", lr=0.5, epochs=7, clip_norm=1.0)
+    for line in ("lr: 0.02 → 0.5", "epochs: 1 → 7", "clip_norm: None → 1.0"):
+        assert line in message
+    assert "seed" not in message
+
+
+def test_resuming_another_architecture_names_its_differences(run):
+    message = refused(run, CheckpointError, "another architecture", built=build(width=6))
+    assert "model: network.embed.weight has shape (6, 3), the checkpoint (4, 3)" in message
+    refused(run, CheckpointError, "guide: network.attention.u.raw_scale is missing", built=build(guide="diagonal"))
+
+
+def test_resuming_with_a_loader_that_cannot_be_put_back_is_refused(run):
+    with pytest.raises(CheckpointError, match="had a generator and now has none"):
+        fit(*build(generator=False), out=run, resume=True, **short(epochs=1))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])
+def test_a_half_written_last_checkpoint_is_refused(run, share):
+    whole = (run / "last.pt").read_bytes()
+    (run / "last.pt").write_bytes(whole[: int(share * len(whole))])
+    refused(run, CheckpointError, r"last\.pt is damaged")
+
+
+def test_weights_alone_are_no_run_to_go_on_with(run):
+    (run / "last.pt").write_bytes((run / "best.pt").read_bytes())
+    refused(run, CheckpointError, r"last\.pt holds only weights, as best\.pt does")
+
+
+def test_a_last_checkpoint_of_random_bytes_is_refused(run):
+    (run / "last.pt").write_bytes(bytes(torch.randint(256, (5000,), dtype=torch.uint8).tolist()))
+    refused(run, CheckpointError, r"last\.pt is damaged")
+
+
+@pytest.mark.parametrize("left", ["best.pt", "log.jsonl"])
+def test_what_is_left_of_a_run_is_not_overwritten(run, left):
+    for name in {"last.pt", "best.pt", "log.jsonl"} - {left}:
+        (run / name).unlink()
+    refused(run, FileExistsError, "holds a run", resume=False)
+
+
+def test_a_run_that_lost_its_last_checkpoint_is_not_started_over(tmp_path):
+    model, guide, train, valid = build()
+    fit(model, guide, train, valid, out=tmp_path, **short(epochs=2))
+    (tmp_path / "last.pt").unlink()
+    refused(tmp_path, CheckpointError, "without last.pt", epochs=2)

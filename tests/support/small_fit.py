@@ -1,0 +1,119 @@
+"""A small model, its data and options, and comparisons, for tests of fit."""
+
+import json
+
+import pyro.distributions as dist
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.inference.training.run_log import read_log
+from probattn.models import Categorical, Supervised
+from probattn.models.likelihoods import Gaussian
+
+STEPS = 3
+"""Training steps per epoch."""
+
+
+class Regularised(SoftmaxAttention):
+    """Softmax attention with a regulariser of 3 nats an example, in the CGP layers' form."""
+
+    def forward(self, x, mask=None):
+        unit = dist.Unit(x.new_full(x.shape[-3:-2], -3.0))
+        self.observe("fit", unit, unit.sample(), regulariser=True)
+        return super().forward(x, mask)
+
+
+class Network(PyroModule):
+    def __init__(self, *, outputs=3, dropout=0.0, width=4, attention=None) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, width)
+        self.attention = attention or KEPSVGPAttention(width, 2, rank=2, eta=0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(self.dropout(x + self.attention(x)).mean(-2))
+
+
+class Loader(DataLoader):
+    """A loader that calls back at batch number ``at = (epoch, batch)``, the batch 1 or later.
+
+    An epoch counts from its second batch on, since fit may look at one batch beforehand.
+    """
+
+    started, at, callback = 0, None, None
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            self.started += number == 1
+            if self.at == (self.started, number):
+                batch = self.callback(batch) or batch
+            yield batch
+
+
+def data(size=8):
+    source = torch.Generator().manual_seed(0)
+    y = torch.arange(size) % 3
+    x = torch.randn(size, 4, 3, generator=source) * 0.3 + torch.eye(3)[y].unsqueeze(1)
+    return TensorDataset(x, y)
+
+
+def build(
+    seed=0,
+    *,
+    guide="full",
+    dropout=0.0,
+    generator=True,
+    valid=True,
+    width=4,
+    likelihood=None,
+    num_data=8,
+    attention=None,
+    **_,
+):
+    """Model, guide and loaders (three batches of 3, 3 and 2), all of them from ``seed``."""
+    torch.manual_seed(seed)
+    outputs = 1 if isinstance(likelihood, Gaussian) else 3
+    network = Network(dropout=dropout, width=width, outputs=outputs, attention=attention and attention(width, 2))
+    model = Supervised(network, likelihood or Categorical(), num_data=num_data)
+    made = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
+    source = torch.Generator().manual_seed(100 + seed) if generator else None
+    train = Loader(data(), batch_size=3, shuffle=True, generator=source)
+    return model, made, train, DataLoader(data(), batch_size=4) if valid else None
+
+
+def weights(*modules):
+    return {
+        f"{i}.{name}": value.clone() for i, module in enumerate(modules) for name, value in module.state_dict().items()
+    }
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def untimed(records):
+    """Records without times, as text, since NaN is no equal of NaN."""
+    return [json.dumps({key: value for key, value in record.items() if key != "seconds"}) for record in records]
+
+
+def lines(folder):
+    return read_log(folder / "log.jsonl")
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def short(**options):
+    return {"epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3, "progress": False} | options
+
+
+def kill(batch):
+    raise KeyboardInterrupt
