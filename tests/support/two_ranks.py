@@ -28,7 +28,7 @@ from probattn.inference.distributed.collectives import (
     report_first_error,
     world,
 )
-from probattn.inference.distributed.random_state import capture, restore, seed_per_rank
+from probattn.inference.distributed.random_state import capture_all_ranks, restore_own_rank, seed_per_rank
 from probattn.inference.elbo import ELBOS
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
@@ -287,7 +287,7 @@ def random_states():
     seed_per_rank()
     loader = shuffled()
     next(iter(loader))
-    states = capture(loader)
+    states = capture_all_ranks(loader)
 
     def drawn():
         return torch.rand(4), next(iter(loader))[2]
@@ -299,7 +299,7 @@ def random_states():
         "old": states[0],
         "three": [*states, states[0]],
     }.items():
-        restore(given_states, loader)
+        restore_own_rank(given_states, loader)
         found[name] = drawn()
     return states, found
 

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from two_ranks import data, shuffled
 
 from probattn.inference import CheckpointError
-from probattn.inference.distributed.random_state import capture, restore
+from probattn.inference.distributed.random_state import capture, capture_all_ranks, restore, restore_own_rank
 
 
 def test_a_samplers_generator_is_captured():
@@ -22,4 +22,4 @@ def test_a_samplers_generator_is_captured():
 
 def test_a_state_with_a_generator_does_not_fit_a_loader_without_one():
     with pytest.raises(CheckpointError, match="generator"):
-        restore(capture(shuffled()), [data()])
+        restore_own_rank(capture_all_ranks(shuffled()), [data()])
