@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Fixtures shared by tests of several rooms."""
 
 import sys
 
@@ -19,21 +19,6 @@ def command(monkeypatch, capsys):
         return stopped.value.code, *capsys.readouterr()
 
     return run
-
-
-@pytest.fixture
-def together(monkeypatch):
-    """How many members each step together has had."""
-    from probattn.inference.training.members_step import MembersStep
-
-    seen, step = [], MembersStep.__call__
-
-    def spied(self, *arguments):
-        seen.append(len(self.trainers))
-        return step(self, *arguments)
-
-    monkeypatch.setattr(MembersStep, "__call__", spied)
-    return seen
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
 def _check_data(model: nn.Module, train: Iterable) -> None:
     """Refuse a loader without batches, and a wrong ``num_data``, which would silently weight the KL wrongly."""
     if len(train) == 0:
-        raise ValueError("the training loader gives no batch")
+        raise ValueError("the training loader yields no batch")
     num_data = attribute(model, "num_data")
     if num_data is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The library's ELBOs: their terms, and their precision under autocast."""
+"""Terms of the library's ELBOs, and their precision under autocast."""
 
 import math
 from contextlib import ExitStack, nullcontext
@@ -135,7 +135,7 @@ def test_under_autocast_guide_densities_and_kl_stay_in_float32(elbo, family, num
 
 
 @ELBOS
-def test_the_kl_does_not_feel_autocast(elbo):
+def test_the_kl_is_independent_of_autocast(elbo):
     model, guide, x, y = build("full", dtype=torch.float32)
     terms = []
     for half in (False, True):
@@ -189,7 +189,7 @@ def build_local(*, num_data=N, **options):
 
 
 class TwoPass(nn.Module):
-    """A guide that draws the global sites, runs the network below each local site itself, and draws that by name."""
+    """Guide that samples the global sites, runs the network below each local site itself, and samples that by name."""
 
     def __init__(self, model, guide):
         super().__init__()
@@ -218,7 +218,7 @@ class TwoPass(nn.Module):
 @pytest.mark.parametrize("handlers", [(), ("example",), (3,), ("example", 3)])
 @pytest.mark.filterwarnings("ignore:Failed to verify mean field")  # of Pyro's own: its guide draws u first
 def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(elbo, options, handlers):
-    """From one random state, Pyro's own ELBO with the guide of two passes gives the same loss and gradient."""
+    """From one random state, Pyro's own ELBO with the guide of two passes returns the same loss and gradient."""
     model, guide, x, y = build_local(**options)
     objective, plain = elbo(), elbo.__mro__[2]()
     assert type(plain).__module__.startswith("pyro.infer")
@@ -241,7 +241,7 @@ def test_one_pass_is_pyros_elbo_of_a_guide_that_runs_the_network_itself(elbo, op
 @ELBOS
 @LOCAL
 def test_a_guide_of_two_passes_works_in_the_librarys_elbo(elbo, options):
-    """Its draws win: none is made in the model's pass; the same random state gives the same loss."""
+    """Its samples are used: the model's pass draws none; the same random state gives the same loss."""
     model, guide, x, y = build_local(**options)
     losses, order = [], []
     for each in (guide, TwoPass(model, guide)):

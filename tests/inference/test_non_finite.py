@@ -1,4 +1,4 @@
-"""What is named when something is not finite, and which of two validation values is better."""
+"""Sources of a NaN or Inf are found, and validation values are compared."""
 
 import itertools
 import math

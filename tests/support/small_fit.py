@@ -1,4 +1,4 @@
-"""A small model, its data and options, and comparisons, for tests of fit."""
+"""Small model, data and options for tests of fit, and comparisons of runs."""
 
 import json
 
@@ -40,7 +40,7 @@ class Network(PyroModule):
 
 
 class Loader(DataLoader):
-    """A loader that calls back at batch number ``at = (epoch, batch)``, the batch 1 or later.
+    """Loader that calls ``callback`` at ``at = (epoch, batch)``, with the batch 1 or later.
 
     An epoch counts from its second batch on, since fit may look at one batch beforehand.
     """
@@ -75,15 +75,15 @@ def build(
     attention=None,
     **_,
 ):
-    """Model, guide and loaders (three batches of 3, 3 and 2), all of them from ``seed``."""
+    """Return model, guide and loaders (three batches of 3, 3 and 2), all from ``seed``."""
     torch.manual_seed(seed)
     outputs = 1 if isinstance(likelihood, Gaussian) else 3
     network = Network(dropout=dropout, width=width, outputs=outputs, attention=attention and attention(width, 2))
     model = Supervised(network, likelihood or Categorical(), num_data=num_data)
-    made = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
+    its_guide = guides.for_model(model, guide) if isinstance(guide, str) else guide(model)
     source = torch.Generator().manual_seed(100 + seed) if generator else None
     train = Loader(data(), batch_size=3, shuffle=True, generator=source)
-    return model, made, train, DataLoader(data(), batch_size=4) if valid else None
+    return model, its_guide, train, DataLoader(data(), batch_size=4) if valid else None
 
 
 def weights(*modules):
@@ -99,7 +99,7 @@ def assert_same(first, second):
 
 
 def untimed(records):
-    """Records without times, as text, since NaN is no equal of NaN."""
+    """Return records without times, as text, since NaN is not equal to NaN."""
     return [json.dumps({key: value for key, value in record.items() if key != "seconds"}) for record in records]
 
 

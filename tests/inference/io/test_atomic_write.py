@@ -1,3 +1,5 @@
+"""Atomic writes: a file appears whole or not at all."""
+
 import pytest
 
 from probattn.inference.io.atomic_write import atomic_write
@@ -6,10 +8,10 @@ from probattn.inference.io.atomic_write import atomic_write
 def test_a_file_appears_whole_under_its_name(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with atomic_write(path) as unfinished:
-        unfinished.write_text("new")
+    with atomic_write(path) as draft:
+        draft.write_text("new")
         assert path.read_text() == "old"
-        assert unfinished.parent == tmp_path
+        assert draft.parent == tmp_path
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -19,8 +21,8 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
     path.write_text("old")
 
     def fail():
-        with atomic_write(path) as unfinished:
-            unfinished.write_text("half")
+        with atomic_write(path) as draft:
+            draft.write_text("half")
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -29,11 +31,11 @@ def test_an_error_leaves_the_old_file_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_fixed_name_leaves_one_file_behind_however_often_a_process_is_killed(tmp_path):
+def test_a_fixed_name_leaves_one_file_however_often_a_process_is_killed(tmp_path):
     path = tmp_path / "file.txt"
     (tmp_path / ".file.txt.part").write_text("half of a file, of a process that was killed")
-    with atomic_write(path, tag="part") as unfinished:
-        unfinished.write_text("new")
+    with atomic_write(path, tag="part") as draft:
+        draft.write_text("new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -42,8 +44,8 @@ def test_a_fixed_name_leaves_one_file_behind_however_often_a_process_is_killed(t
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
     (tmp_path / "file").touch()
     path = tmp_path / place
-    with pytest.raises(OSError, match=f"'{path}'$"), atomic_write(path) as unfinished:
-        unfinished.write_text("new")
+    with pytest.raises(OSError, match=f"'{path}'$"), atomic_write(path) as draft:
+        draft.write_text("new")
 
 
 def test_two_at_once_do_not_meet(tmp_path):

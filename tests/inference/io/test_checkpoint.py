@@ -1,4 +1,4 @@
-"""Checkpoints: atomic to write, safe to read, whole or not at all."""
+"""Checkpoints: written atomically, read safely, loaded whole or not at all."""
 
 import os
 import pickle
@@ -71,7 +71,7 @@ def test_the_model_alone_is_enough(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_failure_midway_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, error):
+def test_a_failure_midway_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, error):
     path = tmp_path / "run.pt"
     old = build()
     save(path, *old, step=1)
@@ -140,7 +140,7 @@ def test_random_bytes_are_an_error(tmp_path):
 
 
 def test_a_flipped_bit_is_an_error_or_changes_nothing(tmp_path):
-    """PyTorch's own reader takes a damaged weight for a good one."""
+    """PyTorch's own reader does not notice a damaged weight."""
     path, source = tmp_path / "last.pt", random.Random(0)
     saved = build()
     save(path, *saved, step=7)
@@ -175,7 +175,7 @@ def test_a_flipped_bit_in_a_weight_is_refused(tmp_path):
 
 
 def test_a_checkpoint_that_unpacks_to_more_than_it_takes_is_refused(tmp_path):
-    """PyTorch's reader would make room for whatever size is declared, and its writer compresses nothing."""
+    """PyTorch's reader would allocate whatever size is declared, and its writer compresses nothing."""
     save(tmp_path / "plain.pt", *build())
     with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "packed.pt", "w") as packed:
         for member in plain.infolist():
@@ -197,7 +197,7 @@ def test_a_part_that_is_missing_is_named(tmp_path, part):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("width", [4, 400])
 def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path, width):
-    """With weights that are larger than Python's buffer, PyTorch alone hears of it, and calls it something else."""
+    """With weights larger than Python's buffer, only PyTorch sees the error, and raises a different one."""
     path, model = tmp_path / "run.pt", nn.Linear(width, width)
     save(path, model, step=1)
     (tmp_path / ".run.pt.part").symlink_to("/dev/full")

@@ -1,4 +1,4 @@
-"""Two processes in one run's folder: the second is told so, and leaves everything as it is."""
+"""Lock of a run's folder: a second process is refused and changes nothing."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def other(tmp_path):
-    """Starts a process that holds the lock of a folder."""
+    """Start a process that holds the lock of a folder."""
     started = []
 
     def start(folder):
@@ -36,7 +36,7 @@ def other(tmp_path):
 
 
 def attempt(folder):
-    """What another thread meets."""
+    """Return the error that another thread gets, or None."""
     found = []
 
     def enter():
@@ -79,7 +79,7 @@ def test_another_thread_is_refused_and_the_same_one_may_enter_again(tmp_path):
     assert attempt(tmp_path) is None
 
 
-def test_an_error_gives_it_back(tmp_path):
+def test_an_error_releases_it(tmp_path):
     with pytest.raises(KeyboardInterrupt), locked(tmp_path):
         raise KeyboardInterrupt
     assert attempt(tmp_path) is None

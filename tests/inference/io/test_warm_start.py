@@ -1,4 +1,4 @@
-"""A model started from another architecture's weights: what is carried over, what is said, what is refused."""
+"""Warm starts: weights that are carried over, the report, and sources that are refused."""
 
 import json
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from probattn.inference.io import checkpoint
 
 
 class Latent(SoftmaxAttention):
-    """Softmax attention with one projection more, as CGP attention has beside kernel attention."""
+    """Softmax attention with one additional projection, as CGP attention has compared to kernel attention."""
 
     def __init__(self, dim, heads):
         super().__init__(dim, heads)

@@ -142,7 +142,7 @@ def flat(value):
 
 
 def crashes(root, amount):
-    """What is to happen, by name, with the status that it ends with."""
+    """Yield name, function and argument of each crash, and the exit status that it ends with."""
     places = json.loads((root / "lines").read_text())
     last = {place: number for number, place in enumerate(places)}
     first = {place: number for number, place in reversed(list(enumerate(places)))}

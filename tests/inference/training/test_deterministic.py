@@ -1,4 +1,4 @@
-"""Deterministic mode: on inside, as it was outside, and what has no deterministic algorithm raises."""
+"""Deterministic mode: on inside, restored outside; operations without a deterministic algorithm raise."""
 
 import os
 
@@ -69,7 +69,7 @@ def test_what_has_no_deterministic_algorithm_raises_inside_alone():
         put(torch.ones(3))
 
 
-def test_training_and_validation_are_deterministic_where_asked(before):
+def test_training_and_validation_are_deterministic_if_the_option_is_set(before):
     assert train(deterministic=True) == {(True, False, False)}
     assert train() == {before}
     assert state() == before
@@ -85,7 +85,7 @@ def test_training_raises_where_it_cannot_be_deterministic():
 @pytest.mark.parametrize(
     ("gpu", "own", "expected"), [(True, None, ":4096:8"), (True, ":16:8", ":16:8"), (False, None, None)]
 )
-def test_cublas_is_told_where_there_is_a_gpu_and_nobody_has(monkeypatch, gpu, own, expected):
+def test_cublas_is_configured_if_there_is_a_gpu_and_it_is_not_yet(monkeypatch, gpu, own, expected):
     monkeypatch.setenv(VARIABLE, own or "")
     if own is None:
         monkeypatch.delenv(VARIABLE)

@@ -48,7 +48,7 @@ def test_without_a_seed_the_generator_is_left_as_it_is():
 
 
 def test_first_steps_are_adams_on_the_elbo_per_example():
-    """Two steps by hand from the same random state: no hidden factor, no stale gradient."""
+    """Two steps of a hand-written loop from the same random state: no hidden factor, no stale gradient."""
     options = short(epochs=1, lr=0.05, min_lr=0.05, clip_norm=0.3)
     model, guide, train, _ = build()
     batches = [(x, y) for x, y in train]
@@ -80,7 +80,7 @@ def test_unknown_options_and_no_data_are_errors(tmp_path):
         fit(model, guide, train, learning_rate=0.1)
     empty = DataLoader(TensorDataset(torch.zeros(0, 4, 3)), batch_size=2)
     for nothing in ([], empty):
-        with pytest.raises(ValueError, match="gives no batch"):
+        with pytest.raises(ValueError, match="yields no batch"):
             fit(model, guide, nothing, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

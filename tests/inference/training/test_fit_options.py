@@ -26,7 +26,7 @@ def test_alpha_goes_from_the_first_step_to_the_last(start, end):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_learning_rate_follows_the_schedule_asked_for(name):
+def test_the_learning_rate_follows_the_schedule(name):
     model, guide, train, _ = build()
     history = fit(model, guide, train, **short(schedule=name, warmup_epochs=1, min_lr=1e-3))
     rates = {"steps": 12, "warmup": 3, "lr": 0.02, "min_lr": 1e-3}
@@ -44,28 +44,28 @@ def test_weight_decay_leaves_the_guide_alone():
     assert decayed >= {"0.network.embed.weight", "0.network.head.weight", "0.network.attention.out.weight"}
 
 
-def test_posterior_draws_and_elbo_are_the_ones_asked_for():
+def test_samples_per_and_elbo_select_samples_and_kl():
     shapes = {}
-    for asked in ("example", "batch"):
+    for samples_per in ("example", "batch"):
         for particles in (1, 2):
             model, guide, train, _ = build()
 
-            def record(module, inputs, output, key=(asked, particles)):
+            def record(module, inputs, output, key=(samples_per, particles)):
                 shapes.setdefault(key, output.shape)
 
             model.network.attention.out.register_forward_hook(record)
-            fit(model, guide, train, **short(epochs=1, samples_per=asked, num_particles=particles))
+            fit(model, guide, train, **short(epochs=1, samples_per=samples_per, num_particles=particles))
     assert shapes["example", 1] == shapes["batch", 1] == (3, 4, 4)
     assert shapes["example", 2] == shapes["batch", 2] == (2, 3, 4, 4)
-    for asked in ("mean_field", "trace"):
+    for elbo in ("mean_field", "trace"):
         model, guide, train, _ = build()
-        kl = [r["kl/network.attention.u"] for r in fit(model, guide, train, **short(epochs=1, elbo=asked)).steps]
+        kl = [r["kl/network.attention.u"] for r in fit(model, guide, train, **short(epochs=1, elbo=elbo)).steps]
         model, guide, train, _ = build()
         exact = sum(
             torch.distributions.kl_divergence(guide.get_submodule(site)(prior), prior).item()
             for site, prior in guides.latent_sites(model)
         )
-        assert (kl[0] == pytest.approx(exact / 8, rel=1e-5)) == (asked == "mean_field")
+        assert (kl[0] == pytest.approx(exact / 8, rel=1e-5)) == (elbo == "mean_field")
 
 
 def test_bf16_trains_float32_weights_with_labels_as_they_are():

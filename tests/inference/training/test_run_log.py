@@ -26,7 +26,7 @@ def test_without_a_folder_records_are_only_kept():
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 6))
-def test_a_half_written_last_line_is_dropped_and_the_log_goes_on(tmp_path, cut):
+def test_a_half_written_last_line_is_dropped_and_the_log_continues(tmp_path, cut):
     with RunLog(tmp_path) as log:
         for step in (1, 2, 3):
             log.write("step", step, loss=step / 2)
@@ -39,7 +39,7 @@ def test_a_half_written_last_line_is_dropped_and_the_log_goes_on(tmp_path, cut):
     assert path.read_text() == whole
 
 
-def test_records_behind_the_checkpoints_step_are_cut(tmp_path):
+def test_records_after_the_checkpoints_step_are_dropped(tmp_path):
     with RunLog(tmp_path) as log:
         for step in range(1, 6):
             log.write("step", step, loss=0.0)
