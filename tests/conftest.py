@@ -1,5 +1,6 @@
 """What tests of several rooms share."""
 
+import re
 import sys
 
 import pyro
@@ -34,6 +35,20 @@ def together(monkeypatch):
 
     monkeypatch.setattr(MembersStep, "__call__", spied)
     return seen
+
+
+@pytest.fixture(scope="session")
+def run_page():
+    """Run the Python code of a Markdown page, block by block, and return what it defines."""
+
+    def run(path, namespace=()):
+        found = dict(namespace)
+        blocks = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for number, block in enumerate(blocks):
+            exec(compile(block, f"{path.name}, block {number}", "exec"), found)
+        return found
+
+    return run
 
 
 @pytest.fixture
