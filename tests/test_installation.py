@@ -1,4 +1,4 @@
-"""Editable installation: found from any folder and by type checkers; added and deleted files; the Makefile."""
+"""Editable installation: found from any folder and by type checkers; added and deleted files."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ reveal_type(TrainOptions().epochs)
 
 def run(*command, folder):
     """Run a command, without the Python settings of this session, and return its output."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MAKE", "PIP_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
     environment = inherited | {"OMP_NUM_THREADS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, cwd=folder, env=environment, check=False
@@ -46,7 +46,7 @@ def clone(tmp_path_factory):
     clone = tmp_path_factory.mktemp("parent") / "probattn"
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "Makefile"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone / name)
     return clone
 
@@ -123,29 +123,3 @@ def test_added_and_deleted_files_follow_an_installation(installed, clone):
     install(installed, clone)
     assert not linked.is_symlink()
     assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_installs_again_when_the_list_of_files_changes(tmp_path):
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in (*(f"{folder}/__init__.py" for folder in FOLDERS), "pyproject.toml", ".venv/bin/python"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("", encoding="utf-8")
-    for name in ("python", "probattn"):  # instead of what would be installed
-        program = tmp_path / ".venv" / "bin" / name
-        program.write_text('#!/bin/sh\necho "$0 $*"\nmkdir -p build\n', encoding="utf-8")
-        program.chmod(0o755)
-
-    def installations():
-        return run("make", "demo", folder=tmp_path).count(" install ")
-
-    assert installations() > 0
-    assert installations() == 0
-    (tmp_path / "models" / "__init__.py").write_text("changed = True", encoding="utf-8")
-    assert installations() == 0
-    (tmp_path / "models" / "added.py").write_text("", encoding="utf-8")
-    assert [installations(), installations()] == [1, 0]
-    (tmp_path / "models" / "added.py").unlink()
-    assert [installations(), installations()] == [1, 0]
-    (tmp_path / "build").rmdir()
-    assert [installations(), installations()] == [1, 0]
