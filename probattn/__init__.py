@@ -1,5 +1,7 @@
 """Uncertainty-aware attention: transformer attention layers as probabilistic programs in Pyro."""
 
+from pkgutil import extend_path
+
 from probattn import guides, priors
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.cgp import CGPAttention
@@ -11,6 +13,8 @@ from probattn.attention.sparse_cgp import SparseCGPAttention
 from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JitterWarning
 from probattn.handlers import draws, local_posteriors, local_sites
+
+__path__ = extend_path(__path__, __name__)  # in the root of a clone this folder comes before the installed package
 
 __all__ = [
     "CGPAttention",

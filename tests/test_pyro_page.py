@@ -1,4 +1,4 @@
-"""The page docs/pyro.md: its code runs in order, its three loops agree, and its table lists what its diagrams show."""
+"""docs/pyro.md: results of its code, and its table of sites against the diagrams."""
 
 import importlib.util
 import logging
@@ -15,14 +15,11 @@ PAGE = (DOCS / "pyro.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def namespace(tmp_path_factory):
-    """All that the page's code defines. Warnings are errors, here as everywhere."""
+def namespace(run_page, tmp_path_factory):
+    """Everything that the page's code defines."""
     with pytest.MonkeyPatch.context() as patch, pyro.get_param_store().scope():
         patch.chdir(tmp_path_factory.mktemp("page"))
-        found = {}
-        for number, block in enumerate(re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)):
-            exec(compile(block, f"pyro.md, block {number}", "exec"), found)
-    return found
+        return run_page(DOCS / "pyro.md")
 
 
 def test_the_three_loops_agree(namespace):
@@ -93,10 +90,10 @@ def test_interventions_are_linear_in_z_o(namespace):
     assert (forced[1] - forced[0]).abs().max() > 0.5
 
 
-def test_refusals_name_the_site(namespace):
-    assert set(namespace["refusals"]) == set(namespace["cases"])
+def test_errors_name_the_site(namespace):
+    assert set(namespace["messages"]) == set(namespace["cases"])
     sites = {"missing site": "attention.u", "point mass": "attention.u"}
-    for name, message in namespace["refusals"].items():
+    for name, message in namespace["messages"].items():
         assert sites.get(name, "attention.z_o") in message
 
 
@@ -117,7 +114,7 @@ def test_draws_of_a_bayesian_head_run_one_after_another_and_the_log_says_so(name
 
 
 def table():
-    """Global, local and observed sites by diagram, as the page's table lists them."""
+    """Return the global, local and observed sites of each diagram in the page's table."""
     rows = PAGE.split("<!-- sites:", 1)[1].split("\n\n")[1].splitlines()[2:]
     found = {}
     for row in rows:

@@ -1,0 +1,154 @@
+"""README and docs/: the code of each page runs, links lead somewhere, files and rooms that are named exist."""
+
+import copy
+import re
+import types
+from pathlib import Path
+
+import pyro
+import pytest
+
+from probattn import guides
+
+ROOT = Path(__file__).parents[1]
+README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results" / "README.md"]
+CONTINUES = "(../README.md#the-first-program)"
+"""Link on pages whose code continues that of the README."""
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def code_blocks(path):
+    return re.findall(r"```python\n(.*?)```", text_of(path), flags=re.DOTALL)
+
+
+def code_lines(code):
+    return len([line for line in code.splitlines() if line.strip()])
+
+
+def pages_with_code(*, continue_readme):
+    pages = [page for page in PAGES if code_blocks(page)]
+    return [page.stem for page in pages if (CONTINUES in text_of(page)) == continue_readme]
+
+
+@pytest.fixture(scope="module")
+def readme(run_page, tmp_path_factory):
+    """Everything that the README's code defines."""
+    with pytest.MonkeyPatch.context() as patch, pyro.get_param_store().scope():
+        patch.chdir(tmp_path_factory.mktemp("readme"))
+        return run_page(README)
+
+
+@pytest.fixture
+def page(readme, run_page, monkeypatch, tmp_path):
+    """Run a page of docs/ that continues the README, with a copy of what the README's code defines."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name):
+        values = {name: value for name, value in readme.items() if not name.startswith("__")}
+        modules = {name: value for name, value in values.items() if isinstance(value, types.ModuleType)}
+        copied = copy.deepcopy({name: value for name, value in values.items() if name not in modules})
+        return run_page(ROOT / "docs" / f"{name}.md", modules | copied)
+
+    return run
+
+
+def test_readme_is_short_and_its_code_trains(readme):
+    assert len(text_of(README).splitlines()) <= 250
+    (converting,) = (block for block in code_blocks(README) if "replace_attention" in block)
+    assert code_lines(converting) <= 20
+    assert readme["history"].epochs[-1]["valid/accuracy"] > 0.6
+    assert readme["converted_history"].epochs[-1]["valid/accuracy"] > 0.6
+
+
+def test_custom_layer(page):
+    (block,) = code_blocks(ROOT / "docs" / "custom-layers.md")
+    assert 0 < code_lines(block.split("class", 1)[1]) <= 40
+    namespace = page("custom-layers")
+    assert namespace["own_history"].epochs[-1]["valid/accuracy"] > 0.6
+    assert {name for name, _ in guides.latent_sites(namespace["own"])} == {
+        f"network.blocks.{block}.attention.log_sharpness" for block in range(2)
+    }
+
+
+def test_export(page, tmp_path):
+    namespace = page("export")
+    assert (tmp_path / "network.pt2").is_file()
+    difference = namespace["answer"]["probs"] - namespace["network"](namespace["images"])["probs"]
+    assert difference.abs().max() < 1e-5
+
+
+def test_layers(page):
+    namespace = page("layers")
+    assert len(namespace["gp_history"].epochs) == 5
+    assert (namespace["changed"].probs - 0.5).abs().max() > 0
+
+
+def test_prediction(page):
+    prediction = page("prediction")["prediction"]
+    assert prediction.draws.shape == (10, *prediction.probs.shape) == (10, 256, 2)
+    total = prediction.expected_entropy + prediction.mutual_information
+    assert (prediction.entropy - total).abs().max() < 1e-6
+
+
+def test_regression(page):
+    namespace = page("regression-and-likelihoods")
+    assert (namespace["low"] < namespace["high"]).all()
+
+
+def test_third_party_networks(page):
+    model = page("third-party-networks")["third_party"]
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained
+    assert all("attention" in name for name in trained)
+
+
+def test_training(page):
+    assert page("training")["loss"].isfinite()
+
+
+def test_uncertainty_methods(page, capsys):
+    namespace = page("uncertainty-methods")
+    probs, labels = namespace["in_distribution"].probs, namespace["in_distribution"].labels
+    assert namespace["sets"].evaluate(probs, labels)["coverage"] > 0.8
+    printed = capsys.readouterr().out
+    for each in ("auroc", "aupr_out", "256 examples, 200 replicates", "risk ≤ 20 %", "'coverage'"):
+        assert each in printed
+
+
+def test_every_page_with_code_is_tested():
+    names = re.findall(r'\bpage\("([\w-]+)"\)', text_of(Path(__file__)))
+    assert sorted(names) == pages_with_code(continue_readme=True)
+    assert pages_with_code(continue_readme=False) == ["pyro"]  # test_pyro_page.py
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_named_files_exist(path):
+    text = text_of(path)
+    prose = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        found = path.parent / file if file else path
+        assert found.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", text_of(found), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings], target
+    sources = [f"/{source.relative_to(ROOT).as_posix()}" for source in ROOT.glob("[a-z]*/**/*.py")]
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert any(source.endswith(f"/{name}") for source in sources), name
+
+
+@pytest.mark.parametrize("folder", ["inference", "experiments"])
+def test_architecture_lists_every_room(folder):
+    for room in (ROOT / folder).glob("*/__init__.py"):
+        assert f"| `{room.parent.name}` |" in text_of(ROOT / "ARCHITECTURE.md")
+
+
+@pytest.mark.parametrize("path", ["LICENSE", "CITATION.cff", "Makefile", ".ci/run"])
+def test_files_named_in_the_documentation_exist(path):
+    assert (ROOT / path).is_file()
