@@ -29,7 +29,8 @@ from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.nuts import nuts
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.fit import History, fit
 from probattn.inference.training.options import TrainOptions
 

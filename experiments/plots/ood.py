@@ -25,7 +25,7 @@ from probattn.experiments.plots.model_diagnostics import (
     short,
 )
 from probattn.inference.metrics import ood
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 BINS = np.linspace(0, 1, 21)
 HEIGHT = 2.3  # inches a panel

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.methods.predictor import Predictor, class_probs
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 
 def mix(predictions: Sequence[Prediction]) -> Prediction:

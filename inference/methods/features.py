@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.predictor import class_probs
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from probattn.attention.base import ProbabilisticAttention
 from probattn.handlers import num_folded, num_samples, stochastic_input
 from probattn.inference.methods.predictor import Predictor
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 @contextmanager

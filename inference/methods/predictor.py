@@ -5,7 +5,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 Predictor = Callable[[Tensor | Iterable], Prediction]
 """A callable ``data -> Prediction``; the data are inputs ``(n, ...)``, or batches ``(x, y)`` or ``(x, y, mask)``."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 if TYPE_CHECKING:
     from gpytorch.utils.grid import ScaleToBounds

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from probattn.inference.methods.predictor import Predictor, class_probs
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 TEMPERATURES = (0.05, 20.0)
 """The range in which a temperature is looked for."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
 from probattn.inference.metrics import MetricDisplay
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 DETECTORS: dict[str, str] = {
     "kl_matching": "KLMatching",

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.inference.prediction import mixture
-from probattn.inference.prediction.marginals import SEED, device_of, is_discrete, seeded
+from probattn.inference.prediction.marginals import SEED, device_of, fixed_seed, is_discrete
 from probattn.inference.prediction.result import Prediction
 
 LEVELS = (0.5, 0.9)
@@ -48,7 +48,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     values = checked(prediction, labels)
     parts = values.split([each.batch_shape[-1] for each in prediction.components])
     pairs = zip(prediction.components, parts, strict=True)
-    with seeded(device_of(prediction.components[0])):
+    with fixed_seed(device_of(prediction.components[0])):
         return float(torch.cat([mixture.crps(each, part.to(device_of(each))) for each, part in pairs]).mean())
 
 

@@ -54,7 +54,7 @@ def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
 
 
 def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monkeypatch):
-    monkeypatch.setattr(prediction, "CPU_EXAMPLE_DRAWS", 9)
+    monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", 9)
     model, guide = build(last(1, KEP_SVGP, of=2))
     x = images(7)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from pytorch_ood.detector import KLMatching as TheirKLMatching
 from pytorch_ood.metrics import OODMetrics
 
 from probattn.inference.metrics import ood
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 
 def of(*rows, **fields):

@@ -18,6 +18,7 @@ from probattn.functional import jitter
 from probattn.functional.errors import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict
+from probattn.inference.prediction import latents
 from probattn.inference.prediction import predict as prediction
 from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
 from probattn.models.likelihoods import Gaussian
@@ -49,13 +50,13 @@ def build(likelihood=None, family="full", **options):
 @pytest.fixture
 def recorded(monkeypatch):
     """The trace of the latent sites of every predict."""
-    traces, original = [], prediction._global_part
+    traces, original = [], latents._global_part
 
     def record(*args):
         traces.append(original(*args))
         return traces[-1]
 
-    monkeypatch.setattr(prediction, "_global_part", record)
+    monkeypatch.setattr(latents, "_global_part", record)
     return traces
 
 
@@ -354,7 +355,7 @@ def test_pieces_of_a_batch_join_to_what_the_whole_gives(monkeypatch):
     x = torch.randn(7, 5, 3, dtype=F64)
     results = []
     for most in (1000, 9, 4):
-        monkeypatch.setattr(prediction, "CPU_EXAMPLE_DRAWS", most)
+        monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", most)
         torch.manual_seed(0)
         results.append(predict(model, guide, x, num_samples=4, keep_draws=True))
     for other in results[1:]:

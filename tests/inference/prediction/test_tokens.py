@@ -287,7 +287,7 @@ def test_pieces_of_a_batch_give_the_same(monkeypatch, layer, most):
     model, guide = build(layer)
     batches = [batch(SENTENCES[:4]), batch(SENTENCES[4:], more=1)]
     expected = predicted(model, guide, batches)
-    monkeypatch.setattr(prediction, "CPU_EXAMPLE_DRAWS", most)
+    monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", most)
     found = predicted(model, guide, batches)
     assert_same_tokens(found, expected)
     torch.testing.assert_close(found.log_prob(found.labels), expected.log_prob(expected.labels))
