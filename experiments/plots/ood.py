@@ -81,7 +81,7 @@ def _panel(ax: Axes, inside: Prediction, foreign: Prediction, *, title: str) -> 
     for values, look in groups.values():
         if len(values):
             ax.hist(values, bins=BINS, weights=np.full(len(values), 1 / len(values)), **look)
-    auroc = ood.metrics(ood.max_softmax(inside), ood.max_softmax(foreign))["auroc"]
+    auroc = ood.detection_metrics(ood.max_softmax(inside), ood.max_softmax(foreign))["auroc"]
     counts = ", ".join(f"{len(values):,} {name}" for name, (values, _) in groups.items())
     ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", fontsize=TEXT, loc="left", color=INK)
 

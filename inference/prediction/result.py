@@ -145,9 +145,7 @@ class Prediction:
             ValueError: a prediction without a label per token.
         """
         if self.mask is None:
-            raise ValueError(
-                "tokens() needs a label per token, and this prediction has no mask: use it as it is"
-            )
+            raise ValueError("tokens() needs a label per token, and this prediction has no mask: use it as it is")
         names = ("probs", "expected_entropy", "energy", "mean", "variance", "labels")
         fields = {name: getattr(self, name) for name in names}
         return Prediction(

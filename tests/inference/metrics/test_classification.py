@@ -15,7 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error,
 from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import multilabel, regression
 
-FUNCTIONS = {key: getattr(metrics, "matthews" if key == "mcc" else key) for key in metrics.DISPLAY}
+FUNCTIONS = {key: getattr(metrics, "matthews_corrcoef" if key == "mcc" else key) for key in metrics.DISPLAY}
 DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
 
 # Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong.
@@ -239,7 +239,7 @@ def test_fpr95_accepts_wrong_ones_tied_with_the_threshold():
 def test_matthews_by_hand():
     # Predicted 0 0 1 2 1, true 0 2 1 2 0: c = 3 right of s = 5; predicted counts 2 2 1, true counts 2 1 2.
     # (c s − Σ p t) / √((s² − Σ p²)(s² − Σ t²)) = (15 − 8) / √(16 · 16).
-    assert metrics.matthews(PROBS, LABELS) == pytest.approx(7 / 16, abs=1e-6)
+    assert metrics.matthews_corrcoef(PROBS, LABELS) == pytest.approx(7 / 16, abs=1e-6)
 
 
 # --- Against scikit-learn and brute force
@@ -261,7 +261,9 @@ def test_agrees_with_scikit_learn(seed):
         "brier": sum(sklearn.metrics.brier_score_loss(one_hot[:, k], probs[:, k].numpy()) for k in range(5)),
     }
     assert {key: values[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert metrics.matthews(probs, labels) == pytest.approx(sklearn.metrics.matthews_corrcoef(labels, top), abs=1e-6)
+    assert metrics.matthews_corrcoef(probs, labels) == pytest.approx(
+        sklearn.metrics.matthews_corrcoef_corrcoef(labels, top), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
@@ -311,7 +313,11 @@ def test_ideal_aurc_is_the_least_over_all_orders(items):
 @pytest.mark.parametrize(("predicted", "true"), [([1] * 10, [1] * 8 + [0] * 2), ([0, 1, 1, 1], [1] * 4)])
 def test_matthews_of_a_constant_is_zero_as_in_scikit_learn(predicted, true):
     probs = torch.nn.functional.one_hot(torch.tensor(predicted), 2).float()
-    assert metrics.matthews(probs, torch.tensor(true)) == sklearn.metrics.matthews_corrcoef(true, predicted) == 0
+    assert (
+        metrics.matthews_corrcoef(probs, torch.tensor(true))
+        == sklearn.metrics.matthews_corrcoef_corrcoef(true, predicted)
+        == 0
+    )
 
 
 def test_matthews_of_a_set_is_not_the_mean_over_its_batches():
@@ -324,7 +330,7 @@ def test_matthews_of_a_set_is_not_the_mean_over_its_batches():
 
 
 def test_matthews_of_one_class_throughout_is_zero():
-    assert metrics.matthews(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([1, 1])) == 0
+    assert metrics.matthews_corrcoef(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([1, 1])) == 0
 
 
 def test_matthews_needs_its_own_rule_for_constants():
@@ -427,7 +433,7 @@ def test_ties_everywhere_carry_no_information():
 def test_most_probable_class_among_equals_is_the_lowest():
     probs = torch.tensor([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
     assert metrics.accuracy(probs, torch.tensor([0, 1])) == 1
-    assert metrics.matthews(probs, torch.tensor([0, 1])) == 1
+    assert metrics.matthews_corrcoef(probs, torch.tensor([0, 1])) == 1
 
 
 @pytest.mark.parametrize("top", [1.0, 1 + 1e-7, 1 + 9e-5])
@@ -592,7 +598,7 @@ ZEROS = torch.zeros(4, dtype=torch.int64)
         ((HALVES * 0.9).bfloat16(), ZEROS, "must sum to 1 within 0.0078, row 0"),
     ],
 )
-@pytest.mark.parametrize("function", [metrics.evaluate, metrics.risk_coverage, metrics.matthews, metrics.nll])
+@pytest.mark.parametrize("function", [metrics.evaluate, metrics.risk_coverage, metrics.matthews_corrcoef, metrics.nll])
 def test_malformed_inputs_say_what_to_do(function, probs, labels, message):
     with pytest.raises(ValueError, match=message):
         function(probs, labels)
