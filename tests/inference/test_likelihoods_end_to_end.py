@@ -143,7 +143,7 @@ def test_conformal_intervals_of_the_trained_model_cover(trained):
     (x, f), (x_new, f_new) = inputs(5, 1000), inputs(6, 1000)
     torch.manual_seed(5)
     known, new = (predict(model, guide, [(a, law(kind, b).sample())]) for a, b in ((x, f), (x_new, f_new)))
-    for method in (conformal.absolute, conformal.normalised, conformal.quantiles):
+    for method in (conformal.absolute, conformal.normalised, conformal.cqr):
         found = method(known, known.labels, alpha=0.1).evaluate(new, new.labels)
         assert 0.86 < found["coverage"] < (0.97 if kind in ("poisson", "negative") else 0.94)
 
@@ -224,7 +224,7 @@ def test_a_likelihood_of_ones_own_goes_all_the_way_also_without_a_mean(name):
     torch.testing.assert_close(middle, prediction.median, rtol=1e-6, atol=1e-6)
     assert (low < middle).all()
     assert (middle < high).all()
-    calibrated = conformal.quantiles(prediction, y_test, alpha=0.1)
+    calibrated = conformal.cqr(prediction, y_test, alpha=0.1)
     assert calibrated.evaluate(prediction, y_test)["coverage"] >= 0.9
     check = posterior_predictive_check(
         model,

@@ -1,4 +1,4 @@
-"""Monte-Carlo dropout against closed forms, masks replayed by hand, and the deterministic prediction."""
+"""Monte Carlo dropout against closed forms, masks replayed by hand, and the deterministic prediction."""
 
 import math
 
@@ -16,7 +16,7 @@ from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttent
 from probattn.handlers import is_amortised, local_posteriors
 from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
-from probattn.inference.prediction import predict as prediction_module
+from probattn.inference.prediction import latents as latents_module
 from probattn.models import Classifier, TextTransformer, ViT, last, replace_attention
 
 F64 = torch.float64
@@ -180,8 +180,8 @@ def test_draw_s_of_a_latent_site_goes_with_mask_s(monkeypatch, batch, first):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         model.network.blocks[1].dropout.p = 0.0  # so that u of the second block comes before all dropout
-    latents, original = [], prediction_module._global_part
-    monkeypatch.setattr(prediction_module, "_global_part", lambda *args: latents.append(original(*args)) or latents[-1])
+    latents, original = [], latents_module._global_part
+    monkeypatch.setattr(latents_module, "_global_part", lambda *args: latents.append(original(*args)) or latents[-1])
     x = images(batch)
     masks, handles = {}, []
     for module in model.modules():
@@ -416,13 +416,13 @@ def test_a_rate_out_of_bounds_is_refused(rate):
 
 def test_a_model_without_dropout_is_refused_unless_a_rate_is_given():
     model, guide = vit(dropout=0.0)
-    with pytest.raises(ValueError, match="every dropout rate of this model is 0; .*rate="):
+    with pytest.raises(ValueError, match="all dropout rates of this model are 0: .*rate="):
         mc_dropout(model, guide)
     assert (mc_dropout(model, guide, rate=0.2)(images()).mutual_information > 0).all()
     mc_dropout(model, guide, rate=0)
     model, guide = chain(nn.Linear(4, 3))
     for rate in (None, 0.5):
-        with pytest.raises(ValueError, match="no such module"):
+        with pytest.raises(ValueError, match="no dropout module"):
             mc_dropout(model, guide, rate=rate)
     x = torch.randn(2, 4, dtype=F64)
     torch.testing.assert_close(mc_dropout(model, guide, rate=0)(x).probs, F.softmax(model.network(x), -1).detach())

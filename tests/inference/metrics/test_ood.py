@@ -99,7 +99,7 @@ class TestDetectorsByHand:
         # Classes 0 and 2 are predicted; their mean posteriors are (.7, .2, .1) and (.1, .3, .6).
         valid = of((0.8, 0.1, 0.1), (0.6, 0.3, 0.1), (0.1, 0.3, 0.6), labels=torch.tensor([1, 1, 1]))
         detector = ood.KLMatching(valid)
-        torch.testing.assert_close(detector.typical, torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double())
+        torch.testing.assert_close(detector.templates, torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double())
         point, even = detector(of((0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3))).tolist()
         assert point == pytest.approx(0, abs=1e-12)
         divergences = [sum(math.log(1 / 3 / d) / 3 for d in row) for row in ((0.7, 0.2, 0.1), (0.1, 0.3, 0.6))]
