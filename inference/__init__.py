@@ -1,4 +1,8 @@
-"""Everything done to a model: SVI, prediction, uncertainty methods, checks, decisions, metrics, checkpoints."""
+"""Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics, checkpoints, export.
+
+Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; ``metrics``, ``methods``, ``export`` and
+``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
+"""
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal

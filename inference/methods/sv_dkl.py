@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
     from gpytorch.utils.grid import ScaleToBounds
@@ -65,7 +65,7 @@ class SVDKLPredictor:
         f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
         logits = self.likelihood.mixing(f)
         probs = logits.softmax(-1)
-        return probs.mean(0), torch.special.entr(probs).sum(-1).mean(0), -logits.logsumexp(-1).mean(0)
+        return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
 
 
 def sv_dkl(

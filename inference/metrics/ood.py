@@ -5,13 +5,12 @@ computed from class probabilities ``(n, classes)`` averaged over posterior sampl
 scores only. Metrics are fractions; :data:`DISPLAY` has the scale of the papers' tables.
 """
 
-import math
-
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from probattn.inference.metrics import MetricDisplay
+from probattn.inference.metrics.display import MetricDisplay
+from probattn.inference.metrics.selective import fpr_at_95_tpr
 from probattn.inference.prediction.result import Prediction
 
 DETECTORS: dict[str, str] = {
@@ -142,8 +141,8 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
         "auroc": float(binary_auroc(ranks, is_ood.long())),
         "aupr_in": float(binary_average_precision(1 - ranks, (~is_ood).long())),
         "aupr_out": float(binary_average_precision(ranks, is_ood.long())),
-        "fpr95_in": _fpr95(-id_scores, -ood_scores),
-        "fpr95_out": _fpr95(ood_scores, id_scores),
+        "fpr95_in": fpr_at_95_tpr(-id_scores, -ood_scores),
+        "fpr95_out": fpr_at_95_tpr(ood_scores, id_scores),
     }
 
 
@@ -170,13 +169,6 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
         except ValueError as error:
             raise ValueError(f"{DETECTORS[name]}: {error}") from error
     return result
-
-
-def _fpr95(positive: Tensor, negative: Tensor) -> float:
-    """False positive rate at the highest threshold that at least 95 % of ``positive`` reach."""
-    needed = math.ceil(95 * len(positive) / 100)
-    threshold = positive.sort(descending=True).values[needed - 1]
-    return float((negative >= threshold).double().mean())
 
 
 def _probs(prediction: Prediction) -> Tensor:

@@ -92,6 +92,11 @@ def fpr95(probs: Tensor, labels: Tensor) -> float:
     confidence, correct = confidence_and_correct(probs, labels)
     if is_constant(correct):
         return math.nan
-    accepted = confidence[correct].sort(descending=True).values
-    needed = math.ceil(95 * len(accepted) / 100)
-    return float((confidence[~correct] >= accepted[needed - 1]).double().mean())
+    return fpr_at_95_tpr(confidence[correct], confidence[~correct])
+
+
+def fpr_at_95_tpr(positive: Tensor, negative: Tensor) -> float:
+    """Share of ``negative`` scores at or above the highest threshold that at least 95 % of ``positive`` reach."""
+    needed = math.ceil(95 * len(positive) / 100)
+    threshold = positive.sort(descending=True).values[needed - 1]
+    return float((negative >= threshold).double().mean())

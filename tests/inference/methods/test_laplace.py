@@ -153,8 +153,8 @@ def test_expected_entropy_is_that_of_draws_of_the_last_layers_weights(precision)
     """Draws of the dense Gaussian of all weights; its mutual information is that of ``link="draws"``."""
     model, x, y = mlp()
     head, phi, new = model.network[-1], model.network[:-1](x).detach(), 2 * torch.randn(8, 2, dtype=F64)
-    mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 40_000)
-    options = {"num_logit_samples": 20_000, "prior_precision": precision}
+    mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 20_000)
+    options = {"num_logit_samples": 10_000, "prior_precision": precision}
     probit = laplace(model, None, [(x, y)], **options)(new)
     drawn = laplace(model, None, [(x, y)], link="draws", **options)(new)
     for result in (probit, drawn):

@@ -134,7 +134,7 @@ def loader(given, size):
 
 @pytest.mark.parametrize(
     ("layer", "monitor"),
-    [(KEP, "mcc"), (KEP, None), (SOFTMAX, "mcc")],
+    [pytest.param(KEP, "mcc", marks=pytest.mark.slow), (KEP, None), (SOFTMAX, "mcc")],
     ids=["kep-svgp-mcc", "kep-svgp-default", "softmax-mcc"],
 )
 def test_a_tagger_learns_from_sentences_of_varying_length(layer, monitor):
