@@ -1,4 +1,8 @@
-"""Everything done to a model: SVI, prediction, uncertainty methods, checks, decisions, metrics, checkpoints."""
+"""Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics, checkpoints, export.
+
+Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; ``metrics``, ``methods``, ``export`` and
+``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
+"""
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal
@@ -29,7 +33,8 @@ from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.nuts import nuts
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.fit import History, fit
 from probattn.inference.training.options import TrainOptions
 

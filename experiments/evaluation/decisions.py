@@ -12,7 +12,7 @@ from probattn.inference.decisions.conformal import ConformalSets
 
 TARGET, ALPHA = 0.05, 0.1
 """The risk that answers may have, and the chance that a set may miss the class."""
-KINDS = {"plain": conformal.plain, "adaptive": conformal.adaptive}
+KINDS = {"plain": conformal.lac, "adaptive": conformal.aps}
 
 
 def threshold(valid: Prediction) -> Threshold:

@@ -56,14 +56,14 @@ def _laplace(run: TrainedRun, draws: int) -> Method:
     def predicted(seen: CachedForward) -> Prediction:
         found = seen.found
         torch.manual_seed(seen.seed)  # of the last layer's draws, the same for every set
-        return predictor.of(found)
+        return predictor.predict_features(found)
 
     return predicted
 
 
 def _sv_dkl(run: TrainedRun, draws: int) -> Method:
     predictor = sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_samples=draws)
-    return lambda seen: predictor.of(seen.found)
+    return lambda seen: predictor.predict_features(seen.found)
 
 
 def _temperature(under: Method, valid: CachedForward) -> Method:

@@ -25,7 +25,7 @@ from probattn.experiments.plots.model_diagnostics import (
     short,
 )
 from probattn.inference.metrics import ood
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 BINS = np.linspace(0, 1, 21)
 HEIGHT = 2.3  # inches a panel
@@ -81,7 +81,7 @@ def _panel(ax: Axes, inside: Prediction, foreign: Prediction, *, title: str) -> 
     for values, look in groups.values():
         if len(values):
             ax.hist(values, bins=BINS, weights=np.full(len(values), 1 / len(values)), **look)
-    auroc = ood.metrics(ood.max_softmax(inside), ood.max_softmax(foreign))["auroc"]
+    auroc = ood.detection_metrics(ood.max_softmax(inside), ood.max_softmax(foreign))["auroc"]
     counts = ", ".join(f"{len(values):,} {name}" for name, (values, _) in groups.items())
     ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", fontsize=TEXT, loc="left", color=INK)
 

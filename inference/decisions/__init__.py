@@ -1,3 +1,4 @@
 """Decisions under uncertainty: thresholds for selective prediction, conformal sets and intervals.
 
-May import ``metrics``, ``prediction`` and what is above them."""
+May import ``metrics``, ``methods``, ``export``, ``posterior``, ``prediction``, ``distributed`` and ``io``.
+"""

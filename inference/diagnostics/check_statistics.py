@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference import metrics
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 Statistic = Callable[..., Tensor | float]
 """A callable ``(labels (n, ...), prediction) -> number or vector (k,)``, which may ask for :data:`MORE` by name."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from probattn.handlers import is_global_latent
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.posterior.fit_guide import Batch, frozen
-from probattn.inference.prediction.predict import CPU_EXAMPLE_DRAWS, predict
+from probattn.inference.prediction.predict import CPU_CHUNK_SIZE, predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tenso
         if not shared:
             raise ValueError("this model draws nothing: there is no posterior to compare")
         total, count = 0.0, 0
-        for some in _split({name: reference[name] for name in shared}, max(1, CPU_EXAMPLE_DRAWS // len(x))):
+        for some in _split({name: reference[name] for name in shared}, max(1, CPU_CHUNK_SIZE // len(x))):
             given = {name: value.unsqueeze(1) if shared[name] else value for name, value in some.items()}
             trace = poutine.trace(poutine.condition(model, data=given)).get_trace(x, None, *mask)
             probs = getattr(trace.nodes["y"]["fn"], "probs", None)

@@ -11,7 +11,8 @@ from torch.distributions import kl_divergence
 from probattn.guides import Guide, latent_sites
 from probattn.handlers import at_mean, is_amortised
 from probattn.inference import metrics
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100) -> list[dict[str, Any]]:

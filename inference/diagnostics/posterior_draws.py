@@ -10,7 +10,8 @@ from pyro.poutine.runtime import _PYRO_STACK, Message
 from torch import Tensor, nn
 
 from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 class record(Messenger):  # noqa: N801 - lower case as the other handlers are

@@ -14,7 +14,7 @@ from probattn.distributions import MarginalWithJointKL
 from probattn.handlers import draws, is_global_latent
 from probattn.inference.elbo import Trace_ELBO
 from probattn.inference.posterior.fit_guide import Batch, check_whole, frozen
-from probattn.inference.prediction.predict import CPU_EXAMPLE_DRAWS
+from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
 
 GOOD = 0.7
 """Below it, importance sampling corrects the guide; above it the guide is too far away (Yao et al., 2018)."""
@@ -67,7 +67,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: Batch, *, num_samples: 
     check_whole(model, batch)
     guides.materialise(guide, batch)
     guides.check(model, guide)
-    size = max(2, CPU_EXAMPLE_DRAWS // len(batch[0]))
+    size = max(2, CPU_CHUNK_SIZE // len(batch[0]))
     pieces = [size] * (num_samples // size) + ([num_samples % size] if num_samples % size else [])
     with frozen(model), torch.no_grad():
         log_weights = torch.cat([_log_weights(model, guide, batch, piece) for piece in pieces]).cpu()

@@ -18,7 +18,7 @@ from probattn import guides
 from probattn.functional import errors
 from probattn.handlers import at_mean, draws, is_amortised, local_posteriors
 from probattn.inference.prediction.aggregate import summarise
-from probattn.inference.prediction.predict import draw_latents
+from probattn.inference.prediction.latents import draw_latents
 from probattn.programs import local_params
 
 POINT = ("probs", "energy", "mean", "variance")

@@ -1,3 +1,4 @@
-"""Baselines and post-hoc methods: MC dropout, ensembles, KFLLLA, SV-DKL, temperature scaling.
+"""Baselines and post-hoc methods: MC dropout, ensembles, last-layer Laplace, SV-DKL, temperature scaling.
 
-May import ``prediction`` and what is above it."""
+May import ``prediction``, ``distributed`` and ``io``.
+"""

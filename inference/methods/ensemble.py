@@ -1,4 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al., 2017): equal mixtures of predictors, of softmax networks or any other."""
+"""Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any kind."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from probattn.inference.methods.predictor import Predictor, class_probs
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 
 def mix(predictions: Sequence[Prediction]) -> Prediction:
-    """The equal mixture of predictions of the same examples in the same order.
+    """Mix predictions of the same examples, in the same order, with equal weights.
 
-    Probabilities, expected entropy and energy are the means over members; so the mutual information holds both what
-    the draws of a member disagree on and what the members do. Draws are joined, ``(Σ S, n, classes)``. What one
-    member lacks, but for its probabilities, the mixture lacks.
+    Probabilities, expected entropy and energy are means over members, so the mutual information includes disagreement
+    within and between members. Draws are concatenated to ``(Σ S, n, classes)``. Optional fields that a member lacks are
+    None.
 
     Args:
-        predictions: one or more, ``probs (n, classes)``.
+        predictions: one or more predictions with ``probs (n, classes)``.
 
     Raises:
-        ValueError: no predictions, or not of one class per example; different labels, examples or classes; draws in
-            different numbers, whose mean would not be that of the members.
+        ValueError: no predictions, or not of one class per example; different labels, examples or classes; different
+            numbers of draws, whose mean would differ from that of the members.
     """
     if not predictions:
         raise ValueError("a mixture has at least one member")
@@ -34,10 +34,12 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
         raise ValueError(
             "the labels of the members differ: each must see the same examples in the same order; do not shuffle"
         )
-    draws = _of_all(predictions, "draws")
+    draws = _collect(predictions, "draws")
     if draws and len({len(each) for each in draws}) > 1:
         numbers = ", ".join(str(len(each)) for each in draws)
-        raise ValueError(f"members keep different numbers of draws: {numbers}; give all the same, or keep none")
+        raise ValueError(
+            f"members keep different numbers of draws: {numbers}; use the same number for all, or keep none"
+        )
     return Prediction(
         probs=_mean(predictions, "probs"),
         expected_entropy=_mean(predictions, "expected_entropy"),
@@ -48,13 +50,13 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
 
 
 def ensemble(predictors: Iterable[Predictor]) -> Predictor:
-    """The equal mixture of predictors, such as those of one training recipe with several seeds.
+    """Return the equally weighted mixture of predictors, such as those of several seeds.
 
-    The data are gone through once per member, and must come in the same order each time: a loader that shuffles is
-    found out by its labels where it gives some.
+    Iterates over the data once per member; the order must be the same each time. A loader that shuffles is detected by
+    its labels, if it has any.
 
     Args:
-        predictors: one or more.
+        predictors: one or more predictors.
 
     Raises:
         ValueError: no predictors. The ensemble raises it for an iterator, which would be empty after the first
@@ -67,8 +69,8 @@ def ensemble(predictors: Iterable[Predictor]) -> Predictor:
     def predictor(data: Tensor | Iterable) -> Prediction:
         if isinstance(data, Iterator):
             raise ValueError(
-                f"an ensemble goes through its data once per member, which a {type(data).__name__} does not allow: "
-                "give a list of its batches, or a loader"
+                f"an ensemble iterates over its data once per member, which a {type(data).__name__} does not allow: "
+                "pass a list of its batches, or a loader"
             )
         return mix([member(data) for member in members])
 
@@ -81,12 +83,12 @@ def _same(labels: Tensor | None, others: Tensor | None) -> bool:
     return torch.equal(labels, others)
 
 
-def _of_all(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy", "draws"]) -> list:
-    """The field of each member, nothing where one lacks it."""
+def _collect(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy", "draws"]) -> list:
+    """Return the field of all members; an empty list if one lacks it."""
     values = [getattr(each, field) for each in predictions]
     return [] if any(value is None for value in values) else values
 
 
 def _mean(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy"]) -> Tensor | None:
-    values = _of_all(predictions, field)
+    values = _collect(predictions, field)
     return torch.stack(values).mean(0) if values else None

@@ -1,4 +1,4 @@
-"""Last-layer Laplace approximation with Kronecker factors (KFLLLA)."""
+"""Last-layer Laplace approximation with Kronecker factors (KFLLLA), by laplace-torch."""
 
 import math
 import warnings
@@ -16,32 +16,32 @@ from probattn.inference.prediction.result import Prediction, entropy
 if TYPE_CHECKING:
     from laplace import KronLaplace
 
-_BATCH = 1024
+_BATCH_SIZE = 1024
 LINKS = ("probit", "draws")
 
 
 @dataclass(frozen=True, eq=False)
 class LaplacePredictor:
-    """A network whose last layer's weights are Gaussian, as a callable ``data -> Prediction``.
+    """Predictor from a network with a Gaussian posterior over the weights of its last layer.
 
-    The logits of one draw of the features φ are Gaussian, with the network's mean m = W φ + b and the covariance that
-    the weights give them. Their expected softmax is approximated by softmax(m / √(1 + π v / 8)), v the variances (the
-    multi-class probit of laplace-torch), and averaged over draws. Their expected entropy is averaged over draws of the
-    logits, so that the mutual information also holds the uncertainty of the last layer. The probit ignores the
-    covariances between logits, which makes the mutual information larger than that of the draws alone;
-    ``link="draws"`` averages the softmax over the same draws instead.
+    Given features φ of one posterior sample, the logits are Gaussian with the network's mean m = W φ + b and the
+    covariance induced by the weights. Their expected softmax is approximated by softmax(m / √(1 + π v / 8)), v the
+    variances (the multi-class probit of laplace-torch), and averaged over samples of the features. Their expected
+    entropy is estimated from samples of the logits, so that the mutual information includes the uncertainty of the last
+    layer. The probit ignores covariances between logits, which makes the mutual information larger than that of the
+    samples; ``link="draws"`` averages the softmax over the samples instead.
 
     Args:
-        model, guide, num_samples: as for ``predict``; the weights of the model are not to change any more.
-        num_logit_samples: draws of the logits per example in predictions, divided among the draws of its features; in pairs
-            that mirror each other at the mean, so at least two of each.
+        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
+        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
+            of its features; in antithetic pairs, so at least two for each.
         link: ``"probit"`` or ``"draws"``, see above.
-        prior_precision: of the weights and the bias, which the posterior was computed with.
-        log_marginal_likelihood: Laplace's approximation, of the training data, in nats; NaN at infinite precision.
+        prior_precision: prior precision of the weights and the bias.
+        log_marginal_likelihood: Laplace approximation for the training data, in nats; NaN at infinite precision.
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
-        out_basis: eigenvectors of the log likelihood's curvature in the logits ``(classes, classes)``, in columns.
-        variances: of the weights in both bases ``(classes, D)``.
-        bias_basis, bias_variances: the same of the bias, ``(classes, classes)`` and ``(classes,)``.
+        out_basis: eigenvectors of the log-likelihood's curvature in the logits ``(classes, classes)``, in columns.
+        variances: posterior variances of the weights in both bases ``(classes, D)``.
+        bias_basis, bias_variances: eigenvectors and variances for the bias, ``(classes, classes)``, ``(classes,)``.
     """
 
     model: nn.Module
@@ -58,34 +58,34 @@ class LaplacePredictor:
     bias_variances: Tensor
 
     def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """The posterior predictive of inputs or batches, from new draws of the latent sites and of the logits."""
-        return self.of(features(self.model, self.guide, data, num_samples=self.num_samples))
+        """Predict inputs or batches, with new samples of the latent sites and of the logits."""
+        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
-    def of(self, found: Features) -> Prediction:
-        """The same of features that are known already, from new draws of the logits."""
-        logits, plain = found.head(found.values), found.prediction
-        probs, expected_entropy = self._averages(logits, found.values)
+    def predict_features(self, features: Features) -> Prediction:
+        """Predict from features, with new samples of the logits."""
+        logits, prediction = features.head(features.values), features.prediction
+        probs, expected_entropy = self._average_samples(logits, features.values)
         if self.link == "probit":
-            probs = (logits * (1 + math.pi / 8 * self.logit_variances(found.values)).rsqrt()).softmax(-1)
+            probs = (logits * (1 + math.pi / 8 * self.logit_variances(features.values)).rsqrt()).softmax(-1)
         return replace(
-            plain,
-            probs=probs.mean(0).to(plain.probs),
-            expected_entropy=expected_entropy.mean(0).to(plain.probs),
+            prediction,
+            probs=probs.mean(0).to(prediction.probs),
+            expected_entropy=expected_entropy.mean(0).to(prediction.probs),
         )
 
     def logit_variances(self, values: Tensor) -> Tensor:
-        """Variances of the logits ``(..., classes)`` of features ``(..., D)``."""
+        """Compute the variances of the logits ``(..., classes)`` for features ``(..., D)``."""
         return self._weight_variances(values) @ self.out_basis.square().mT + self._bias_logit_variances()
 
     def logit_noise(self, values: Tensor) -> Tensor:
-        """A draw of the logits minus their mean ``(..., classes)``, of each row of features ``(..., D)`` by itself."""
+        """Sample the logits minus their mean ``(..., classes)``, independently for each feature vector."""
         spread = self._weight_variances(values).sqrt()
         noise = (spread * torch.randn_like(spread)) @ self.out_basis.mT
         return noise + (self.bias_variances.sqrt() * torch.randn_like(spread)) @ self.bias_basis.mT
 
-    def _averages(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over pairs of mirrored draws."""
+    def _average_samples(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Average probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over antithetic pairs of samples."""
         pairs = math.ceil(self.num_logit_samples / len(values) / 2)
         mean = torch.zeros_like(logits, dtype=torch.float64)
         expected_entropy = torch.zeros_like(mean[..., 0])
@@ -98,7 +98,7 @@ class LaplacePredictor:
         return mean / (2 * pairs), expected_entropy / (2 * pairs)
 
     def _weight_variances(self, values: Tensor) -> Tensor:
-        """Contribution of the weights to the variances of the logits in their basis ``(..., classes)``."""
+        """Variances of the logits due to the weights, in the logits' basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
 
     def _bias_logit_variances(self) -> Tensor:
@@ -115,41 +115,40 @@ def laplace(
     link: Literal["probit", "draws"] = "probit",
     prior_precision: float | None = None,
 ) -> LaplacePredictor:
-    """KFLLLA: a Gaussian posterior of the last layer alone, around its trained weights.
+    """Fit KFLLLA: a Gaussian posterior over the last layer's weights, centred at the trained ones.
 
-    Its precision is the Kronecker-factored generalised Gauss–Newton matrix of the log likelihood plus that of a
-    Gaussian prior, for the weights and the bias separately (Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS
-    2021), from laplace-torch in float64. Of a stochastic network, example i is seen with posterior draw i mod
-    ``num_samples``.
+    Its precision is the Kronecker-factored generalised Gauss–Newton matrix of the log-likelihood plus the prior's,
+    for weights and bias separately (Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS 2021), computed by
+    laplace-torch in float64. For stochastic networks, example i uses posterior sample i mod ``num_samples``.
 
     Args:
         model: a classifier that ends in an ``nn.Linear``; it is not changed.
         guide: its guide.
-        train: the training data, not augmented: batches ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: posterior draws, here and in predictions.
-        num_logit_samples: draws of the logits per example in predictions, divided among those.
-        link: how probabilities follow from the logits' Gaussian, ``"probit"`` or the average over ``"draws"`` of it.
-        prior_precision: of the weights (1 / variance); None maximises the marginal likelihood. At ``math.inf`` the
-            predictions are those of ``predict``.
+        train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``.
+        num_samples: posterior samples, here and in predictions.
+        num_logit_samples: samples of the logits per example in predictions, divided among ``num_samples``.
+        link: approximation of the expected softmax, ``"probit"`` or the average over ``"draws"`` of the logits.
+        prior_precision: prior precision (1 / variance) of the weights; None maximises the marginal likelihood. At
+            ``math.inf`` predictions are those of ``predict``.
 
     Returns:
-        A predictor. Its energies are those of the network.
+        A predictor. Energies are those of the network.
 
     Raises:
         ImportError: laplace-torch is not installed.
-        ValueError: no labels; a precision that is not positive; no draws; an unknown link; a network that does not
-            end in an ``nn.Linear``.
+        ValueError: no labels; ``prior_precision`` not positive; ``num_logit_samples`` below 1; unknown link; a network
+            that does not end in an ``nn.Linear``.
     """
     if prior_precision is not None and not prior_precision > 0:
-        raise ValueError(f"prior_precision must be positive, or None to choose it, got {prior_precision}")
+        raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
     if num_logit_samples < 1 or link not in LINKS:
         raise ValueError(
-            f"num_logit_samples is positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, {link!r}"
+            f"num_logit_samples must be positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, {link!r}"
         )
-    library = _library()
+    library = _import_laplace()
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
-        raise ValueError("laplace takes training batches (x, y): there are no labels")
+        raise ValueError("laplace needs training batches (x, y): there are no labels")
     posterior = _posterior(library, found, prior_precision)
     delta = posterior.prior_precision
     (out_basis, basis), *bias = posterior.H.eigenvectors
@@ -175,10 +174,10 @@ def laplace(
     )
 
 
-def _library() -> "type[KronLaplace]":
+def _import_laplace() -> "type[KronLaplace]":
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what laplace-torch imports compiles so
+            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
             from laplace import KronLaplace
     except ImportError as error:
         raise ImportError("the Laplace approximation needs laplace-torch: pip install probattn[laplace]") from error
@@ -186,7 +185,7 @@ def _library() -> "type[KronLaplace]":
 
 
 def _posterior(library: "type[KronLaplace]", found: Features, prior_precision: float | None) -> "KronLaplace":
-    """laplace-torch's posterior of a copy of the head, from one draw of the features per example."""
+    """Fit laplace-torch's posterior of a copy of the head to one sample of the features per example."""
     draws, number, _ = found.values.shape
     examples = torch.arange(number)
     inputs = found.values[examples % draws, examples].double()
@@ -194,7 +193,7 @@ def _posterior(library: "type[KronLaplace]", found: Features, prior_precision: f
     head = nn.utils.skip_init(nn.Linear, *shape, bias=bias, device=inputs.device, dtype=inputs.dtype)
     head.load_state_dict(found.head.state_dict())
     posterior = library(nn.Sequential(head), "classification")
-    posterior.fit(DataLoader(TensorDataset(inputs, found.labels.to(inputs.device)), batch_size=_BATCH))
+    posterior.fit(DataLoader(TensorDataset(inputs, found.labels.to(inputs.device)), batch_size=_BATCH_SIZE))
     if prior_precision is None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)

@@ -1,4 +1,4 @@
-"""Monte-Carlo dropout (Gal & Ghahramani, 2016): dropout stays on in prediction, and its masks are draws."""
+"""Monte Carlo dropout (Gal & Ghahramani, 2016): dropout stays active in prediction, with one mask per sample."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,35 +11,36 @@ from torch.nn.modules.dropout import _DropoutNd
 from probattn.attention.base import ProbabilisticAttention
 from probattn.handlers import num_folded, num_samples, stochastic_input
 from probattn.inference.methods.predictor import Predictor
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 @contextmanager
 def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[None]:
-    """Dropout acts inside, although the model is in evaluation mode; all else, batch norm too, stays as it is.
+    """Activate dropout inside the context while the model is in evaluation mode; other modules are unaffected.
 
-    Dropout modules are torch's, and those with a rate ``dropout`` of their own, such as softmax attention. Under
-    ``draws(S)`` every draw has masks of its own, from torch's global generator: the first dropout module of a pass
-    repeats its input S times, ``(batch, ...)`` → ``(S, batch, ...)``, unless a latent site has brought in the draws
-    before. So draw s of the latent sites goes with mask s, and layers below run once. What an attention layer sends
-    through blocks that are not its own, its inducing inputs, is left whole.
+    Dropout modules are PyTorch's, and modules with a float attribute ``dropout``, such as softmax attention. Under
+    ``draws(S)`` each sample has its own masks, from PyTorch's global generator: the first dropout module of a forward
+    pass expands its input to S samples, ``(batch, ...)`` → ``(S, batch, ...)``, unless a latent site has added that
+    dimension before. So sample s of the latent sites is paired with mask s, and the layers before run once. Modules
+    that an attention layer calls but does not own, to transform its inducing inputs, apply no dropout there.
 
-    The network must be a chain from there on, of layers that take draws on the left as those of this library do:
-    ``nn.MultiheadAttention`` does not; convolutions and batch norm do not either. A network that
-    :func:`~probattn.models.replace_attention` has converted may be anything: its draws are folded into its batch at the
-    input. In attention layers of others but ``nn.MultiheadAttention``, probabilities may be dropped by a function that
-    cannot be reached: they stay whole.
+    From that point on, the network must be a chain of layers that broadcast over samples on the left, as those of this
+    library do; ``nn.MultiheadAttention``, convolutions and batch norm do not. Networks converted by
+    :func:`~probattn.models.replace_attention` have no such restriction: their samples are folded into the batch at the
+    input. Dropout by function calls inside third-party attention layers cannot be activated.
 
     Args:
-        model: what is called inside, its first argument the batch.
-        rate: in place of each module's own rate; 0 switches dropout off.
+        model: the model to be called inside; its first argument is the batch.
+        rate: dropout rate in place of each module's own; 0 disables dropout.
 
     Raises:
-        ValueError: a rate outside [0, 1); at a pass, a dropout module whose input lacks the draws or the batch.
+        ValueError: a rate outside [0, 1); in a forward pass, a dropout module whose input lacks the samples or the
+            batch.
     """
     if rate is not None and not 0 <= rate < 1:
         raise ValueError(f"a dropout rate lies in [0, 1), got {rate}")
-    with ExitStack() as stack, _Pass() as state:
+    with ExitStack() as stack, _DropoutSampling() as state:
         stack.callback(model.register_forward_pre_hook(state.begin, with_kwargs=True).remove)
         for layer in model.modules():
             if isinstance(layer, ProbabilisticAttention):
@@ -60,21 +61,21 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
 def mc_dropout(
     model: nn.Module, guide: nn.Module | None, *, num_samples: int = 10, rate: float | None = None
 ) -> Predictor:
-    """A predictor whose draws have dropout masks, new ones for every example, beside the guide's draws.
+    """Return a predictor with active dropout: each sample has its own masks, in addition to the guide's samples.
 
     Args:
-        model, guide: as for ``predict``; see :func:`active_dropout` for which networks.
-        num_samples: draws of each call.
-        rate: in place of each module's own rate, in [0, 1); 0 gives the prediction without dropout.
+        model, guide: as for ``predict``; see :func:`active_dropout` for supported networks.
+        num_samples: samples per call.
+        rate: dropout rate in [0, 1) in place of each module's own; 0 disables dropout.
 
     Raises:
-        ValueError: nothing to drop out; a rate out of bounds.
+        ValueError: a model without dropout; a rate out of bounds.
     """
     rates = [getattr(module, attribute) for _, module, attribute in _dropouts(model)]
     if rate != 0 and not rates:
-        raise ValueError("Monte-Carlo dropout needs a model with dropout, and this one has no such module")
+        raise ValueError("MC dropout needs a model with dropout, and this one has no dropout module")
     if rate is None and not any(rates):
-        raise ValueError("every dropout rate of this model is 0; give Monte-Carlo dropout a rate=")
+        raise ValueError("all dropout rates of this model are 0: pass rate= to mc_dropout")
 
     def predictor(data: Tensor | Iterable) -> Prediction:
         with active_dropout(model, rate=rate):
@@ -83,32 +84,32 @@ def mc_dropout(
     return predictor
 
 
-class _Pass(stochastic_input):
-    """One pass of the model: its batch, whether the draws have appeared yet, the attention layer that is running."""
+class _DropoutSampling(stochastic_input):
+    """State of a forward pass: batch size, ``drawn`` (True once samples have a dimension), active attention layer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.batch, self.layer = 0, None
+        self.batch_size, self.layer = 0, None
 
     def begin(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Before the model."""
-        self.batch, self.drawn, self.layer = len((*args, *kwargs.values())[0]), False, None
+        """Pre-hook of the model."""
+        self.batch_size, self.drawn, self.layer = len((*args, *kwargs.values())[0]), False, None
 
     def enter(self, layer: nn.Module, args: tuple) -> None:
-        """Before an attention layer."""
+        """Pre-hook of attention layers."""
         self.layer = layer
 
     def leave(self, layer: nn.Module, args: tuple, output: Tensor) -> None:
-        """After an attention layer."""
+        """Hook of attention layers."""
         self.layer = None
 
     def _pyro_post_sample(self, msg: Message) -> None:
         self.drawn = self.drawn or any(frame.name == "draws_-2" for frame in msg["cond_indep_stack"])
 
     def switch_on(self, path: str, module: nn.Module, args: tuple) -> tuple:
-        """Before a dropout module."""
+        """Pre-hook of dropout modules."""
         module.training = not self._is_borrowed(module)
-        number = _number()
+        number = _num_unfolded()
         if number is None or not module.training:
             return args
         if isinstance(module, nn.MultiheadAttention):
@@ -116,31 +117,31 @@ class _Pass(stochastic_input):
                 f"{path} is an nn.MultiheadAttention, which takes no draws: use SoftmaxAttention, or replace_attention"
             )
         x = self._with_draws(args[0], number, path)
-        # Whole channels are dropped by their position, so the draws go into the batch.
+        # Channels are dropped by their position among the dimensions, so samples are folded into the batch.
         return (x.contiguous().flatten(0, 1) if isinstance(module, _DropoutNd) else x, *args[1:])
 
     def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-        """After one of torch's dropout modules."""
-        number = _number()
-        return output if number is None or not module.training else output.unflatten(0, (number, self.batch))
+        """Hook of PyTorch's dropout modules."""
+        number = _num_unfolded()
+        return output if number is None or not module.training else output.unflatten(0, (number, self.batch_size))
 
     def _is_borrowed(self, module: nn.Module) -> bool:
-        """Whether an attention layer calls a module that is not its own."""
+        """Return True if an attention layer is calling a module that it does not own."""
         return self.layer is not None and all(module is not own for own in self.layer.modules())
 
     def _with_draws(self, x: Tensor, number: int, path: str) -> Tensor:
-        leading = (number, self.batch) if self.drawn else (self.batch,)
+        leading = (number, self.batch_size) if self.drawn else (self.batch_size,)
         if x.shape[: len(leading)] != leading:
             raise ValueError(
                 f"dropout at {path} got an input of shape {tuple(x.shape)}, which does not start with {leading}: "
-                "behind the first dropout or latent site, each layer must pass on (draws, batch, ...)"
+                "after the first dropout or latent site, each layer must pass on (draws, batch, ...)"
             )
         x, self.drawn = x if self.drawn else x.expand(number, *x.shape), True
         return x
 
 
 def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Path, module and name of the rate of everything that drops out in training."""
+    """Yield path, module and the rate's attribute of all dropout modules."""
     for path, module in model.named_modules():
         if isinstance(module, _DropoutNd):
             yield path, module, "p"
@@ -148,6 +149,6 @@ def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             yield path, module, "dropout"
 
 
-def _number() -> int | None:
-    """The number of draws that are a dimension of their own here, not folded into the batch."""
+def _num_unfolded() -> int | None:
+    """Number of samples in a dimension of their own; None if there is none, or they are folded into the batch."""
     return num_samples() if num_folded() is None else None

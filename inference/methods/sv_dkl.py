@@ -1,4 +1,4 @@
-"""Stochastic variational deep kernel learning on a pretrained network (SV-DKL)."""
+"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network."""
 
 import math
 import warnings
@@ -10,28 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
     from gpytorch.utils.grid import ScaleToBounds
 
     from probattn.inference.methods.sv_dkl_gps import FeatureGPs, MixedSoftmax
 
-_ROWS = 256
+_CHUNK_SIZE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class SVDKLPredictor:
-    """A network whose last layer is replaced by GPs on its features, as a callable ``data -> Prediction``.
+    """Predictor from a network whose last layer is replaced by Gaussian processes on its features.
 
-    Probabilities are averages of the softmax over independent draws of the GPs' marginals.
+    Probabilities are averages of the softmax over independent samples of the GPs' marginals.
 
     Args:
-        model, guide, num_samples: as for ``predict``; the weights of the model are not to change any more.
-        num_gp_samples: draws of the GPs per example, divided among the draws of its features.
-        scale: what maps features into the bounds of the grid; those outside the training data's range are clamped.
+        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
+        num_gp_samples: samples of the GPs per example, divided among the ``num_samples`` samples of its features.
+        scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the trained GPs.
-        likelihood: the trained softmax of their mixture.
+        likelihood: the trained softmax likelihood of their mixture.
     """
 
     model: nn.Module
@@ -43,28 +43,29 @@ class SVDKLPredictor:
     likelihood: "MixedSoftmax"
 
     def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """The posterior predictive of inputs or batches, from new draws of the latent sites and of the GPs."""
-        return self.of(features(self.model, self.guide, data, num_samples=self.num_samples))
+        """Predict inputs or batches, with new samples of the latent sites and of the GPs."""
+        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
-    def of(self, found: Features) -> Prediction:
-        """The same of features that are known already, from new draws of the GPs."""
-        draws, number, _ = found.values.shape
-        samples = math.ceil(self.num_gp_samples / draws)
-        parts = [self._averages(rows, samples) for rows in found.values.flatten(0, 1).split(_ROWS)]
-        plain = found.prediction
+    def predict_features(self, features: Features) -> Prediction:
+        """Predict from features, with new samples of the GPs."""
+        num_samples, number, _ = features.values.shape
+        num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
+        chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
+        averages = zip(*(self._average_samples(chunk, num_gp_samples) for chunk in chunks), strict=True)
+        prediction = features.prediction
         probs, expected_entropy, energy = (
-            torch.cat(part).unflatten(0, (draws, number)).mean(0).to(plain.probs) for part in zip(*parts, strict=True)
+            torch.cat(each).unflatten(0, (num_samples, number)).mean(0).to(prediction.probs) for each in averages
         )
-        return replace(plain, probs=probs, expected_entropy=expected_entropy, energy=energy)
+        return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
 
-    def _averages(self, values: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean probabilities, entropies and energies of features ``(n, D)``."""
+    def _average_samples(self, values: Tensor, num_gp_samples: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Average probabilities, entropies and energies of features ``(n, D)`` over samples of the GPs."""
         marginals = self.gps(self.scale(values))
-        f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((samples,))
+        f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
         logits = self.likelihood.mixing(f)
         probs = logits.softmax(-1)
-        return probs.mean(0), torch.special.entr(probs).sum(-1).mean(0), -logits.logsumexp(-1).mean(0)
+        return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
 
 
 def sv_dkl(
@@ -79,28 +80,28 @@ def sv_dkl(
     batch_size: int = 128,
     grid_size: int = 32,
 ) -> SVDKLPredictor:
-    """SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al., NeurIPS 2016).
+    """Train SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al., NeurIPS 2016).
 
-    Of the two steps of the paper, the first is the network's training. The second maximises the evidence lower bound of
-    the GP layer: q(u) on a grid of inducing points, the kernels and the mixture. In the paper it goes on training the
-    network, too; here the network stays frozen, as in all methods that come after training: it remains what it was,
-    its features are computed once, and the step takes seconds. Adam, from PyTorch's global generator.
+    The first of the paper's two steps is the training of the network. The second maximises the ELBO of the GP layer
+    over q(u) on a grid of inducing points, the kernels and the mixture weights, with Adam. Unlike in the paper, it does
+    not train the network further: its features are computed once, and the step takes seconds. Random numbers are from
+    PyTorch's global generator.
 
     Args:
         model: a classifier that ends in an ``nn.Linear``; it is not changed.
         guide: its guide.
-        train: the training data, not augmented: batches ``(x, y)`` or ``(x, y, mask)``. Of a stochastic network, every
-            step sees each example with one of ``num_samples`` posterior draws, at random.
-        num_samples: posterior draws of the network, here and in predictions.
-        num_gp_samples: draws of the GPs per example in predictions, divided among those.
-        epochs, lr, batch_size: of the second step.
+        train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``. For stochastic networks, each
+            step uses one of ``num_samples`` posterior samples per example, at random.
+        num_samples: posterior samples of the network, here and in predictions.
+        num_gp_samples: samples of the GPs per example in predictions, divided among ``num_samples``.
+        epochs, lr, batch_size: training of the GP layer.
         grid_size: inducing points of each GP, at least 8.
 
     Raises:
         ValueError: no labels; a network that does not end in an ``nn.Linear``; a grid that is too small.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what GPyTorch is built on compiles so
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
         from gpytorch.mlls import VariationalELBO
         from gpytorch.utils.grid import ScaleToBounds
 
@@ -110,7 +111,7 @@ def sv_dkl(
         raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
-        raise ValueError("sv_dkl takes training batches (x, y): there are no labels")
+        raise ValueError("sv_dkl needs training batches (x, y): there are no labels")
     scale = ScaleToBounds(*BOUNDS)
     inputs, labels = scale(found.values), found.labels.to(found.values.device)
     scale.eval()

@@ -1,4 +1,4 @@
-"""The Gaussian processes of SV-DKL in GPyTorch: one on each feature, mixed by a softmax."""
+"""Gaussian processes of SV-DKL in GPyTorch: one per feature, and the softmax likelihood of their mixture."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ BOUNDS = (-1.0, 1.0)
 
 
 class FeatureGPs(ApproximateGP):
-    """D independent GPs, the d-th a function of the d-th feature alone, each with an RBF kernel of its own.
+    """D independent GPs, each a function of one feature, with an RBF kernel of its own.
 
-    Their inducing points lie on one grid. q(u) starts at the identity, f(z) = z, with the prior's covariance.
-    Called with features ``(n, D)`` within :data:`BOUNDS`, they give their marginals, of shape ``(n, D)``.
+    They share one grid of inducing points. q(u) is initialised at the identity, f(z) = z, with the prior's covariance.
+    Calling it on features ``(n, D)`` within :data:`BOUNDS` returns the marginals of shape ``(n, D)``.
 
     Args:
         num_features: D.
@@ -44,18 +44,18 @@ class FeatureGPs(ApproximateGP):
             grid.variational_params_initialized.fill_(1)
 
     def forward(self, x: Tensor) -> MultivariateNormal:
-        """The prior of all GPs at inputs ``(..., n, 1)``."""
+        """Prior of all GPs at inputs ``(..., n, 1)``."""
         return MultivariateNormal(self.mean(x), self.kernel(x))
 
     def __call__(self, z: Tensor, **options: Any) -> MultivariateNormal:
-        """q(f) at features ``(n, D)``."""
+        """Posterior q(f) at features ``(n, D)``."""
         return super().__call__(z.mT.unsqueeze(-1), **options)
 
 
 class MarginalGridStrategy(GridInterpolationVariationalStrategy):
-    """GPyTorch's interpolation from a grid, without covariances between examples.
+    """GPyTorch's grid interpolation, without covariances between examples.
 
-    A softmax likelihood needs the marginals alone, and dense weights give them many times faster than its lazy matrix.
+    A softmax likelihood needs marginals only, which dense weights compute many times faster than a lazy matrix.
     """
 
     def forward(
@@ -66,7 +66,7 @@ class MarginalGridStrategy(GridInterpolationVariationalStrategy):
         variational_inducing_covar: Any,
         **options: Any,
     ) -> MultivariateNormal:
-        """q(f) at inputs ``(D, n, 1)``: W m and the diagonal of W S Wᵀ."""
+        """Posterior q(f) at inputs ``(D, n, 1)``: W m and the diagonal of W S Wᵀ."""
         indices, values = self._compute_grid(x)
         weights = values.new_zeros(*values.shape[:-1], len(self.grid)).scatter_add(-1, indices, values)
         mean = (weights @ inducing_values.unsqueeze(-1)).squeeze(-1)
@@ -75,14 +75,14 @@ class MarginalGridStrategy(GridInterpolationVariationalStrategy):
 
 
 class MixedSoftmax(Likelihood):
-    """Classes from the softmax of a linear mixture of the GPs (Wilson et al., 2016).
+    """Softmax likelihood of a linear mixture of the GPs (Wilson et al., 2016).
 
-    The mixture starts as the pretrained last layer: GPs at the identity give the network's own logits. (GPyTorch's
-    ``SoftmaxLikelihood`` mistakes a batch of D examples for its transpose.)
+    The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits. GPyTorch's
+    ``SoftmaxLikelihood`` is not used because it confuses a batch of D examples with its transpose.
 
     Args:
         head: the last layer, which is copied.
-        scale: what maps its features into the bounds.
+        scale: maps its features into the bounds.
     """
 
     def __init__(self, head: nn.Linear, scale: ScaleToBounds) -> None:
@@ -91,10 +91,10 @@ class MixedSoftmax(Likelihood):
         unit = (scale.max_val - scale.min_val) / (high - low)
         centre = scale.min_val - low * unit
         self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features)
-        with torch.no_grad():  # z stands for the feature centre + unit · z
+        with torch.no_grad():  # feature = centre + unit · z
             self.mixing.weight.copy_(head.weight * unit)
             self.mixing.bias.copy_(head(centre.expand(head.in_features)))
 
     def forward(self, function_samples: Tensor, *args: Any, **options: Any) -> torch.distributions.Categorical:
-        """The classes given values of the GPs ``(..., D)``."""
+        """Distribution of the class given values of the GPs ``(..., D)``."""
         return torch.distributions.Categorical(logits=self.mixing(function_samples), validate_args=False)

@@ -1,13 +1,12 @@
-"""Metrics of predictions: classification, calibration, selective prediction, OOD detection, regression, labels.
+"""Metrics of predictions: classification, calibration, selective prediction, OOD detection, regression, multilabel.
 
-May import ``prediction`` and what is above it.
+May import ``prediction``, ``distributed`` and ``io``.
 """
 
 from probattn.inference.metrics.by_likelihood import evaluate_prediction, is_binary
 from probattn.inference.metrics.calibration import ece, mce
-from probattn.inference.metrics.classification import accuracy, brier, evaluate, matthews, nll, rps
+from probattn.inference.metrics.classification import accuracy, brier, evaluate, matthews_corrcoef, nll, rps
 from probattn.inference.metrics.display import DISPLAY, MONITORS, MetricDisplay
-from probattn.inference.metrics.inputs import checked
 from probattn.inference.metrics.selective import (
     aupr_error,
     aupr_success,
@@ -28,14 +27,13 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
-    "checked",
     "eaurc",
     "ece",
     "evaluate",
     "evaluate_prediction",
     "fpr95",
     "is_binary",
-    "matthews",
+    "matthews_corrcoef",
     "mce",
     "nll",
     "risk_coverage",

@@ -1,4 +1,4 @@
-"""The metrics that belong to a prediction, chosen by the kind of its likelihood."""
+"""Dispatch of a prediction to the metrics of its kind of likelihood."""
 
 import torch
 
@@ -9,14 +9,14 @@ from probattn.inference.prediction.result import Prediction
 
 
 def evaluate_prediction(prediction: Prediction) -> dict[str, float]:
-    """The metrics of a prediction that knows its labels, by the kind of its likelihood.
+    """Compute the metrics that suit a prediction's likelihood, with the labels that it holds.
 
-    Of classes :func:`evaluate`, and of ordered ones ``rps`` too; of binary labels
-    :func:`probattn.inference.multilabel.evaluate`; of numbers :func:`probattn.inference.regression.evaluate`. Where
-    every token has a label, over all real tokens alike.
+    Classes: :func:`evaluate`, and ``rps`` if they are ordered. Binary labels:
+    :func:`probattn.inference.multilabel.evaluate`. Numbers: :func:`probattn.inference.regression.evaluate`. With a
+    label per token, metrics are over all real tokens.
 
     Raises:
-        ValueError: a prediction without labels, and what those functions refuse.
+        ValueError: a prediction without labels, or as those functions raise.
     """
     if prediction.labels is None:
         raise ValueError("metrics need labels: predict batches (x, y) or (x, y, mask)")
@@ -31,5 +31,5 @@ def evaluate_prediction(prediction: Prediction) -> dict[str, float]:
 
 
 def is_binary(prediction: Prediction) -> bool:
-    """True for predictions of labels that are 0 or 1."""
+    """Return True for predictions of labels that are 0 or 1 (Bernoulli likelihoods)."""
     return bool(prediction.components) and isinstance(unwrap(prediction.components[0]), torch.distributions.Bernoulli)

@@ -1,4 +1,4 @@
-"""How metrics are shown in tables, and in which direction they improve."""
+"""Titles, scales and directions of metrics in tables, and the metrics that may choose the best epoch."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from probattn.inference.metrics import regression
 
 @dataclass(frozen=True)
 class MetricDisplay:
-    """How a metric is shown: ``title``, the factor ``scale`` the papers multiply it by, and its direction."""
+    """Display of a metric: its ``title``, the factor ``scale`` it is multiplied by in tables, and its direction."""
 
     title: str
     scale: float
@@ -28,15 +28,15 @@ DISPLAY: dict[str, MetricDisplay] = {
     "nll": MetricDisplay("NLL", 10, higher_is_better=False),
     "brier": MetricDisplay("Brier", 100, higher_is_better=False),
 }
-"""The keys of :func:`evaluate`, in its order, with the display of the papers' tables."""
+"""Keys of :func:`evaluate`, in its order, with their display in the papers' tables."""
 
 MONITORS: dict[str, bool] = {
     "log_prob": True,
     **{name: metric.higher_is_better for name, metric in DISPLAY.items()},
     "rps": False,
     **dict.fromkeys(("rmse", "mae", "crps", "pit_error"), False),
-    **{f"width_{100 * level:g}": False for level in regression.LEVELS},
+    **{f"width_{100 * level:g}": False for level in regression.INTERVAL_LEVELS},
     **dict.fromkeys(("label_accuracy", "exact_match", "label_auroc"), True),
     **dict.fromkeys(("label_nll", "label_brier"), False),
 }
-"""Metrics that can choose the best epoch, each with whether higher is better. Coverage has no such direction."""
+"""Metrics that may choose the best epoch: True if higher is better. Coverage has no direction."""

@@ -1,4 +1,4 @@
-"""Class probabilities and labels that were checked, and the answers that they give."""
+"""Validation of class probabilities and labels, and predictions derived from them."""
 
 import torch
 from torch import Tensor
@@ -7,8 +7,14 @@ _RANGE_TOLERANCE = 1e-4
 _SUM_TOLERANCE = 1e-3
 
 
-def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Validate; return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU, detached."""
+def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU and detached.
+
+    Raises:
+        ValueError: wrong shapes or dtypes; no examples; fewer than two classes; labels out of range; probabilities that
+            are not finite, outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in bfloat16,
+            its spacing at 1).
+    """
     if probs.ndim != 2:
         raise ValueError(
             f"probs must have shape (examples, classes), got {tuple(probs.shape)}: average over draws first, "
@@ -57,12 +63,12 @@ def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Top-label probability ``(n,)``, float64, and whether the prediction is right ``(n,)``, bool."""
-    probs, labels = checked(probs, labels)
+    """Return the top label's probability ``(n,)``, float64, and True for correct predictions ``(n,)``."""
+    probs, labels = validate(probs, labels)
     confidence, predictions = probs.max(dim=1)
     return confidence, predictions == labels
 
 
 def is_constant(values: Tensor) -> bool:
-    """Whether all values are the same."""
+    """Return True if all values are equal."""
     return bool((values == values[0]).all())

@@ -1,7 +1,7 @@
-"""Metrics of several binary labels per example, from their predictive probabilities.
+"""Multilabel metrics: several binary labels per example.
 
-Every function takes ``probs (n, labels)``, the mean over draws of P(label = 1), and labels of that shape, 0 or 1.
-Probabilities and answers of labels are looked at one by one: none knows how labels of one example go together.
+All functions take ``probs (n, labels)``, the posterior predictive P(label = 1), and labels of the same shape, 0 or 1.
+Except for :func:`exact_match` they use the marginals of the labels, not their joint distribution.
 """
 
 import torch
@@ -10,40 +10,40 @@ from torchmetrics.functional.classification import binary_auroc
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Share of all labels that are right at the threshold ½, 0 to 1 (one minus the Hamming loss)."""
-    probs, labels = _checked(probs, labels)
+    """Share of labels predicted correctly at the threshold ½, 0 to 1 (one minus the Hamming loss)."""
+    probs, labels = _validate(probs, labels)
     return float(((probs > 0.5) == labels).double().mean())
 
 
 def exact_match(probs: Tensor, labels: Tensor) -> float:
-    """Share of examples with all labels right, 0 to 1."""
-    probs, labels = _checked(probs, labels)
+    """Share of examples with all labels correct, 0 to 1 (subset accuracy)."""
+    probs, labels = _validate(probs, labels)
     return float(((probs > 0.5) == labels).all(-1).double().mean())
 
 
 def nll_per_label(probs: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log probability of each label ``(labels,)``, in nats; a zero counts as 1e-38."""
-    probs, labels = _checked(probs, labels)
+    """Negative log-likelihood of each label ``(labels,)``, in nats; probabilities are clamped to 1e-38."""
+    probs, labels = _validate(probs, labels)
     return -torch.where(labels, probs, 1 - probs).clamp(min=torch.finfo(torch.float32).tiny).log().mean(0)
 
 
 def brier_per_label(probs: Tensor, labels: Tensor) -> Tensor:
-    """Mean squared distance of the probability to each label ``(labels,)``, 0 to 1."""
-    probs, labels = _checked(probs, labels)
+    """Brier score of each label ``(labels,)``: mean squared error of its probability, 0 to 1."""
+    probs, labels = _validate(probs, labels)
     return (probs - labels.double()).square().mean(0)
 
 
 def auroc_per_label(probs: Tensor, labels: Tensor) -> Tensor:
-    """Area under the ROC curve of each label ``(labels,)``; NaN of one that is the same in all examples."""
-    probs, labels = _checked(probs, labels)
+    """Area under the ROC curve of each label ``(labels,)``; NaN if it is the same in all examples."""
+    probs, labels = _validate(probs, labels)
     columns = zip(probs.unbind(1), labels.unbind(1), strict=True)
     return torch.stack([_auroc(column, truth) for column, truth in columns])
 
 
 def evaluate(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    """All metrics, the means over labels: ``label_accuracy``, ``exact_match``, ``label_nll``, ``label_brier``.
+    """Compute all metrics: ``label_accuracy``, ``exact_match``, ``label_nll``, ``label_brier`` and ``label_auroc``.
 
-    And ``label_auroc``, the mean over the labels that have both values, NaN where none has.
+    Those per label are averaged over labels; ``label_auroc`` over labels with both values, NaN if there is none.
     """
     return {
         "label_accuracy": accuracy(probs, labels),
@@ -61,11 +61,11 @@ def _auroc(probs: Tensor, labels: Tensor) -> Tensor:
     return binary_auroc(ranks, labels.long()).double()
 
 
-def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities in float64 and labels as booleans, on the CPU."""
+def _validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return probabilities in float64 and labels as booleans, on the CPU."""
     if probs.dim() != 2 or probs.shape != labels.shape or not probs.numel():
         raise ValueError(
-            "needs probabilities and labels of the same shape (examples, labels), with one of each or more; got "
+            "probs and labels must have the same shape (examples, labels), with one of each or more; got "
             f"{tuple(probs.shape)} and {tuple(labels.shape)}"
         )
     probs, labels = probs.detach().cpu().double(), labels.detach().cpu()

@@ -1,6 +1,6 @@
-"""Selective classification, and detection of wrong answers by their confidence.
+"""Selective prediction, and misclassification detection by confidence.
 
-Inputs and errors are those of :mod:`probattn.inference.metrics`.
+Inputs and errors are those of :mod:`~probattn.inference.metrics.classification`.
 """
 
 import math
@@ -15,10 +15,9 @@ from probattn.inference.metrics.inputs import confidence_and_correct, is_constan
 def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Risk–coverage curve of selective classification (Geifman & El-Yaniv, 2017).
 
-    At k = 1…n, coverage k/n is the share of examples kept, the most confident first, and risk is the error
-    rate among them. Equal confidences give no order, so each member of a tied group counts as the group's
-    mean error: the risk is its exact expectation over random tie-breaking, and does not depend on the order
-    of the examples.
+    At k = 1…n, coverage k/n is the share of examples accepted, the most confident first, and risk is the error rate
+    among them. Each example of a group with equal confidence counts as the group's mean error: the risk is its exact
+    expectation over random tie-breaking, and does not depend on the order of the examples.
 
     Returns:
         coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
@@ -45,9 +44,8 @@ def aurc(probs: Tensor, labels: Tensor) -> float:
 def eaurc(probs: Tensor, labels: Tensor) -> float:
     """Excess AURC, 0 to 1: AURC minus that of the same errors ranked ideally, all of them last.
 
-    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal comes
-    from sorting, not from the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking gives
-    exactly 0.
+    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal is computed by
+    sorting, not by the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking has exactly 0.
     """
     _, correct = confidence_and_correct(probs, labels)
     ideal_risk = _running_mean((~correct).double().sort().values)
@@ -55,19 +53,19 @@ def eaurc(probs: Tensor, labels: Tensor) -> float:
 
 
 def auroc(probs: Tensor, labels: Tensor) -> float:
-    """Area under the ROC curve of detecting *right* predictions (the positive class) by high confidence.
+    """Area under the ROC curve of detecting *correct* predictions (the positive class) by high confidence.
 
-    The chance that a right prediction has more confidence than a wrong one, ties counting half. 0 to 1, 0.5
-    for an uninformative confidence; NaN when predictions are all right or all wrong.
+    The probability that a correct prediction has more confidence than a wrong one; ties count half. 0 to 1, 0.5 for
+    uninformative confidence; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
     return math.nan if is_constant(correct) else float(binary_auroc(confidence, correct.long()))
 
 
 def aupr_success(probs: Tensor, labels: Tensor) -> float:
-    """Average precision of detecting *right* predictions (the positive class) by high confidence.
+    """Average precision of detecting *correct* predictions (the positive class) by high confidence.
 
-    0 to 1, the accuracy for an uninformative confidence; NaN when predictions are all right or all wrong.
+    0 to 1, the accuracy for uninformative confidence; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
     return math.nan if is_constant(correct) else float(binary_average_precision(confidence, correct.long()))
@@ -76,24 +74,29 @@ def aupr_success(probs: Tensor, labels: Tensor) -> float:
 def aupr_error(probs: Tensor, labels: Tensor) -> float:
     """Average precision of detecting *wrong* predictions (the positive class) by low confidence.
 
-    0 to 1, the error rate for an uninformative confidence; NaN when predictions are all right or all wrong.
+    0 to 1, the error rate for uninformative confidence; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
     if is_constant(correct):
         return math.nan
-    # 1 − confidence rather than −confidence: torchmetrics takes scores outside [0, 1] for logits.
+    # 1 − confidence rather than −confidence: torchmetrics treats scores outside [0, 1] as logits.
     return float(binary_average_precision(1 - confidence, (~correct).long()))
 
 
 def fpr95(probs: Tensor, labels: Tensor) -> float:
-    """Share of *wrong* predictions accepted at the highest threshold that accepts ≥ 95 % of the right ones.
+    """False positive rate at 95 % recall: share of *wrong* predictions accepted with 95 % of the correct ones.
 
-    Right predictions are the positive class; confidence at or above the threshold is accepted. 0 to 1; NaN
-    when predictions are all right or all wrong.
+    Correct predictions are the positive class, accepted if their confidence is at or above the highest threshold that
+    accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
     if is_constant(correct):
         return math.nan
-    accepted = confidence[correct].sort(descending=True).values
-    needed = math.ceil(95 * len(accepted) / 100)
-    return float((confidence[~correct] >= accepted[needed - 1]).double().mean())
+    return fpr_at_95_tpr(confidence[correct], confidence[~correct])
+
+
+def fpr_at_95_tpr(positive: Tensor, negative: Tensor) -> float:
+    """Share of ``negative`` scores at or above the highest threshold that at least 95 % of ``positive`` reach."""
+    needed = math.ceil(95 * len(positive) / 100)
+    threshold = positive.sort(descending=True).values[needed - 1]
+    return float((negative >= threshold).double().mean())

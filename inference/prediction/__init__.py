@@ -1,3 +1,4 @@
-"""Posterior predictive distributions: how they are computed, aggregated over samples and queried.
+"""Posterior predictive distributions: computing them, aggregating over samples, querying the result.
 
-May import ``io`` and ``distributed``."""
+May import ``io`` and ``distributed``.
+"""

@@ -1,4 +1,4 @@
-"""Distribution functions of a likelihood's scalars, its moments, and the distribution inside its wrappers."""
+"""Marginal distributions of a likelihood's scalars: cumulative distribution function, moments, support, wrappers."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,25 +13,25 @@ from torch import Tensor
 from torch.distributions import Distribution, transform_to
 
 SEED = 7_306_357_456_645_985_000
-"""Seed of what metrics draw: none that data are likely to be made with, of which they must be independent."""
+"""Seed of the samples that metrics draw; unlikely to be the data's seed, of which they must be independent."""
 
 
 def masked_part(likelihood: Distribution) -> dist.MaskedDistribution | None:
-    """The masked distribution inside ``to_event``, or None: ``(*batch, *prefix)`` of what the mask tells apart."""
+    """Return the masked distribution inside ``to_event``, whose batch shape is the mask's; None without a mask."""
     while isinstance(likelihood, torch.distributions.Independent):
         likelihood = likelihood.base_dist
     return likelihood if isinstance(likelihood, dist.MaskedDistribution) else None
 
 
 def unwrap(likelihood: Distribution) -> Distribution:
-    """The distribution inside ``to_event`` and masks."""
+    """Return the distribution inside ``to_event`` and masks."""
     while isinstance(likelihood, (torch.distributions.Independent, dist.MaskedDistribution)):
         likelihood = likelihood.base_dist
     return likelihood
 
 
 def is_discrete(likelihood: Distribution) -> bool:
-    """True for a distribution over integers; False where its support is not known."""
+    """Return True for a distribution over integers; False if its support is not implemented."""
     try:
         return likelihood.support.is_discrete
     except NotImplementedError:
@@ -39,26 +39,26 @@ def is_discrete(likelihood: Distribution) -> bool:
 
 
 def device_of(distribution: Distribution) -> torch.device:
-    """The device of a distribution's parameters; of one without tensors the CPU."""
+    """Return the device of a distribution's parameters; the CPU if it has no tensors."""
     parameter = _parameter(distribution)
     return torch.device("cpu") if parameter is None else parameter.device
 
 
 def moments(likelihood: Distribution) -> tuple[Tensor, Tensor]:
-    """Mean and variance ``(*batch, *event)``, NaN where the distribution has no formula for them."""
-    found = []
+    """Return mean and variance ``(*batch, *event)``; NaN if the distribution does not implement them."""
+    values = []
     for name in ("mean", "variance"):
         try:
-            found.append(getattr(likelihood, name))
+            values.append(getattr(likelihood, name))
         except NotImplementedError:
             shape = likelihood.batch_shape + likelihood.event_shape
-            found.append(torch.full(shape, torch.nan, device=device_of(likelihood)))
-    return found[0], found[1]
+            values.append(torch.full(shape, torch.nan, device=device_of(likelihood)))
+    return values[0], values[1]
 
 
 @contextmanager
-def seeded(device: torch.device) -> Iterator[None]:
-    """Draws inside are the same every time, and PyTorch's global generators stay where they are."""
+def fixed_seed(device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's generators inside, so that samples are reproducible, and restore their states at the end."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(SEED)
         yield
@@ -66,22 +66,26 @@ def seeded(device: torch.device) -> Iterator[None]:
 
 @singledispatch
 def cdf(likelihood: Distribution, value: Tensor) -> Tensor:
-    """P(Y ≤ value) of each scalar, in float64; values broadcast against ``(*batch, *event)``.
+    """Cumulative distribution function P(Y ≤ value) of each scalar, in float64.
 
-    Other distributions are registered as with :func:`functools.singledispatch`: ``@cdf.register``.
+    Register further distributions with ``@cdf.register``, see :func:`functools.singledispatch`.
+
+    Args:
+        likelihood: distribution of batch shape ``batch`` and event shape ``event``.
+        value: values that broadcast against ``(*batch, *event)``.
 
     Raises:
-        NotImplementedError: a distribution whose distribution function is not known.
+        NotImplementedError: the distribution function is not implemented.
     """
     if likelihood.event_shape or is_discrete(likelihood):
-        raise NotImplementedError(f"the distribution function of {type(likelihood).__name__} is not known")
+        raise NotImplementedError(f"the distribution function of {type(likelihood).__name__} is not implemented")
     support = likelihood.support
     parameter = _parameter(likelihood)
     value = value if parameter is None else value.to(parameter.dtype)
     inside = support.check(value)
-    within = transform_to(support)(torch.zeros_like(value))
-    outside = value > getattr(support, "lower_bound", -torch.inf)  # what is not below the support is above it
-    return likelihood.cdf(value.where(inside, within)).double().where(inside, outside.double())
+    placeholder = transform_to(support)(torch.zeros_like(value))
+    above = value > getattr(support, "lower_bound", -torch.inf)  # of values outside the support
+    return likelihood.cdf(value.where(inside, placeholder)).double().where(inside, above.double())
 
 
 @cdf.register(torch.distributions.Independent)
@@ -93,9 +97,9 @@ def _(likelihood: Distribution, value: Tensor) -> Tensor:
 @cdf.register
 def _(likelihood: dist.ExpandedDistribution, value: Tensor) -> Tensor:
     if likelihood.event_shape:
-        raise NotImplementedError("the distribution functions of expanded multivariate distributions are not known")
-    found = cdf(likelihood.base_dist, value)
-    return found.expand(torch.broadcast_shapes(found.shape, likelihood.batch_shape))
+        raise NotImplementedError("distribution functions of expanded multivariate distributions are not implemented")
+    values = cdf(likelihood.base_dist, value)
+    return values.expand(torch.broadcast_shapes(values.shape, likelihood.batch_shape))
 
 
 @cdf.register
@@ -111,7 +115,7 @@ def _(likelihood: Distribution, value: Tensor) -> Tensor:
 
 @cdf.register
 def _(likelihood: torch.distributions.StudentT, value: Tensor) -> Tensor:
-    return _by_scipy(scipy.special.stdtr, likelihood.df, (value.double() - likelihood.loc) / likelihood.scale)
+    return _call_scipy(scipy.special.stdtr, likelihood.df, (value.double() - likelihood.loc) / likelihood.scale)
 
 
 @cdf.register
@@ -122,19 +126,19 @@ def _(likelihood: torch.distributions.Bernoulli, value: Tensor) -> Tensor:
 
 @cdf.register
 def _(likelihood: torch.distributions.Poisson, value: Tensor) -> Tensor:
-    return _of_counts(scipy.special.pdtr, value, likelihood.rate)
+    return _count_cdf(scipy.special.pdtr, value, likelihood.rate)
 
 
 @cdf.register
 def _(likelihood: torch.distributions.NegativeBinomial, value: Tensor) -> Tensor:
-    def by_beta(k: np.ndarray, total_count: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    def negative_binomial_cdf(k: np.ndarray, total_count: np.ndarray, stops: np.ndarray) -> np.ndarray:
         return scipy.special.betainc(total_count, k + 1, stops)
 
-    return _of_counts(by_beta, value, likelihood.total_count, (-likelihood.logits.double()).sigmoid())
+    return _count_cdf(negative_binomial_cdf, value, likelihood.total_count, (-likelihood.logits.double()).sigmoid())
 
 
 def _parameter(distribution: Distribution) -> Tensor | None:
-    """A tensor that a distribution is made of, for its device and dtype."""
+    """Return one of the distribution's parameters, for its device and dtype."""
     for value in vars(distribution).values():
         if isinstance(value, Tensor):
             return value
@@ -144,16 +148,16 @@ def _parameter(distribution: Distribution) -> Tensor | None:
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """P(Z ≤ z) of Z ~ N(0, 1), exact in the lower tail, where ``torch.special.ndtr`` cancels to 0."""
+    """Distribution function of N(0, 1); accurate in the lower tail, where ``torch.special.ndtr`` cancels to 0."""
     return torch.special.erfc(-z / math.sqrt(2)) / 2
 
 
-def _of_counts(function: Callable, value: Tensor, *parameters: Tensor) -> Tensor:
-    """The distribution function of a count, which is 0 below 0."""
-    return torch.where(value < 0, 0.0, _by_scipy(function, value.double().floor().clamp(min=0), *parameters))
+def _count_cdf(function: Callable, value: Tensor, *parameters: Tensor) -> Tensor:
+    """Distribution function of a count: 0 below 0."""
+    return torch.where(value < 0, 0.0, _call_scipy(function, value.double().floor().clamp(min=0), *parameters))
 
 
-def _by_scipy(function: Callable, *arguments: Tensor) -> Tensor:
-    """A function of scipy, in float64 on the CPU and back."""
+def _call_scipy(function: Callable, *arguments: Tensor) -> Tensor:
+    """Call a SciPy function in float64 on the CPU; return its value on the arguments' device."""
     arrays = [each.detach().cpu().double().numpy() for each in arguments]
     return torch.as_tensor(function(*arrays), dtype=torch.float64).to(arguments[-1].device)

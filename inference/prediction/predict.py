@@ -1,8 +1,7 @@
-"""The posterior predictive: averages over draws of the latent sites, streamed over a data set."""
+"""The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -10,41 +9,35 @@ import torch
 from pyro.poutine import Trace
 from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.do_messenger import DoMessenger
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.coverage import check_coverage, checked_replay
+from probattn.coverage import checked_replay
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional.errors import NumericalError
-from probattn.handlers import (
-    draws,
-    global_sites_only,
-    is_global_latent,
-    is_latent,
-    is_local,
-    is_of_draws,
-    labels_at,
-    local_posteriors,
-    local_priors,
-    one_draw,
-)
+from probattn.handlers import draws, labels_at, one_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan
 from probattn.inference.prediction.aggregate import join, summarise
+from probattn.inference.prediction.latents import GuideLatents, Latents, PriorLatents, SampleLatents, prior_trace
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.stacked_likelihood import stack
-from probattn.inference.prediction.vectorization import NON_BROADCASTING, has_bayesian_weights, note_sequential
+from probattn.inference.prediction.vectorization import (
+    NON_BROADCASTING,
+    global_sites_outside_layers,
+    has_ambiguous_shapes,
+    has_bayesian_weights,
+    warn_sequential,
+)
 from probattn.programs import FunctionModule, Program, as_module, device, local_params
 
-__all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
-
-CPU_EXAMPLE_DRAWS = 256
-"""Examples times draws that run at once on a CPU: more fall out of its caches and take a third longer."""
-GPU_EXAMPLE_DRAWS = 16_384
+CPU_CHUNK_SIZE = 256
+"""Examples times samples per forward pass on a CPU; larger chunks fall out of its caches and take a third longer."""
+GPU_CHUNK_SIZE = 16_384
+"""Examples times samples per forward pass on a GPU."""
 
 
 def predict(
@@ -59,80 +52,81 @@ def predict(
 ) -> Prediction:
     """Compute the posterior predictive of a batch or of a loader's batches, in evaluation mode.
 
-    The draws are made once and shared by all batches: draw s is one function on the whole data set. Their dimension
-    appears at the first stochastic layer, so that the layers below run once a batch. A loader's batches are seen one
-    at a time, in pieces of a bounded number of examples times draws; what is kept of each is its part of the result.
+    The global latent variables are sampled once and shared by all batches: sample s is one function on the whole data
+    set. The dimension of the samples appears at the first stochastic layer; the layers before it run once per batch.
+    Batches are read one at a time and run in chunks of a bounded number of examples times samples; of each, only its
+    part of the result is kept.
 
     Args:
         model: the model, with its labels at the site ``y``: a module, a function, or one under handlers such as
             ``pyro.condition(model, data=...)``.
         guide: its guide, a module or function; or posterior samples by site, such as those of
-            :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None draws from the prior.
+            :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None samples from the prior.
         data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: S. Of posterior samples, S are taken at equal distances.
-        keep_draws: keep the probabilities of each draw.
-        latents: what :func:`draw_latents` gives under ``draws(num_samples)``; by default it draws at the first batch.
-        vectorize: True runs all draws at once, False one after another, for models whose shapes do not broadcast over
-            a dimension of draws; None chooses False for Bayesian weights (``PyroSample`` in a module of PyTorch), and
-            where a model with global sites outside attention layers fails at the first batch.
+        num_samples: number of posterior samples S; posterior samples are thinned to S at equal distances.
+        keep_draws: keep the probabilities of each sample.
+        latents: result of :func:`~probattn.inference.prediction.latents.draw_latents` under ``draws(num_samples)``;
+            None samples at the first batch.
+        vectorize: True runs all samples at once, False one after another, for models whose shapes do not broadcast
+            over a dimension of samples; None chooses False for Bayesian weights (``PyroSample`` in a PyTorch module),
+            and if a model with global sites outside attention layers fails at the first batch.
 
     Raises:
         ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number; a guide that does not
             cover the model's latent sites (see :func:`~probattn.coverage.check_coverage`).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    predictor = _Predictor(model, guide, num_samples=num_samples, latents=latents, vectorize=vectorize)
+    predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, drawn=latents, vectorize=vectorize)
     parts = []
-    with predictor.ready():
+    with predictive.ready():
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
             if x.is_floating_point() and not x.isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-            inputs = predictor.prepare(x, y, mask)
-            with predictor.located(number):
-                for piece, likelihood in predictor.pieces(inputs):
-                    labels = None if y is None else y[piece]
+            inputs = predictive.prepare(x, y, mask)
+            with predictive.name_batch_in_errors(number):
+                for chunk, likelihood in predictive.likelihoods(inputs):
+                    labels = None if y is None else y[chunk]
                     parts.append(
                         summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws)
                     )
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
-    if predictor.samples is not None:
-        predictor.samples.check_examples(predictor.seen)
+    predictive.latents.finish(predictive.num_examples)
     return join(parts)
 
 
-def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
-    """Draw the global latent sites by one run of the guide (or of the prior, for None), outside autocast.
-
-    Raises:
-        ValueError: an AutoGuide that has no parameters yet.
-    """
-    with local_params(*(each for each in (model, guide) if each is not None)):
-        return _global_part(_run_guide(model, guide, inputs))
-
-
-class _Predictor:
-    """The state of a prediction behind :func:`predict`, whose arguments these are."""
+class _PosteriorPredictive:
+    """Likelihoods of the labels under S posterior samples, chunk by chunk; arguments are those of :func:`predict`."""
 
     def __init__(
-        self, model: Program, guide: Any, *, num_samples: int, latents: Trace | None, vectorize: bool | None
+        self,
+        model: Program,
+        guide: Program | PosteriorSamples | Mapping[str, Tensor] | None,
+        *,
+        num_samples: int,
+        drawn: Trace | None,
+        vectorize: bool | None,
     ) -> None:
-        self.samples = None if guide is None or isinstance(guide, nn.Module) else PosteriorSamples.of(guide)
+        samples = None if guide is None or isinstance(guide, nn.Module) else PosteriorSamples.from_source(guide)
         self.model = as_module(model)
-        self.guide = None if guide is None or self.samples is not None else as_module(guide)
-        if self.guide is not None:
-            guides.check(self.model, self.guide)
-        self.parts = {"model": self.model} | ({} if self.guide is None else {"guide": self.guide})
+        guide = None if guide is None or samples is not None else as_module(guide)
+        if guide is not None:
+            guides.check(self.model, guide)
+        self.parts = {"model": self.model} | ({} if guide is None else {"guide": guide})
         self.draws, self.num_samples = draws(num_samples), num_samples
-        self.latents: list[Trace] | None = None if latents is None else [latents]
+        self.latents: Latents
+        if samples is not None:
+            self.latents = SampleLatents(self.model, samples, num_samples)
+        elif guide is not None:
+            self.latents = GuideLatents(self.model, guide, num_samples, drawn)
+        else:
+            self.latents = PriorLatents(self.model, num_samples, drawn)
         self.may_fall_back = vectorize is None
         self.vectorize = not has_bayesian_weights(self.model) if vectorize is None else vectorize
         if not self.vectorize and self.may_fall_back:
-            note_sequential(self.model, "weights of its layers are latent sites (PyroSample)")
-        self.device = device(self.model, self.guide)
-        self.has_guided_examples = False
-        self.is_checked = False
-        self.seen = 0
+            warn_sequential(self.model, "weights of its layers are latent sites (PyroSample)")
+        self.device = device(self.model, guide)
+        self.num_examples = 0
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -142,8 +136,8 @@ class _Predictor:
             yield
 
     @contextmanager
-    def located(self, number: int) -> Iterator[None]:
-        """Errors inside tell the batch, and a NaN or Inf its source."""
+    def name_batch_in_errors(self, number: int) -> Iterator[None]:
+        """Add the batch's number to errors inside, and the source of a NaN or Inf."""
         try:
             yield
         except (ValueError, NumericalError) as error:
@@ -157,137 +151,68 @@ class _Predictor:
             raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
 
     def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
-        """Return the model's arguments on its device; before the first batch, draw the global sites."""
-        here = self.device or x.device
-        inputs = (x.to(here), None) if mask is None else (x.to(here), None, mask.to(here))
-        if self.latents is None and self.samples is None:
-            if self.guide is not None and y is not None:
-                guides.materialise(self.guide, (inputs[0], y.to(here), *inputs[2:]))
-            self.latents = self._draw(inputs)
-        if self.samples is not None and not self.is_checked:
-            self.samples.check(self._prior_trace(inputs))
+        """Return the model's arguments on its device; sample the global sites before the first batch."""
+        target = self.device or x.device
+        inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
+        self.latents.prepare(inputs, y, vectorize=self.vectorize)
         return inputs
 
-    def pieces(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
-        """Yield the likelihood, of batch shape ``(S, batch)`` or ``(batch,)``, of a bounded number of examples."""
+    def likelihoods(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
+        """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
         length = len(inputs[0])
-        limit = CPU_EXAMPLE_DRAWS if inputs[0].device.type == "cpu" else GPU_EXAMPLE_DRAWS
+        limit = CPU_CHUNK_SIZE if inputs[0].device.type == "cpu" else GPU_CHUNK_SIZE
         size = max(1, limit // self.num_samples if self.vectorize else limit)
-        if self.has_guided_examples or isinstance(self.model, FunctionModule) or any(map(_sets_values, _PYRO_STACK)):
-            size = length  # values of single examples may be given for the whole batch alone
+        if self.latents.has_local_sites or isinstance(self.model, FunctionModule) or _handlers_set_values():
+            size = length
         for start in range(0, length, size):
-            piece = slice(start, start + size)
-            part = tuple(None if each is None else each[piece] for each in inputs)
-            yield piece, self._likelihood(part, inputs)
-            self.seen += len(part[0])
+            chunk = slice(start, start + size)
+            part = tuple(None if each is None else each[chunk] for each in inputs)
+            yield chunk, self._likelihood(part, inputs)
+            self.num_examples += len(part[0])
 
     def _likelihood(self, part: tuple, inputs: tuple) -> dist.TorchDistribution:
         try:
             return self._run_all(part)
         except NON_BROADCASTING as error:
-            if not self._falls_back(error, part):
+            if not self._can_fall_back(error, part):
                 raise
         self.vectorize = False
-        note_sequential(self.model, "it does not broadcast over draws")
-        if self.samples is None:
-            self.latents = self._draw(inputs)
+        warn_sequential(self.model, "it does not broadcast over draws")
+        self.latents.draw(inputs, vectorize=False)
         return self._run_all(part)
 
-    def _falls_back(self, error: Exception, part: tuple) -> bool:
-        if self.is_checked or not (self.vectorize and self.may_fall_back) or refuses_nan(error):
+    def _can_fall_back(self, error: Exception, part: tuple) -> bool:
+        """Return True if running samples one after another may cure an error of the first run."""
+        if not (self.vectorize and self.may_fall_back) or refuses_nan(error):
             return False
         try:
-            trace = self._prior_trace(part)
-        except NON_BROADCASTING:  # the error is not one of draws
+            trace = prior_trace(self.model, part)
+        except NON_BROADCASTING:  # without a dimension of samples, too
             return False
-        shared = {site["name"] for site in _samples(trace) if is_global_latent(site, trace)}
-        return bool(shared - {name for name, _ in guides.latent_sites(self.model)})
+        return bool(global_sites_outside_layers(self.model, trace))
 
     def _run_all(self, part: tuple) -> dist.TorchDistribution:
         if self.vectorize:
             with self.draws:
-                return self._run(0, part)
+                return self._run(None, part)
         likelihoods = []
         for row in range(self.num_samples):
             with one_draw(row, of=self.num_samples):
                 likelihoods.append(self._run(row, part))
         return stack(likelihoods)
 
-    def _run(self, row: int, part: tuple) -> dist.TorchDistribution:
-        """The likelihood of some examples given one set of global latents; local ones are drawn here."""
-        latents = self._latents(row, part)
-        with local_priors() if self.is_prior else local_posteriors(), poutine.mask(mask=False), labels_at("y"):
+    def _run(self, row: int | None, part: tuple) -> dist.TorchDistribution:
+        """Return the likelihood of some examples under one sample, or under all if row is None."""
+        latents = self.latents.trace(row, part, self.num_examples)
+        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y"):
             trace = poutine.trace(checked_replay(latents)(self.model)).get_trace(*part)
-        if self.vectorize and self.may_fall_back and not self.is_checked and self._may_mix(trace):
+        if self.vectorize and self.may_fall_back and has_ambiguous_shapes(self.model, trace):
             raise ValueError("draws and examples cannot be told apart in this model's shapes")
-        if self.is_prior and not self.seen:
-            self.latents[row] = _global_part(trace)  # sites that belong to no layer, too
-        elif self.guide is not None and not self.is_checked:
-            check_coverage(trace, latents, scale=False)
-        self.is_checked = True
+        self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
+        self.may_fall_back = False
         return trace.nodes["y"]["fn"]
 
-    def _may_mix(self, trace: Trace) -> bool:
-        """True where a dimension of a site outside layers, or the examples', may be taken for that of the draws."""
-        own = {name for name, _ in guides.latent_sites(self.model)}
-        others = [site for site in _samples(trace) if is_global_latent(site, trace) and site["name"] not in own]
-        plated = any(
-            frame.vectorized and not is_of_draws(frame) for site in others for frame in site["cond_indep_stack"]
-        )
-        return plated or bool(others and len(trace.nodes["y"]["fn"].batch_shape) == 1)
 
-    @property
-    def is_prior(self) -> bool:
-        """True without a guide and without samples."""
-        return self.guide is None and self.samples is None
-
-    def _latents(self, row: int, part: tuple) -> Trace:
-        if self.samples is not None:
-            examples = slice(self.seen, self.seen + len(part[0]))
-            return self.samples.trace(self.num_samples, None if self.vectorize else row, examples=examples)
-        if self.guide is None:
-            return self.latents[row]
-        with torch.autocast(part[0].device.type, enabled=False), global_sites_only():
-            return poutine.trace(poutine.replay(self.guide, trace=self.latents[row])).get_trace(*part)
-
-    def _draw(self, inputs: tuple) -> list[Trace]:
-        """Draws the global sites, all at once, or S times one after another."""
-        found = []
-        for _ in range(1 if self.vectorize else self.num_samples):
-            with self.draws if self.vectorize else nullcontext():
-                trace = _run_guide(self.model, self.guide, inputs)
-            found.append(_global_part(trace))
-            self.has_guided_examples = any(is_latent(site) and is_local(site, trace) for site in _samples(trace))
-        return found
-
-    def _prior_trace(self, inputs: tuple) -> Trace:
-        """A run of the model from the prior on one example, which tells its sites."""
-        one = tuple(None if each is None else each[:1] for each in inputs)
-        with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
-            return poutine.trace(self.model).get_trace(*one)
-
-
-def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
-    if guide is not None and guides.lacks_prototype(guide):
-        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
-    program = guides.priors_of(model) if guide is None else guide
-    here = device(model, guide) or torch.device("cpu")
-    with torch.autocast(here.type, enabled=False), global_sites_only():
-        return poutine.trace(program).get_trace(*inputs)
-
-
-def _global_part(trace: Trace) -> Trace:
-    """The global latent sites alone: the inputs, too, would keep the first batch in memory."""
-    kept = Trace()
-    for site in _samples(trace):
-        if is_global_latent(site, trace):
-            kept.add_node(site["name"], **site)
-    return kept
-
-
-def _sets_values(handler: Messenger) -> bool:
-    return isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger)
-
-
-def _samples(trace: Trace) -> Iterator[dict]:
-    return (site for site in trace.nodes.values() if site["type"] == "sample")
+def _handlers_set_values() -> bool:
+    """Return True under handlers that set values of sites, which may be those of whole batches."""
+    return any(isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in _PYRO_STACK)

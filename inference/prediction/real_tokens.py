@@ -1,4 +1,4 @@
-"""The real tokens of a likelihood as a batch dimension of their own, without padding."""
+"""Likelihoods of the real tokens of a padded batch, with the tokens as batch dimension."""
 
 import pyro.distributions as dist
 import torch
@@ -9,15 +9,15 @@ from probattn.inference.prediction import marginals
 
 
 def real_tokens(likelihood: Distribution, mask: Tensor) -> Distribution:
-    """The likelihood of the real tokens, of batch shape ``(S, m)``.
+    """Return the likelihood of the m real tokens, of batch shape ``(S, m)``.
 
     Args:
-        likelihood: a masked one of batch shape ``(S, b)``.
-        mask: ``(b, tokens)``, of which m are True.
+        likelihood: masked likelihood of batch shape ``(S, b)``.
+        mask: ``(b, tokens)``, True at the m real tokens.
     """
     masked, base = marginals.masked_part(likelihood), marginals.unwrap(likelihood)
     event = len(masked.event_shape)
-    if isinstance(base, torch.distributions.Normal):  # these stay what they are, for their own scores
+    if isinstance(base, torch.distributions.Normal):  # metrics have closed forms for these classes
         return dist.Normal(base.loc[:, mask], base.scale[:, mask]).to_event(event)
     if isinstance(base, torch.distributions.Bernoulli):
         return dist.Bernoulli(logits=base.logits[:, mask]).to_event(event)
@@ -25,51 +25,51 @@ def real_tokens(likelihood: Distribution, mask: Tensor) -> Distribution:
 
 
 class RealTokens(dist.TorchDistribution):
-    """The entries of a distribution's batch at which a mask is True, in their order.
+    """Entries of a distribution's batch at which a mask is True, in order: batch shape ``(S, m)``.
 
     Args:
-        base: of batch shape ``(S, b, tokens)``.
-        mask: ``(b, tokens)``, of which m are True: the batch shape becomes ``(S, m)``.
+        base: distribution of batch shape ``(S, b, tokens)``.
+        mask: ``(b, tokens)``, True at the m real tokens.
     """
 
     arg_constraints = {}
 
     def __init__(self, base: Distribution, mask: Tensor) -> None:
-        self.base_dist, self.chosen = base, (..., mask, *(slice(None),) * len(base.event_shape))
-        self.mask = mask
+        self.base_dist, self.mask = base, mask
+        self.index = (..., mask, *(slice(None),) * len(base.event_shape))
         super().__init__((base.batch_shape[0], int(mask.sum())), base.event_shape, validate_args=False)
 
     @property
     def support(self) -> constraints.Constraint:
-        """The base's."""
+        """Support of the base distribution."""
         return self.base_dist.support
 
     @property
     def mean(self) -> Tensor:
-        """The mean of each token."""
-        return self.base_dist.mean[self.chosen]
+        """Means ``(S, m, *event)``."""
+        return self.base_dist.mean[self.index]
 
     @property
     def variance(self) -> Tensor:
-        """The variance of each token."""
-        return self.base_dist.variance[self.chosen]
+        """Variances ``(S, m, *event)``."""
+        return self.base_dist.variance[self.index]
 
     def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
-        """Draws ``(*sample_shape, S, m, *event)``."""
-        return self.base_dist.sample(torch.Size(sample_shape))[self.chosen]
+        """Draw samples ``(*sample_shape, S, m, *event)``."""
+        return self.base_dist.sample(torch.Size(sample_shape))[self.index]
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density in nats ``(S, m)`` of values ``(m, *event)``."""
-        return self.base_dist.log_prob(self.at_tokens(value))[..., self.mask]
+        """Log densities ``(S, m)`` of values ``(m, *event)``, in nats."""
+        return self.base_dist.log_prob(self.scatter(value))[..., self.mask]
 
-    def at_tokens(self, value: Tensor) -> Tensor:
-        """Values ``(..., m, *event)`` at their tokens, and 1 at padding: in the support of numbers and counts."""
-        behind = len(self.event_shape)
-        whole = value.new_ones(*value.shape[: value.dim() - 1 - behind], *self.mask.shape, *self.event_shape)
-        whole[self.chosen] = value
-        return whole
+    def scatter(self, value: Tensor) -> Tensor:
+        """Pad values ``(..., m, *event)`` to ``(..., b, tokens, *event)`` with 1, which is in any support."""
+        leading = value.shape[: value.dim() - 1 - len(self.event_shape)]
+        padded = value.new_ones(*leading, *self.mask.shape, *self.event_shape)
+        padded[self.index] = value
+        return padded
 
 
 @marginals.cdf.register
 def _(likelihood: RealTokens, value: Tensor) -> Tensor:
-    return marginals.cdf(likelihood.base_dist, likelihood.at_tokens(value))[likelihood.chosen]
+    return marginals.cdf(likelihood.base_dist, likelihood.scatter(value))[likelihood.index]

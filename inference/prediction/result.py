@@ -1,4 +1,4 @@
-"""What a model predicts of some examples, and what follows from it."""
+"""The result of a prediction: the posterior predictive of some examples, with its moments, quantiles and entropies."""
 
 import math
 from collections.abc import Sequence
@@ -10,29 +10,30 @@ import torch
 from torch import Tensor
 
 from probattn.inference.prediction import mixture
-from probattn.inference.prediction.marginals import device_of, seeded
+from probattn.inference.prediction.marginals import device_of, fixed_seed
 from probattn.inference.prediction.real_tokens import real_tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The posterior predictive of n examples, averaged over S coherent draws.
+    """Posterior predictive of n examples, averaged over S posterior samples.
 
-    Entropies are in nats. The fields of the other kind of likelihood are None. Where every token has a label, examples
-    are padded to the longest: everything at padding is 0, probabilities and labels too (so that metrics refuse it), and
-    :meth:`tokens` gives the real tokens alone.
+    Entropies are in nats. Fields that belong to another kind of likelihood are None. With a label per token, examples
+    are padded to the longest: all values at padding are 0, also probabilities and labels (so metrics refuse them);
+    :meth:`tokens` returns the real tokens only.
 
     Args:
         probs: mean probabilities ``(n, classes)``, per token ``(n, tokens, classes)`` (categorical likelihoods).
-        expected_entropy: mean over draws of the entropy ``(n,)``, per token ``(n, tokens)`` (categorical).
-        energy: mean over draws of −log Σ exp(logits), of that shape (categorical, from logits).
-        draws: probabilities of each draw ``(S, *probs.shape)`` where asked for (categorical).
-        ordered: True where the classes have an order.
-        mask: ``(n, tokens)``, True where there is a token that the likelihood counts; None without a label per token.
-        mean, variance: of the labels, noise and draws together, ``(n, ...)`` (other likelihoods). NaN or infinite where
-            the likelihood has none, as Cauchy's: quantiles, :meth:`cdf`, :meth:`sample` and :meth:`log_prob` exist.
-        labels: the labels that came with the inputs, or None.
-        components: the likelihood of each batch, with batch shape ``(S, batch)`` (all but one class per example).
+        expected_entropy: mean over samples of the entropy ``(n,)``, per token ``(n, tokens)`` (categorical).
+        energy: mean over samples of −log Σ exp(logits), of the same shape (categorical with logits).
+        draws: probabilities of each sample ``(S, *probs.shape)`` if kept (categorical).
+        ordered: True if the classes are ordered.
+        mask: ``(n, tokens)``, True at tokens that the likelihood counts; None without a label per token.
+        mean, variance: moments of the labels, aleatoric and epistemic uncertainty together, ``(n, ...)`` (other
+            likelihoods). NaN or infinite if the likelihood has none (Cauchy); quantiles, :meth:`cdf`, :meth:`sample`
+            and :meth:`log_prob` still exist.
+        labels: labels that came with the inputs, or None.
+        components: likelihood of each batch, of batch shape ``(S, batch)``; empty for one class per example.
     """
 
     probs: Tensor | None = None
@@ -48,26 +49,26 @@ class Prediction:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: all uncertainty."""
+        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty."""
         return entropy(self.probs)
 
     @property
     def log_probs(self) -> Tensor:
-        """Log of the mean probabilities, of their shape and finite: a zero counts as the smallest normal number."""
+        """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
         return self.probs.clamp(min=torch.finfo(self.probs.dtype).tiny).log()
 
     @property
     def mutual_information(self) -> Tensor | None:
-        """Entropy minus expected entropy, of their shape, ≥ 0: the uncertainty that more data could take away."""
+        """Entropy minus expected entropy, ≥ 0: epistemic uncertainty, which more data would reduce."""
         return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """Log of the mean over draws of the likelihood of labels ``(n, ...)``, in nats ``(n,)``.
+        """Log predictive density of labels ``(n, ...)``: log of the mean likelihood over samples, in nats ``(n,)``.
 
-        Where every token has a label, all labels of an example count jointly, and those at padding not at all.
+        With a label per token, it is the joint density of an example's real tokens.
 
         Raises:
-            ValueError: labels of another shape.
+            ValueError: labels of the wrong shape.
         """
         if not self.components:
             return self.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
@@ -83,25 +84,25 @@ class Prediction:
         return torch.cat([each.logsumexp(0) - math.log(len(each)) for each in log_probs]).to(y.device)
 
     def cdf(self, y: Tensor, *, below: bool = False) -> Tensor:
-        """P(Y ≤ y), or P(Y < y), of each number ``(n, ...)`` under the mean over draws of the likelihood, in float64.
+        """Predictive distribution function P(Y ≤ y), or P(Y < y) if ``below``, of each number ``(n, ...)``, in float64.
 
-        Where the likelihood's distribution function is not known, it is that of 1000 draws (see :meth:`sample`).
+        If the likelihood's distribution function is not implemented, it is estimated from 1000 samples.
 
         Raises:
-            ValueError: a prediction of classes, or of tokens, whose real ones :meth:`tokens` gives; another shape.
+            ValueError: a prediction of classes or of padded tokens (use :meth:`tokens`); values of the wrong shape.
         """
-        if y.shape != self._numbers().shape:
+        if y.shape != self._checked_mean().shape:
             raise ValueError(f"the likelihood takes labels of shape {tuple(self.mean.shape)}, got {tuple(y.shape)}")
         parts = zip(self.components, y.split([each.batch_shape[-1] for each in self.components]), strict=True)
-        with seeded(device_of(self.components[0])):
-            found = [mixture.cdf(each, part.to(device_of(each)), below=below) for each, part in parts]
-        return torch.cat(found).to(y.device)
+        with fixed_seed(device_of(self.components[0])):
+            values = [mixture.cdf(each, part.to(device_of(each)), below=below) for each, part in parts]
+        return torch.cat(values).to(y.device)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Quantiles of each number, noise and draws together: the smallest y with P(Y ≤ y) ≥ level.
+        """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level.
 
         Args:
-            levels: L probabilities between 0 and 1.
+            levels: L probabilities in (0, 1).
 
         Returns:
             ``(L, n, ...)`` in float64.
@@ -109,42 +110,42 @@ class Prediction:
         Raises:
             ValueError: as for :meth:`cdf`; a level outside (0, 1).
         """
-        chosen, home = torch.as_tensor(levels, dtype=torch.float64), self._numbers().device
-        if chosen.dim() != 1 or not ((chosen > 0) & (chosen < 1)).all():
+        probs, device = torch.as_tensor(levels, dtype=torch.float64), self._checked_mean().device
+        if probs.dim() != 1 or not ((probs > 0) & (probs < 1)).all():
             raise ValueError(f"levels must be a sequence of numbers between 0 and 1, got {levels}")
-        with seeded(device_of(self.components[0])):
-            return torch.cat([mixture.quantiles(each, chosen) for each in self.components], dim=1).to(home)
+        with fixed_seed(device_of(self.components[0])):
+            return torch.cat([mixture.quantiles(each, probs) for each in self.components], dim=1).to(device)
 
     @cached_property
     def median(self) -> Tensor:
-        """Median of each number ``(n, ...)``, which exists where the mean does not."""
+        """Predictive median of each number ``(n, ...)``, which exists even if the mean does not."""
         return self.quantiles([0.5])[0]
 
-    def sample(self, count: int) -> Tensor:
-        """Draws of the numbers, ``count`` or a few more, equally many of each posterior draw: ``(count, n, ...)``.
+    def sample(self, num_samples: int) -> Tensor:
+        """Sample the numbers ``(num_samples, n, ...)``, rounded up to equally many per posterior sample.
 
-        They are the same in every call, and no generator of PyTorch's moves.
+        Samples have a fixed seed: every call returns the same, and PyTorch's generators keep their states.
 
         Raises:
             ValueError: as for :meth:`cdf`.
         """
-        home = self._numbers().device
-        with seeded(device_of(self.components[0])):
-            return torch.cat([mixture.sample(each, count) for each in self.components], dim=1).to(home)
+        device = self._checked_mean().device
+        with fixed_seed(device_of(self.components[0])):
+            return torch.cat([mixture.sample(each, num_samples) for each in self.components], dim=1).to(device)
 
     def tokens(self) -> "Prediction":
-        """The m real tokens, example after example, as if each were an example: what takes examples takes these.
+        """Return the prediction of the m real tokens, in the order of the examples, as m examples.
 
         Returns:
-            Of classes ``probs (m, classes)``, ``expected_entropy``, ``energy``, ``labels (m,)``, ``draws (S, m,
-            classes)``, as far as they are known; of numbers ``mean (m, targets)``, ``variance``, ``labels`` and
-            ``components``. ``log_prob`` is that of each token by itself.
+            For classes ``probs (m, classes)``, ``expected_entropy``, ``energy``, ``labels (m,)`` and ``draws (S, m,
+            classes)``, None if unknown; for numbers ``mean (m, targets)``, ``variance``, ``labels`` and
+            ``components``. ``log_prob`` is per token.
 
         Raises:
-            ValueError: a prediction without tokens.
+            ValueError: a prediction without a label per token.
         """
         if self.mask is None:
-            raise ValueError("tokens() takes a prediction of a label per token, and this has no mask: use it as it is")
+            raise ValueError("tokens() needs a label per token, and this prediction has no mask: use it as it is")
         names = ("probs", "expected_entropy", "energy", "mean", "variance", "labels")
         fields = {name: getattr(self, name) for name in names}
         return Prediction(
@@ -154,30 +155,30 @@ class Prediction:
             components=() if self.mean is None else self._components_of_tokens(),
         )
 
-    def _numbers(self) -> Tensor:
-        """The mean of a prediction of numbers, for its shape and device."""
+    def _checked_mean(self) -> Tensor:
+        """Return the mean if this is a prediction of numbers without padding, for its shape and device."""
         if self.mean is None:
             raise ValueError("a prediction of classes has probabilities, and no distribution function of numbers")
         if self.mask is not None:
-            raise ValueError("this prediction has padding between its tokens: take prediction.tokens()")
+            raise ValueError("this prediction has padding between its tokens: use prediction.tokens()")
         return self.mean
 
     def _components_of_tokens(self) -> tuple[dist.TorchDistribution, ...]:
         masks = self.mask.split([component.batch_shape[-1] for component in self.components])
         pairs = zip(self.components, masks, strict=True)
-        return tuple(real_tokens(each, mask[_own(each)[: mask.dim()]].to(device_of(each))) for each, mask in pairs)
+        return tuple(real_tokens(each, mask[_own_part(each)[: mask.dim()]].to(device_of(each))) for each, mask in pairs)
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Entropies ``(...)`` of probabilities ``(..., classes)``, in nats."""
+    """Entropy ``(...)`` of probabilities ``(..., classes)``, in nats."""
     return torch.special.entr(probs).sum(-1)
 
 
 def _log_prob(component: dist.TorchDistribution, y: Tensor) -> Tensor:
-    """Log likelihood ``(S, batch)`` of labels, which may be padded beyond the component's own tokens."""
-    return component.log_prob(y[_own(component)].to(device_of(component)))
+    """Log likelihood ``(S, batch)`` of labels, which may be padded further than the component."""
+    return component.log_prob(y[_own_part(component)].to(device_of(component)))
 
 
-def _own(component: dist.TorchDistribution) -> tuple[slice, ...]:
-    """The part of padded labels ``(batch, *event)`` that is a component's."""
+def _own_part(component: dist.TorchDistribution) -> tuple[slice, ...]:
+    """Index of the part of padded labels ``(batch, *event)`` that belongs to a component."""
     return slice(None), *map(slice, component.event_shape)

@@ -1,21 +1,21 @@
-"""Roots of many increasing functions at once."""
+"""Vectorised root finding for increasing functions."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-STEPS = 200
+MAX_ITERATIONS = 200
 
 
 def bracket(reaches: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves ends outwards, three times as far in each step, until ``reaches`` is false at the low and true at the high.
+    """Widen intervals threefold per iteration until ``reaches`` is False at the low end and True at the high end.
 
     Args:
-        reaches: elementwise false below a number and true from there on.
-        low, high: where to start, low < high.
+        reaches: elementwise predicate, False below a threshold and True from there on.
+        low, high: initial ends, low < high.
     """
-    for _ in range(STEPS):
+    for _ in range(MAX_ITERATIONS):
         above, below = reaches(low), ~reaches(high)
         if not (above.any() or below.any()):
             break
@@ -24,7 +24,7 @@ def bracket(reaches: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> t
 
 
 def first_integer(reaches: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """The smallest integers at which ``reaches`` is true, by bisection between integers of :func:`bracket`."""
+    """Find the smallest integers at which ``reaches`` is True by bisecting integer intervals of :func:`bracket`."""
     while (high - low > 1).any():
         middle = ((low + high) / 2).floor()
         reached = reaches(middle)
@@ -33,14 +33,14 @@ def first_integer(reaches: Callable[[Tensor], Tensor], low: Tensor, high: Tensor
 
 
 def root(function: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Roots between ends where an increasing function has different signs, to 10 digits (Chandrupatla, 1997).
+    """Find roots of an increasing function that changes sign between the ends, to 10 digits (Chandrupatla, 1997).
 
     Inverse quadratic interpolation where it is safe, bisection elsewhere: about 8 evaluations instead of 40.
     """
     new, other = low, high
     f_new, f_other = function(new), function(other)
     step = torch.full_like(new, 0.5)
-    for _ in range(STEPS):
+    for _ in range(MAX_ITERATIONS):
         at = new + step * (other - new)
         f_at = function(at)
         same = f_at.sign() == f_new.sign()

@@ -1,4 +1,4 @@
-"""Prediction shared out over the ranks of torchrun."""
+"""Data-parallel prediction over the ranks of torchrun."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, world
 from probattn.inference.distributed.random_state import seed_per_rank
 from probattn.inference.prediction.aggregate import join
-from probattn.inference.prediction.predict import draw_latents, predict
+from probattn.inference.prediction.latents import draw_latents
+from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 
 
@@ -24,19 +25,20 @@ def predict_sharded(
     num_samples: int = 10,
     keep_draws: bool = False,
 ) -> Prediction:
-    """:func:`~probattn.inference.predict`, whose batches the ranks share out: all get the whole prediction.
+    """Run :func:`~probattn.inference.predict` with the batches distributed over all ranks.
 
-    Every rank goes through the whole loader and predicts a range of its batches, all with the draws of the global sites
-    that the first has made: what one process predicts from the first rank's random state, bit for bit if it has as many
-    threads. Sites of one example are drawn anew on each rank.
+    Every rank iterates over the whole loader, predicts a contiguous range of its batches, and returns the whole
+    prediction. All ranks use the global latent variables that rank 0 has sampled, so the result is that of one process
+    with rank 0's random state, bit for bit if the number of threads is the same. Local latent variables are sampled on
+    each rank.
 
     Args:
         model, guide, num_samples, keep_draws: as for ``predict``.
-        data: as for ``predict``, and sized if it is no tensor.
+        data: as for ``predict``; an iterable must have a length.
 
     Raises:
-        PeerError: where another rank failed, with its error.
-        ValueError, NumericalError: as for ``predict``, where this rank failed.
+        PeerError: another rank failed; includes its error.
+        ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()
     if size == 1:
@@ -44,21 +46,21 @@ def predict_sharded(
     batches = iterate_batches(data)
     start, stop = (number * len(batches) // size for number in (rank, rank + 1))
     stream = iter(batches)
-    opening = next(stream, None)
-    if opening is None:
+    first = next(stream, None)
+    if first is None:
         raise ValueError("no data to predict: the loader gave no batch")
     with torch.no_grad(), draws(num_samples):
-        latents = draw_latents(model, guide, _inputs(opening, next(model.parameters()).device))
+        latents = draw_latents(model, guide, _inputs(first, next(model.parameters()).device))
     values = broadcast_result(lambda: {name: site["value"] for name, site in latents.nodes.items()})
     for name, value in values.items():
         latents.nodes[name]["value"] = value
     seed_per_rank()
 
     def part() -> Prediction | None:
-        numbered = enumerate(chain([opening], stream))
+        numbered = enumerate(chain([first], stream))
         own = (batch for number, batch in numbered if start <= number < stop)
         if start == stop:
-            return deque(own, maxlen=0) or None  # a loader's generator shall stand where it stands elsewhere
+            return deque(own, maxlen=0) or None  # advances the loader's generator as on other ranks
         try:
             return predict(model, guide, own, num_samples=num_samples, keep_draws=keep_draws, latents=latents)
         except Exception as error:

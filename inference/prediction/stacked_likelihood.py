@@ -1,4 +1,4 @@
-"""Likelihoods of draws that were computed one after another, as one distribution with a dimension of draws."""
+"""Stack the likelihoods of samples that were computed one after another into one distribution."""
 
 import copy
 from collections.abc import Sequence
@@ -11,45 +11,47 @@ from torch.distributions.constraints import Constraint
 
 
 def stack(parts: Sequence[dist.TorchDistribution]) -> dist.TorchDistribution:
-    """Return S distributions of one kind as one of batch shape ``(S, *batch)``.
+    """Stack S distributions of one class into one of batch shape ``(S, *batch)``.
 
-    It is of their own class, with stacked parameters, where each of these has the batch shape; else :class:`Stacked`.
+    The result is of the same class with stacked parameters if each parameter has the batch shape; else
+    :class:`Stacked`.
 
     Args:
-        parts: distributions of batch shape ``(*batch,)``.
+        parts: distributions of batch shape ``batch``.
     """
-    joined = _joined(parts)
-    return Stacked(parts) if joined is None else joined
+    stacked = _stack_parameters(parts)
+    return Stacked(parts) if stacked is None else stacked
 
 
-def _joined(parts: Sequence[Distribution]) -> Distribution | None:
+def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
+    """Return a distribution with stacked parameters; None if some parameter lacks the batch shape."""
     first, batch = parts[0], parts[0].batch_shape
     if any(type(part) is not type(first) for part in parts):
         return None
-    joined = copy.copy(first)
+    stacked = copy.copy(first)
     for name, value in list(vars(first).items()):
         if not all(name in vars(part) for part in parts):
-            delattr(joined, name)  # computed when it is first asked for
+            delattr(stacked, name)  # lazy property, recomputed on first access
         elif isinstance(value, Distribution):
-            inner = _joined([getattr(part, name) for part in parts])
+            inner = _stack_parameters([getattr(part, name) for part in parts])
             if inner is None:
                 return None
-            setattr(joined, name, inner)
+            setattr(stacked, name, inner)
         elif isinstance(value, Tensor):
             if value.shape[: len(batch)] != batch:
                 return None
-            setattr(joined, name, torch.stack([getattr(part, name) for part in parts]))
+            setattr(stacked, name, torch.stack([getattr(part, name) for part in parts]))
         elif isinstance(value, list | tuple) and name != "_batch_shape" and not isinstance(value, torch.Size):
-            return None  # transforms, with parameters of their own
-    joined._batch_shape = torch.Size((len(parts), *batch))
-    return joined
+            return None  # transforms, which have parameters
+    stacked._batch_shape = torch.Size((len(parts), *batch))
+    return stacked
 
 
 class Stacked(dist.TorchDistribution):
-    """S distributions of one kind as one of batch shape ``(S, *batch)``.
+    """S distributions of one class as one distribution of batch shape ``(S, *batch)``.
 
     Args:
-        parts: the distributions, of batch shape ``(*batch,)``.
+        parts: distributions of batch shape ``batch``.
     """
 
     arg_constraints = {}
@@ -60,7 +62,7 @@ class Stacked(dist.TorchDistribution):
 
     @property
     def support(self) -> Constraint:
-        """The support of the first part."""
+        """Support of the first part."""
         return self.parts[0].support
 
     @property
@@ -74,15 +76,15 @@ class Stacked(dist.TorchDistribution):
         return torch.stack([part.variance for part in self.parts])
 
     def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
-        """Return draws ``(*sample_shape, S, *batch, *event)``."""
+        """Draw samples ``(*sample_shape, S, *batch, *event)``."""
         return torch.stack([part.sample(sample_shape) for part in self.parts], dim=len(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return log densities ``(S, *batch)`` of values ``(*batch, *event)``, or of one value for each part."""
+        """Log densities ``(S, *batch)`` of values ``(*batch, *event)``, shared or one for each part."""
         own = len(self.batch_shape) + len(self.event_shape)
         values = value.unbind(-own) if value.dim() >= own else [value] * len(self.parts)
         return torch.stack([part.log_prob(each) for part, each in zip(self.parts, values, strict=True)])
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Return the distribution functions at values ``(*batch, *event)``, stacked."""
+        """Distribution functions ``(S, *batch, *event)`` at values ``(*batch, *event)``."""
         return torch.stack([part.cdf(value) for part in self.parts])

@@ -1,4 +1,4 @@
-"""Draws at once or one after another: models whose shapes do not broadcast over a dimension of draws."""
+"""Vectorised or sequential sampling: detect models whose shapes do not broadcast over a dimension of samples."""
 
 import logging
 from collections.abc import Callable
@@ -7,65 +7,78 @@ from weakref import WeakSet
 import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
+from pyro.poutine import Trace
 from torch import nn
 
 from probattn import guides
-from probattn.handlers import draws, global_sites_only, is_global_latent
+from probattn.handlers import draws, global_sites_only, is_global_latent, is_of_draws
 from probattn.inference.elbo import Trace_ELBO
 from probattn.programs import Program, local_params, modules
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
-"""Errors of a model whose shapes do not broadcast over a dimension of draws."""
-_NOTED: WeakSet[nn.Module] = WeakSet()
+"""Errors of a model whose shapes do not broadcast over a dimension of samples."""
+_WARNED: WeakSet[nn.Module] = WeakSet()
 _LOGGER = logging.getLogger("probattn")
 
 
 def has_bayesian_weights(model: Program) -> bool:
-    """Return True where a weight of a module of PyTorch is a ``PyroSample``: these take no dimension of draws."""
+    """Return True if a weight of a PyTorch module is a ``PyroSample``; these do not broadcast over samples."""
     return any(
-        isinstance(part, PyroModule) and part._pyro_samples and _is_of_torch(part)
+        isinstance(part, PyroModule) and part._pyro_samples and _is_torch_module(part)
         for module in modules(model)
         for part in module.modules()
     )
 
 
 def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -> bool:
-    """Return True where training with one draw per example runs; models with global sites outside layers are tried.
+    """Return True if training with one sample per example works; a trial decides for global sites outside layers.
 
     Args:
         model, guide: materialised modules.
-        batch: gives ``(x, y)`` or ``(x, y, mask)``, on the model's device; called only for a trial.
+        batch: returns ``(x, y)`` or ``(x, y, mask)`` on the model's device; called only for a trial.
     """
     if has_bayesian_weights(model):
-        note_sequential(model, "weights of its layers are latent sites (PyroSample)")
+        warn_sequential(model, "weights of its layers are latent sites (PyroSample)")
         return False
     if isinstance(guide, guides.Guide) and guide.rest is None:
-        return True  # it draws no sites but those of layers
-    given = batch()
+        return True  # it samples no sites but those of layers
+    inputs = batch()
     with torch.no_grad(), torch.random.fork_rng(), local_params(model, guide):
         with global_sites_only():
-            trace = poutine.trace(guide).get_trace(*given)
-        drawn = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
-        shared = {name for name, site in drawn.items() if is_global_latent(site, trace)}
-        if not shared - {name for name, _ in guides.latent_sites(model)}:
+            trace = poutine.trace(guide).get_trace(*inputs)
+        if not global_sites_outside_layers(model, trace):
             return True
         try:
             with draws("example"):
-                Trace_ELBO().differentiable_loss(model, guide, *given)
+                Trace_ELBO().differentiable_loss(model, guide, *inputs)
         except NON_BROADCASTING:
-            note_sequential(model, "it does not broadcast over draws")
+            warn_sequential(model, "it does not broadcast over draws")
             return False
     return True
 
 
-def note_sequential(model: nn.Module, why: str) -> None:
-    """Tell once for each model, in the log of this library, that its draws run one after another."""
-    if model not in _NOTED:
-        _NOTED.add(model)
-        _LOGGER.warning("draws of %s run one after another (vectorize=False): %s", type(model).__name__, why)
+def global_sites_outside_layers(model: nn.Module, trace: Trace) -> list[dict]:
+    """Return the global latent sites of a trace that belong to no attention layer of the model."""
+    of_layers = {name for name, _ in guides.latent_sites(model)}
+    sites = (site for site in trace.nodes.values() if is_global_latent(site, trace))
+    return [site for site in sites if site["name"] not in of_layers]
 
 
-def _is_of_torch(module: nn.Module) -> bool:
+def has_ambiguous_shapes(model: nn.Module, trace: Trace) -> bool:
+    """Return True if a plate of a site outside layers, or the examples, may be taken for the samples' dimension."""
+    sites = global_sites_outside_layers(model, trace)
+    plated = any(frame.vectorized and not is_of_draws(frame) for site in sites for frame in site["cond_indep_stack"])
+    return plated or bool(sites and len(trace.nodes["y"]["fn"].batch_shape) == 1)
+
+
+def warn_sequential(model: nn.Module, reason: str) -> None:
+    """Log once per model that its samples run one after another."""
+    if model not in _WARNED:
+        _WARNED.add(model)
+        _LOGGER.warning("draws of %s run one after another (vectorize=False): %s", type(model).__name__, reason)
+
+
+def _is_torch_module(module: nn.Module) -> bool:
     return any(
         kind.__module__.startswith("torch.nn.modules.") and kind is not nn.Module for kind in type(module).__mro__
     )

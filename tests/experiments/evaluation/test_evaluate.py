@@ -63,7 +63,7 @@ def laplace_by_hand(run):
     def predicted(batches):
         found = features(run.model, run.guide, batches, num_samples=4)
         torch.manual_seed(3)
-        return predictor.of(found)
+        return predictor.predict_features(found)
 
     return predicted
 
@@ -129,15 +129,15 @@ def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
 
 
 def test_all_sets_share_their_draws(copy, monkeypatch):
-    from probattn.inference.prediction import predict as prediction_
+    from probattn.inference.prediction import latents
 
-    drawn, original = [], prediction_._global_part
+    drawn, original = [], latents._global_part
 
     def record(*arguments):
         drawn.append(original(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(prediction_, "_global_part", record)
+    monkeypatch.setattr(latents, "_global_part", record)
     evaluate.predictions(open_run(copy), eval_sets.own(open_run(copy).dataset), ["posterior"], num_samples=4, seed=11)
     values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
     assert len(values) == 2

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 
 from probattn.experiments.plots.model_diagnostics import BLUE, ORANGE, PURPLE
 from probattn.experiments.plots.ood import confidence, confidences
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 
 def sure(*values, right=None):

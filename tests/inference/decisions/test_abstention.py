@@ -81,7 +81,7 @@ def test_check_by_hand():
     assert (result["low"], result["high"]) == pytest.approx((interval.low, interval.high))
     assert (result["accepted"], result["coverage"], result["risk"], result["holds"]) == (4, 0.8, 0.25, True)
     assert not threshold.check(*answers([0.9, 0.8, 0.9], [True, False, True]))["holds"]
-    assert str(threshold) == "answer where confidence ≥ 0.8: risk ≤ 25 % with 90 % confidence, 50.0 % are answered"
+    assert str(threshold) == "accept if confidence ≥ 0.8: risk ≤ 25 % with 90 % confidence, coverage 50.0 %"
 
 
 def test_risk_is_exactly_the_target():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.inference.decisions.conformal import adaptive, plain
+from probattn.inference.decisions.conformal import aps, lac
 
 
 def seeded(seed):
@@ -17,7 +17,7 @@ def seeded(seed):
 
 
 def uniform(seed, n):
-    """What adaptive sets draw from such a generator."""
+    """Random numbers that APS draws from such a generator."""
     return torch.rand(n, dtype=torch.float64, generator=seeded(seed))
 
 
@@ -43,7 +43,7 @@ LABELS = torch.tensor([0, 2, 0, 2])  # scores 1 − p: 0.1, 0.7, 0.7, 0.3
 )
 def test_quantile_of_four_scores_by_hand(alpha, rank):
     """⌈5 (1 − α)⌉-th smallest; the fifth of four is ∞."""
-    quantile = plain(PROBS, LABELS, alpha=alpha).quantile
+    quantile = lac(PROBS, LABELS, alpha=alpha).quantile
     assert quantile == pytest.approx([0.1, 0.3, 0.7, 0.7, math.inf][rank - 1])
 
 
@@ -53,29 +53,29 @@ def test_quantile_of_four_scores_by_hand(alpha, rank):
 def test_the_rank_is_exact_where_floats_are_not(n, alpha, rank):
     score = np.linspace(0.01, 0.45, n)  # 100 · 0.29 = 28.999…, 100 · (1 − 0.7) = 30.000…4
     probs = torch.tensor(np.stack([1 - score, score], axis=1))
-    quantile = plain(probs, torch.zeros(n, dtype=torch.long), alpha=alpha).quantile
+    quantile = lac(probs, torch.zeros(n, dtype=torch.long), alpha=alpha).quantile
     assert quantile == (math.inf if rank is None else pytest.approx(score[rank - 1]))
 
 
-def test_plain_sets_by_hand():
+def test_lac_sets_by_hand():
     probs = torch.tensor([[0.69, 0.31, 0.0], [0.3, 0.3, 0.4], [0.05, 0.95, 0.0], [0.35, 0.35, 0.3]])
-    sets = plain(PROBS, LABELS, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
+    sets = lac(PROBS, LABELS, alpha=0.6)  # q̂ = 0.3: classes of at least 0.7
     assert sets.sets(probs).tolist() == [[False] * 3, [False] * 3, [False, True, False], [False] * 3]
-    sets = plain(PROBS, LABELS, alpha=0.3)  # q̂ = 0.7: of at least 0.3
+    sets = lac(PROBS, LABELS, alpha=0.3)  # q̂ = 0.7: of at least 0.3
     assert sets.sets(probs.double()).tolist() == [[True, True, False], [True] * 3, [False, True, False], [True] * 3]
-    assert plain(PROBS, LABELS, alpha=0.01).sets(probs).all()
+    assert lac(PROBS, LABELS, alpha=0.01).sets(probs).all()
     result = sets.evaluate(probs.double(), torch.tensor([1, 2, 0, 0]))
     assert result == {"coverage": 0.75, "size": 9 / 4, "empty": 0, "singletons": 0.25}
-    assert plain(PROBS, LABELS, alpha=0.6).evaluate(probs, torch.tensor([1, 2, 1, 0])) == {
+    assert lac(PROBS, LABELS, alpha=0.6).evaluate(probs, torch.tensor([1, 2, 1, 0])) == {
         "coverage": 0.25, "size": 0.25, "empty": 0.75, "singletons": 0.25
     }  # fmt: skip
 
 
-def test_adaptive_scores_and_sets_by_hand():
+def test_aps_scores_and_sets_by_hand():
     """Score: the probability of all likelier classes, and u times the class's own."""
     u = uniform(3, 4).numpy()
     scores = sorted([u[0] * 0.9, 0.5 + u[1] * 0.3, 0.4 + u[2] * 0.3, u[3] * 0.7])
-    sets = adaptive(PROBS, LABELS, alpha=0.4, generator=seeded(3))
+    sets = aps(PROBS, LABELS, alpha=0.4, generator=seeded(3))
     assert sets.quantile == pytest.approx(scores[2])
     probs = torch.tensor([[0.2, 0.5, 0.3], [0.98, 0.01, 0.01]], dtype=torch.float64)
     v = uniform(4, 2).numpy()
@@ -89,9 +89,9 @@ def test_adaptive_scores_and_sets_by_hand():
 
 def test_the_same_generator_gives_the_same_sets():
     probs, labels = random_answers(np.random.default_rng(0), 200)
-    first = adaptive(probs, labels, alpha=0.2, generator=seeded(1))
-    assert first.quantile == adaptive(probs, labels, alpha=0.2, generator=seeded(1)).quantile
-    assert first.quantile != adaptive(probs, labels, alpha=0.2, generator=seeded(2)).quantile
+    first = aps(probs, labels, alpha=0.2, generator=seeded(1))
+    assert first.quantile == aps(probs, labels, alpha=0.2, generator=seeded(1)).quantile
+    assert first.quantile != aps(probs, labels, alpha=0.2, generator=seeded(2)).quantile
     same = [first.sets(probs, generator=seeded(5)) for _ in range(2)]
     assert torch.equal(*same)
     assert not torch.equal(same[0], first.sets(probs, generator=seeded(6)))
@@ -116,11 +116,11 @@ def covered(make, alpha, *, decimals=None):
     return np.array(counts)
 
 
-def plain_sets(probs, labels, *, alpha, generator):
-    return plain(probs, labels, alpha=alpha)
+def lac_sets(probs, labels, *, alpha, generator):
+    return lac(probs, labels, alpha=alpha)
 
 
-@pytest.mark.parametrize(("make", "decimals"), [(plain_sets, None), (adaptive, None), (adaptive, 1)])
+@pytest.mark.parametrize(("make", "decimals"), [(lac_sets, None), (aps, None), (aps, 1)])
 @pytest.mark.parametrize("alpha", [0.1, 0.33])
 def test_coverage_follows_its_exact_law(make, decimals, alpha):
     """Given n scores without ties, coverage ~ Beta(l, n + 1 − l); the randomised score has none, whatever the ties."""
@@ -135,15 +135,15 @@ def test_coverage_follows_its_exact_law(make, decimals, alpha):
     assert stats.chisquare(seen, expected).pvalue > 1e-3
 
 
-def test_ties_only_add_coverage_to_plain_sets():
+def test_ties_only_add_coverage_to_lac_sets():
     rank = math.ceil(61 * 0.67)
     exact = stats.betabinom(NEW, rank, 61 - rank)
-    counts = covered(plain_sets, 0.33, decimals=0)
+    counts = covered(lac_sets, 0.33, decimals=0)
     assert counts.mean() > exact.mean() + 4 * exact.std() / math.sqrt(TRIALS)
 
 
-def test_adaptive_sets_are_larger_where_it_is_hard():
-    """Half of the examples easy, half without a clue: plain sets cover the easy half more, adaptive ones both alike."""
+def test_aps_sets_are_larger_where_it_is_hard():
+    """Half of the examples easy, half without a clue: LAC covers the easy half more, APS both alike."""
     rng = np.random.default_rng(1)
     n = 4000
     easy = torch.from_numpy(np.arange(n) % 2 == 0)
@@ -153,14 +153,14 @@ def test_adaptive_sets_are_larger_where_it_is_hard():
     half = n // 2
     spread = {}
     for name, sets in {
-        "plain": plain(probs[:half], labels[:half], alpha=0.2),
-        "adaptive": adaptive(probs[:half], labels[:half], alpha=0.2, generator=seeded(0)),
+        "lac": lac(probs[:half], labels[:half], alpha=0.2),
+        "aps": aps(probs[:half], labels[:half], alpha=0.2, generator=seeded(0)),
     }.items():
         kept = sets.sets(probs[half:], generator=seeded(1))
         hit = kept.gather(1, labels[half:, None])[:, 0].double()
         spread[name] = abs(float(hit[easy[half:]].mean() - hit[~easy[half:]].mean()))
         assert kept[easy[half:]].sum() < kept[~easy[half:]].sum()
-    assert spread["adaptive"] < 0.06 < spread["plain"]
+    assert spread["aps"] < 0.06 < spread["lac"]
 
 
 # ---------------------------------------------------------------- properties
@@ -173,7 +173,7 @@ def test_sets_shrink_as_alpha_grows(seed, n, one, other, tied):
     probs, labels = random_answers(rng, n, decimals=1 if tied else None)
     new, _ = random_answers(rng, 20, decimals=1 if tied else None)
     low, high = sorted((one, other))
-    for make in (plain_sets, adaptive):
+    for make in (lac_sets, aps):
         many, few = (
             make(probs, labels, alpha=a, generator=seeded(1)).sets(new, generator=seeded(2)) for a in (low, high)
         )
@@ -182,7 +182,7 @@ def test_sets_shrink_as_alpha_grows(seed, n, one, other, tied):
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.floats(0.02, 0.95), st.booleans())
-def test_adaptive_scores_against_brute_force(seed, n, alpha, tied):
+def test_aps_scores_against_brute_force(seed, n, alpha, tied):
     rng = np.random.default_rng(seed)
     probs, labels = random_answers(rng, n, decimals=1 if tied else None)
     u = uniform(1, n).numpy()
@@ -193,7 +193,7 @@ def test_adaptive_scores_against_brute_force(seed, n, alpha, tied):
 
     scores = sorted(score(row, int(y), draw) for row, y, draw in zip(probs.tolist(), labels, u, strict=True))
     rank = next(l for l in range(n + 2) if l >= round((n + 1) * (1 - alpha), 9))
-    quantile = adaptive(probs, labels, alpha=alpha, generator=seeded(1)).quantile
+    quantile = aps(probs, labels, alpha=alpha, generator=seeded(1)).quantile
     assert quantile == pytest.approx(scores[rank - 1] if rank <= n else math.inf)
 
 
@@ -202,17 +202,17 @@ def test_adaptive_scores_against_brute_force(seed, n, alpha, tied):
 def test_at_least_its_share_of_the_calibration_scores_is_kept(seed, alpha):
     """Exchangeable: the calibration examples themselves are covered at least as often as a new one is promised."""
     probs, labels = random_answers(np.random.default_rng(seed), 50)
-    assert plain(probs, labels, alpha=alpha).evaluate(probs, labels)["coverage"] >= 1 - alpha
+    assert lac(probs, labels, alpha=alpha).evaluate(probs, labels)["coverage"] >= 1 - alpha
 
 
-@pytest.mark.parametrize("make", [plain, adaptive])
+@pytest.mark.parametrize("make", [lac, aps])
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, math.nan])
 def test_alpha_lies_between_0_and_1(make, alpha):
     with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
         make(PROBS, LABELS, alpha=alpha)
 
 
-@pytest.mark.parametrize("make", [plain, adaptive])
+@pytest.mark.parametrize("make", [lac, aps])
 def test_what_is_no_prediction_is_refused(make):
     with pytest.raises(ValueError, match="one index per row"):
         make(PROBS, LABELS[:3], alpha=0.1)

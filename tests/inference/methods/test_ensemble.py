@@ -136,7 +136,7 @@ def test_an_iterator_is_refused_before_any_work():
 
     batches = [torch.zeros(2, 3)]
     for data in (iter(batches), (x for x in batches)):
-        with pytest.raises(ValueError, match="once per member, which a .*(iterator|generator) .*give a list"):
+        with pytest.raises(ValueError, match="once per member, which a .*(iterator|generator) .*pass a list"):
             ensemble([refuse])(data)
     assert next(data) is batches[0]
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.handlers import at_mean
 from probattn.inference import predict
-from probattn.inference.methods.features import _last_calls, features, last_linear
+from probattn.inference.methods.features import _last_calls, features
 from probattn.inference.prediction import predict as prediction
 from probattn.models import (
     Bernoulli,
@@ -54,7 +54,7 @@ def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
 
 
 def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monkeypatch):
-    monkeypatch.setattr(prediction, "CPU_EXAMPLE_DRAWS", 9)
+    monkeypatch.setattr(prediction, "CPU_CHUNK_SIZE", 9)
     model, guide = build(last(1, KEP_SVGP, of=2))
     x = images(7)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_a_guide_that_runs_the_network_is_refused_rather_than_mistaken_for_the_m
 def test_the_last_layer_is_found_wherever_it_stands(network):
     model = Supervised(network, Categorical(), num_data=4)
     expected = network if isinstance(network, nn.Linear) else network[-1]
-    assert last_linear(model, torch.randn(2, 3)) is expected
+    assert features(model, None, torch.randn(2, 3)).head is expected
 
 
 def test_of_a_layer_that_runs_twice_the_last_run_counts():

@@ -67,7 +67,7 @@ def probit(head, phi, weights, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("batch", [7, 1024])
 def test_probabilities_are_the_probit_of_the_kronecker_factored_posterior(monkeypatch, batch, bias):
-    monkeypatch.setattr(module, "_BATCH", batch)
+    monkeypatch.setattr(module, "_BATCH_SIZE", batch)
     model, x, y = mlp(bias=bias)
     head, phi = model.network[-1], model.network[:-1](x).detach()
     new = torch.randn(6, 2, dtype=F64)
@@ -153,8 +153,8 @@ def test_expected_entropy_is_that_of_draws_of_the_last_layers_weights(precision)
     """Draws of the dense Gaussian of all weights; its mutual information is that of ``link="draws"``."""
     model, x, y = mlp()
     head, phi, new = model.network[-1], model.network[:-1](x).detach(), 2 * torch.randn(8, 2, dtype=F64)
-    mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 40_000)
-    options = {"num_logit_samples": 20_000, "prior_precision": precision}
+    mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 20_000)
+    options = {"num_logit_samples": 10_000, "prior_precision": precision}
     probit = laplace(model, None, [(x, y)], **options)(new)
     drawn = laplace(model, None, [(x, y)], link="draws", **options)(new)
     for result in (probit, drawn):
@@ -171,7 +171,7 @@ def test_expected_entropy_averages_draws_of_features_and_of_weights(monkeypatch)
     model, x, y = mlp()
     head, values = model.network[-1], torch.randn(2, 5, 10, dtype=F64)
     predictor = laplace(model, None, [(x, y)], num_logit_samples=20_000, link="draws", prior_precision=1.0)
-    found = predictor.of(Features(values, head, Prediction(probs=torch.zeros(5, 3, dtype=F64))))
+    found = predictor.predict_features(Features(values, head, Prediction(probs=torch.zeros(5, 3, dtype=F64))))
     mean, entropies = sampled_weights(head, model.network[:-1](x).detach(), values, 1.0, 20_000)
     torch.testing.assert_close(found.expected_entropy, entropies.mean(0), rtol=0, atol=0.02)
     torch.testing.assert_close(found.probs, mean.mean(0), rtol=0, atol=0.015)
@@ -183,9 +183,9 @@ def test_at_infinite_precision_the_mutual_information_is_that_of_the_layers(atte
     model, guide, x, y = vit(attention, 12)
     found = features(model, guide, x, num_samples=6)
     plain = found.prediction.mutual_information
-    infinite = laplace(model, guide, [(x, y)], prior_precision=math.inf).of(found)
+    infinite = laplace(model, guide, [(x, y)], prior_precision=math.inf).predict_features(found)
     torch.testing.assert_close(infinite.mutual_information, plain, rtol=0, atol=1e-6)
-    finite = laplace(model, guide, [(x, y)], prior_precision=0.05).of(found)
+    finite = laplace(model, guide, [(x, y)], prior_precision=0.05).predict_features(found)
     assert (finite.mutual_information > plain + 1e-2).all()
     assert (plain.max() > 1e-5) == (attention is KEP_SVGP)
 

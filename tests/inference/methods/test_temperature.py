@@ -14,7 +14,7 @@ from probattn import KEPSVGPAttention, guides
 from probattn.inference import Prediction, metrics, predict
 from probattn.inference.methods.ensemble import ensemble
 from probattn.inference.methods.predictor import posterior_predictive
-from probattn.inference.methods.temperature import TEMPERATURES, fit_temperature, scale, temperature_scaled
+from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale, temperature_scaled
 from probattn.models import Classifier, Supervised, TokenCategorical
 
 F64 = torch.float64
@@ -85,11 +85,11 @@ def test_a_model_too_sure_by_a_factor_gets_that_factor(sharpened):
 def test_the_loss_on_validation_never_rises_and_no_temperature_does_better(logits, labels):
     prediction = of_logits(torch.tensor(logits, dtype=F64), torch.tensor(labels[: len(logits)]))
     temperature = fit_temperature(prediction)
-    assert TEMPERATURES[0] <= temperature <= TEMPERATURES[1]
+    assert TEMPERATURE_RANGE[0] <= temperature <= TEMPERATURE_RANGE[1]
     ours = nll_at(prediction, temperature)
     tolerance = 1e-9 * (1 + abs(ours))
-    for other in (1.0, *TEMPERATURES, temperature * 0.99, temperature * 1.01):
-        if TEMPERATURES[0] <= other <= TEMPERATURES[1]:
+    for other in (1.0, *TEMPERATURE_RANGE, temperature * 0.99, temperature * 1.01):
+        if TEMPERATURE_RANGE[0] <= other <= TEMPERATURE_RANGE[1]:
             assert ours <= nll_at(prediction, other) + tolerance
 
 
@@ -125,7 +125,7 @@ def test_near_ties_do_not_become_ties(dtype, temperature):
 def test_ties_stay_ties_and_accuracy_its_convention():
     probs = torch.tensor([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4], [0.0, 0.0, 1.0], [1 / 3, 1 / 3, 1 / 3]])
     labels = torch.tensor([0, 1, 2, 0])
-    for temperature in TEMPERATURES:
+    for temperature in TEMPERATURE_RANGE:
         scaled = scale(Prediction(probs=probs), temperature).probs
         assert metrics.accuracy(scaled, labels) == metrics.accuracy(probs, labels) == 1
         assert torch.equal(scaled == scaled.amax(-1, keepdim=True), probs == probs.amax(-1, keepdim=True))
@@ -158,9 +158,9 @@ def test_what_single_draws_say_is_no_longer_known():
 def test_without_an_error_sharper_is_always_better():
     logits = torch.randn(20, 3, dtype=F64)
     right = of_logits(logits, logits.argmax(-1))
-    assert fit_temperature(right) == TEMPERATURES[0]
+    assert fit_temperature(right) == TEMPERATURE_RANGE[0]
     wrong = of_logits(logits, logits.argmin(-1))
-    assert fit_temperature(wrong) == TEMPERATURES[1]
+    assert fit_temperature(wrong) == TEMPERATURE_RANGE[1]
 
 
 def test_zeros_count_as_the_smallest_normal_number():
@@ -168,8 +168,8 @@ def test_zeros_count_as_the_smallest_normal_number():
     probs = torch.tensor([[1.0, 0.0]] * 9 + [[0.0, 1.0]])
     prediction = Prediction(probs=probs, labels=torch.zeros(10, dtype=torch.long))
     expected = -math.log(torch.finfo(torch.float32).tiny) / math.log(9)  # odds of 9 to 1
-    assert expected > TEMPERATURES[1]
-    assert fit_temperature(prediction) == TEMPERATURES[1]
+    assert expected > TEMPERATURE_RANGE[1]
+    assert fit_temperature(prediction) == TEMPERATURE_RANGE[1]
     probs = torch.tensor([[1.0, 0.0]] * 99_999 + [[0.0, 1.0]])
     prediction = Prediction(probs=probs, labels=torch.zeros(100_000, dtype=torch.long))
     assert fit_temperature(prediction) == pytest.approx(
@@ -198,7 +198,7 @@ def test_a_predictor_is_scaled_by_what_validation_says_once():
     assert len(calls) == 3
     scaled_twice = temperature_scaled(predictor, [(x, y)])
     both = temperature_scaled(ensemble([plain, scaled_twice]), [(x, y)])
-    assert TEMPERATURES[0] < both.temperature <= TEMPERATURES[1]
+    assert TEMPERATURE_RANGE[0] < both.temperature <= TEMPERATURE_RANGE[1]
 
 
 def test_a_scaled_prediction_is_at_its_best_temperature():
@@ -210,7 +210,7 @@ def test_a_scaled_prediction_is_at_its_best_temperature():
 @pytest.mark.parametrize(
     ("probs", "labels", "message"),
     [
-        (torch.full((2, 3), 1 / 3), None, r"these data have none: give batches \(x, y\)"),
+        (torch.full((2, 3), 1 / 3), None, r"these data have none: pass batches \(x, y\)"),
         (torch.zeros(0, 3), torch.zeros(0).long(), r"n ≥ 1 examples, got \(0,\) for 0"),
         (torch.full((2, 3), 1 / 3), torch.zeros(3).long(), r"got \(3,\) for 2"),
         (torch.full((2, 3), 1 / 3), torch.zeros(2, 3), r"got \(2, 3\) for 2"),
@@ -228,7 +228,7 @@ def test_what_cannot_be_fitted_is_named(probs, labels, message):
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_a_temperature_out_of_bounds_is_refused(temperature):
-    with pytest.raises(ValueError, match="a temperature is positive and finite"):
+    with pytest.raises(ValueError, match="temperature must be positive and finite"):
         scale(Prediction(probs=torch.tensor([[0.5, 0.5]])), temperature)
 
 

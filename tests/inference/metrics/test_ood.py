@@ -14,7 +14,7 @@ from pytorch_ood.detector import KLMatching as TheirKLMatching
 from pytorch_ood.metrics import OODMetrics
 
 from probattn.inference.metrics import ood
-from probattn.inference.prediction.predict import Prediction
+from probattn.inference.prediction.result import Prediction
 
 
 def of(*rows, **fields):
@@ -99,7 +99,7 @@ class TestDetectorsByHand:
         # Classes 0 and 2 are predicted; their mean posteriors are (.7, .2, .1) and (.1, .3, .6).
         valid = of((0.8, 0.1, 0.1), (0.6, 0.3, 0.1), (0.1, 0.3, 0.6), labels=torch.tensor([1, 1, 1]))
         detector = ood.KLMatching(valid)
-        torch.testing.assert_close(detector.typical, torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double())
+        torch.testing.assert_close(detector.templates, torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double())
         point, even = detector(of((0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3))).tolist()
         assert point == pytest.approx(0, abs=1e-12)
         divergences = [sum(math.log(1 / 3 / d) / 3 for d in row) for row in ((0.7, 0.2, 0.1), (0.1, 0.3, 0.6))]
@@ -193,10 +193,10 @@ class TestScores:
 class TestMetricsByHand:
     def test_apart(self):
         expected = {"auroc": 1, "aupr_in": 1, "aupr_out": 1, "fpr95_in": 0, "fpr95_out": 0}
-        assert ood.metrics(tensor(-3, -2), tensor(5, 6, 7)) == expected
+        assert ood.detection_metrics(tensor(-3, -2), tensor(5, 6, 7)) == expected
 
     def test_the_wrong_way_round(self):
-        found = ood.metrics(tensor(1, 2), tensor(-1, -2))
+        found = ood.detection_metrics(tensor(1, 2), tensor(-1, -2))
         # In order of suspicion: in, in, out, out.
         assert found == pytest.approx(
             {"auroc": 0, "aupr_in": (1 / 3 + 2 / 4) / 2, "aupr_out": (1 / 3 + 2 / 4) / 2, "fpr95_in": 1, "fpr95_out": 1}
@@ -204,7 +204,7 @@ class TestMetricsByHand:
 
     def test_mixed_with_a_tie(self):
         # Scores: 1 in, 2 in and out, 3 out, 4 in. Of six pairs the outside wins 1 + ½ and 2; 3½ of 6.
-        found = ood.metrics(tensor(1, 2, 4), tensor(2, 3))
+        found = ood.detection_metrics(tensor(1, 2, 4), tensor(2, 3))
         assert found == pytest.approx(
             {
                 "auroc": 3.5 / 6,
@@ -220,7 +220,7 @@ class TestMetricsByHand:
         # One of 100 in-distribution inputs looks strange, and 30 of 100 strange ones look known.
         inside, outside = torch.zeros(100), torch.ones(100)
         inside[0], outside[:30] = 2, 0
-        found = ood.metrics(inside, outside)
+        found = ood.detection_metrics(inside, outside)
         assert found["fpr95_in"] == pytest.approx(0.30)
         assert found["fpr95_out"] == 1
 
@@ -228,11 +228,11 @@ class TestMetricsByHand:
     def test_95_per_cent_are_enough_and_less_are_not(self, n, accepted):
         # Strange inputs stand half a step above each known one.
         inside = torch.arange(n).double()
-        assert ood.metrics(inside, inside + 0.5)["fpr95_in"] == pytest.approx((accepted - 1) / n)
-        assert ood.metrics(-inside - 0.5, -inside)["fpr95_out"] == pytest.approx((accepted - 1) / n)
+        assert ood.detection_metrics(inside, inside + 0.5)["fpr95_in"] == pytest.approx((accepted - 1) / n)
+        assert ood.detection_metrics(-inside - 0.5, -inside)["fpr95_out"] == pytest.approx((accepted - 1) / n)
 
     def test_constant_scores_say_nothing(self):
-        found = ood.metrics(torch.full((3,), -7.0), torch.full((1,), -7.0))
+        found = ood.detection_metrics(torch.full((3,), -7.0), torch.full((1,), -7.0))
         assert found == {"auroc": 0.5, "aupr_in": 0.75, "aupr_out": 0.25, "fpr95_in": 1, "fpr95_out": 1}
 
 
@@ -240,18 +240,18 @@ class TestPrecision:
     @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9, 1e300])
     def test_scores_of_any_size_keep_their_order(self, scale):
         # A sigmoid would round 1e-9 and 2e-9 to one score, and 30 and 40 to 1.
-        found = ood.metrics(scale * tensor(-4, -3, 1), scale * tensor(-2, 2, 3))
+        found = ood.detection_metrics(scale * tensor(-4, -3, 1), scale * tensor(-2, 2, 3))
         assert found["auroc"] == pytest.approx(8 / 9)
 
     def test_neighbours_in_float64_are_told_apart(self):
         above = math.nextafter(30.0, 31.0)
-        assert ood.metrics(tensor(30.0), tensor(above))["auroc"] == 1
-        assert ood.metrics(tensor(above), tensor(30.0))["auroc"] == 0
+        assert ood.detection_metrics(tensor(30.0), tensor(above))["auroc"] == 1
+        assert ood.detection_metrics(tensor(above), tensor(30.0))["auroc"] == 0
 
     def test_many_scores_are_told_apart(self):
         # A hundred thousand ranks, of which neighbours change places.
         order = torch.arange(100_000).double()
-        found = ood.metrics(order[1::2], order[0::2])
+        found = ood.detection_metrics(order[1::2], order[0::2])
         assert found["auroc"] == pytest.approx(0.5 - 0.5 / 50_000, abs=2e-7)
 
 
@@ -261,7 +261,7 @@ class TestMetricsAgainst:
         inside, outside = random_scores(seed)
         both = torch.cat([inside, outside]).numpy()
         is_out = np.repeat([0, 1], [len(inside), len(outside)])
-        found = ood.metrics(inside, outside)
+        found = ood.detection_metrics(inside, outside)
         assert found["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(is_out, both), abs=1e-6)
         assert found["aupr_out"] == pytest.approx(sklearn.metrics.average_precision_score(is_out, both), abs=1e-6)
         assert found["aupr_in"] == pytest.approx(sklearn.metrics.average_precision_score(1 - is_out, -both), abs=1e-6)
@@ -276,7 +276,7 @@ class TestMetricsAgainst:
         outside = outside + 1e-3 * torch.arange(len(outside))  # fewer ties: lines and steps then nearly agree
         labels = torch.cat([torch.zeros(len(inside)), -torch.ones(len(outside))]).long()
         theirs = OODMetrics().update(torch.cat([inside, outside]), labels).compute()
-        found = ood.metrics(inside, outside)
+        found = ood.detection_metrics(inside, outside)
         assert found["auroc"] == pytest.approx(theirs["AUROC"], abs=1e-6)
         assert found["fpr95_out"] == pytest.approx(theirs["FPR95TPR"], abs=1e-12)
         assert found["aupr_out"] == pytest.approx(theirs["AUPR-OUT"], abs=3e-3)
@@ -286,22 +286,22 @@ class TestMetricsAgainst:
     @property_test
     @given(values, values)
     def test_the_definitions(self, inside, outside):
-        assert ood.metrics(inside, outside) == pytest.approx(brute_force(inside, outside), abs=1e-6)
+        assert ood.detection_metrics(inside, outside) == pytest.approx(brute_force(inside, outside), abs=1e-6)
 
 
 class TestProperties:
     @property_test
     @given(values, values, st.sampled_from([lambda s: 1e-9 * s, lambda s: s**3 - 5, torch.exp, torch.atan]))
     def test_only_the_order_counts(self, inside, outside, monotone):
-        assert ood.metrics(monotone(inside), monotone(outside)) == ood.metrics(inside, outside)
+        assert ood.detection_metrics(monotone(inside), monotone(outside)) == ood.detection_metrics(inside, outside)
 
     @property_test
     @given(values, values)
     def test_swapping_the_roles(self, inside, outside):
-        there, back = ood.metrics(inside, outside), ood.metrics(outside, inside)
+        there, back = ood.detection_metrics(inside, outside), ood.detection_metrics(outside, inside)
         assert back["auroc"] == pytest.approx(1 - there["auroc"], abs=1e-6)
         # With the sign turned too, known and strange have changed names only.
-        mirrored = ood.metrics(-outside, -inside)
+        mirrored = ood.detection_metrics(-outside, -inside)
         names = {"auroc": "auroc", "aupr_in": "aupr_out", "aupr_out": "aupr_in"}
         names |= {"fpr95_in": "fpr95_out", "fpr95_out": "fpr95_in"}
         assert {names[key]: value for key, value in mirrored.items()} == pytest.approx(there, abs=1e-6)
@@ -310,27 +310,29 @@ class TestProperties:
     @given(values, values, st.randoms())
     def test_the_order_of_the_inputs_does_not_count(self, inside, outside, random):
         shuffled = inside[random.sample(range(len(inside)), len(inside))]
-        assert ood.metrics(shuffled, outside.flip(0)) == pytest.approx(ood.metrics(inside, outside), abs=1e-6)
+        assert ood.detection_metrics(shuffled, outside.flip(0)) == pytest.approx(
+            ood.detection_metrics(inside, outside), abs=1e-6
+        )
 
 
 class TestMalformedScores:
     @pytest.mark.parametrize(
         ("inside", "outside", "message"),
         [
-            (tensor(), tensor(1), r"scores inside the distribution must have shape \(n,\), n ≥ 1, got \(0,\)"),
-            (tensor(1), tensor(), r"scores outside the distribution .* got \(0,\)"),
-            (torch.zeros(2, 2), tensor(1), r"scores inside .* got \(2, 2\)"),
-            (tensor(1, math.nan), tensor(1), "NaN or Inf in 1 of 2 scores inside the distribution"),
-            (tensor(1), tensor(math.inf, -math.inf, 0), "NaN or Inf in 2 of 3 scores outside the distribution"),
+            (tensor(), tensor(1), r"in-distribution scores must have shape \(n,\), n ≥ 1, got \(0,\)"),
+            (tensor(1), tensor(), r"OOD scores .* got \(0,\)"),
+            (torch.zeros(2, 2), tensor(1), r"in-distribution scores .* got \(2, 2\)"),
+            (tensor(1, math.nan), tensor(1), "NaN or Inf in 1 of 2 in-distribution scores"),
+            (tensor(1), tensor(math.inf, -math.inf, 0), "NaN or Inf in 2 of 3 OOD scores"),
         ],
     )
     def test_are_refused(self, inside, outside, message):
         with pytest.raises(ValueError, match=message):
-            ood.metrics(inside, outside)
+            ood.detection_metrics(inside, outside)
 
     def test_evaluate_names_the_detector(self):
         prediction = of((0.5, 0.5), energy=tensor(math.inf))
-        with pytest.raises(ValueError, match=r"^Energy: NaN or Inf in 1 of 1 scores inside"):
+        with pytest.raises(ValueError, match=r"^Energy: NaN or Inf in 1 of 1 in-distribution scores"):
             ood.evaluate(prediction, prediction, fitted_on=prediction)
 
 
@@ -343,7 +345,7 @@ def test_evaluate_is_the_metrics_of_the_scores():
     assert list(found) == [key for key in ood.DETECTORS if key != "mutual_information"]
     for key in found:
         pair = (ood.scores(prediction, fitted_on=valid)[key] for prediction in (inside, outside))
-        assert found[key] == ood.metrics(*pair)
+        assert found[key] == ood.detection_metrics(*pair)
         assert list(found[key]) == list(ood.DISPLAY)
     # Flat logits are strange to a network that is sure of what it knows.
     assert all(found[key]["auroc"] > 0.8 for key in ("max_softmax", "entropy", "energy"))
@@ -363,7 +365,10 @@ def test_mutual_information_is_judged_where_anything_was_drawn():
 
 
 def test_display_directions_favour_the_better_detector():
-    good, bad = ood.metrics(tensor(1, 2, 3), tensor(3, 4, 5)), ood.metrics(tensor(1, 4, 5), tensor(2, 3, 3))
+    good, bad = (
+        ood.detection_metrics(tensor(1, 2, 3), tensor(3, 4, 5)),
+        ood.detection_metrics(tensor(1, 4, 5), tensor(2, 3, 3)),
+    )
     for key, shown in ood.DISPLAY.items():
         better, worse = (good, bad) if shown.higher_is_better else (bad, good)
         assert better[key] > worse[key], key

@@ -109,7 +109,7 @@ def test_the_true_law_is_calibrated(kind):
     assert stats.kstest(pit(prediction, y)[:, 0], "uniform").pvalue > 0.001
     found = evaluate(prediction, y)
     assert found["pit_error"] < 0.8 / N**0.5
-    for level in regression.LEVELS:
+    for level in regression.INTERVAL_LEVELS:
         share, error = found[f"coverage_{100 * level:g}"], 4 * (level * (1 - level) / N) ** 0.5
         if kind in ("poisson", "negative"):
             low, high = interval(prediction, level)

@@ -8,7 +8,15 @@ import torch
 from scipy import stats
 from torch.distributions.transforms import SigmoidTransform
 
-from probattn.inference.prediction.marginals import cdf, device_of, is_discrete, masked_part, moments, seeded, unwrap
+from probattn.inference.prediction.marginals import (
+    cdf,
+    device_of,
+    fixed_seed,
+    is_discrete,
+    masked_part,
+    moments,
+    unwrap,
+)
 
 F64 = torch.float64
 LOC, SCALE = torch.tensor([-1.0, 0.3, 2.0], dtype=F64), torch.tensor([0.5, 1.0, 3.0], dtype=F64)
@@ -81,7 +89,7 @@ def test_moments_that_have_no_formula_are_nan():
 def test_what_is_seeded_is_the_same_every_time_and_no_generator_moves():
     state, found = torch.get_rng_state(), []
     for _ in range(2):
-        with seeded(torch.device("cpu")):
+        with fixed_seed(torch.device("cpu")):
             found.append([torch.rand(3), torch.rand(3)])
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(torch.stack(found[0]), torch.stack(found[1]))

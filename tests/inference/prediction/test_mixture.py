@@ -81,7 +81,7 @@ def test_quantiles_where_no_distribution_function_is_known_are_those_of_draws():
     law_of = dist.Beta(torch.full((DRAWS, EXAMPLES), 2.0), 5.0)  # torch has no distribution function
     levels = torch.tensor([0.1, 0.5, 0.9])
     found = mixture.quantiles(law_of, levels)
-    error = 4 * np.sqrt(0.25 / mixture.DRAWS) / stats.beta(2, 5).pdf(0.1)
+    error = 4 * np.sqrt(0.25 / mixture.NUM_SAMPLES) / stats.beta(2, 5).pdf(0.1)
     np.testing.assert_allclose(found[:, 0], stats.beta(2, 5).ppf([0.1, 0.5, 0.9]), atol=error)
     shares = mixture.cdf(law_of, found)
     torch.testing.assert_close(shares, levels.double()[:, None].expand(3, EXAMPLES), atol=0.08, rtol=0)
@@ -139,10 +139,10 @@ def test_the_energy_score_is_unbiased_for_few_draws_of_unequal_parts():
     torch.manual_seed(0)
     loc, scale = torch.tensor([0.0, 6.0], dtype=F64)[:, None], torch.tensor([1.0, 2.0], dtype=F64)[:, None]
     draws = loc + scale * torch.randn(2, 2, 200_000, dtype=F64)
-    scores = mixture._energy_score(draws, torch.full((200_000,), 1.0, dtype=F64))
+    scores = mixture._sample_crps(draws, torch.full((200_000,), 1.0, dtype=F64))
     exact = mixture.crps(dist.Normal(loc, scale), torch.ones(1, dtype=F64)).item()
     assert abs(scores.mean() - exact) < 4 * scores.std() / 200_000**0.5
-    biased = (draws - 1).abs().mean((0, 1)) - mixture._pairs(draws.flatten(0, 1)) / 4**2 / 2
+    biased = (draws - 1).abs().mean((0, 1)) - mixture._sum_pairwise_distances(draws.flatten(0, 1)) / 4**2 / 2
     assert abs(biased.mean() - exact) > 20 * scores.std() / 200_000**0.5
 
 

@@ -23,7 +23,7 @@ from probattn import (
 )
 from probattn.inference import TraceMeanField_ELBO, predict
 from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
-from probattn.inference.prediction.predict import draw_latents
+from probattn.inference.prediction.latents import draw_latents
 from probattn.models import Classifier, Supervised, TokenCategorical, replace_attention
 from probattn.models.third_party.folding import blocks
 

@@ -1,0 +1,242 @@
+"""Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
+
+from contextlib import nullcontext
+
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import torch
+from pyro.poutine import Trace
+from torch import Tensor, nn
+
+from probattn import guides
+from probattn.coverage import check_coverage
+from probattn.handlers import (
+    draws,
+    global_sites_only,
+    is_global_latent,
+    is_latent,
+    is_local,
+    labels_at,
+    local_posteriors,
+    local_priors,
+)
+from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.programs import Program, device, local_params
+
+
+def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+    """Draw the global latent variables by one run of the guide (of the prior for None), outside autocast.
+
+    Raises:
+        ValueError: an AutoGuide without parameters.
+    """
+    with local_params(*(each for each in (model, guide) if each is not None)):
+        return _global_part(_run_guide(model, guide, inputs))
+
+
+def prior_trace(model: Program, inputs: tuple) -> Trace:
+    """Trace the model on one example with all sites drawn from their priors, to list its sites."""
+    one = tuple(None if each is None else each[:1] for each in inputs)
+    with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
+        return poutine.trace(model).get_trace(*one)
+
+
+class Latents:
+    """Source of the latent values that the model is replayed against in prediction.
+
+    ``row`` is the number of a sample that runs alone, and None where all S run at once.
+    """
+
+    has_local_sites = False
+    """True if values of local sites are drawn for a whole batch, which may not be split then."""
+    local_handler = local_posteriors
+    """Handler that local sites of layers are drawn under."""
+
+    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
+        """Prepare for a batch; labels are those that came with it, or None."""
+
+    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
+        """Draw the global sites anew, all samples at once or one after another."""
+
+    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
+        """Return the trace to replay for a chunk of examples, of which the first is example ``start``."""
+        raise NotImplementedError
+
+    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
+        """Process the trace of a finished run of the model."""
+
+    def finish(self, num_examples: int) -> None:
+        """Check the number of predicted examples at the end."""
+
+
+class PriorLatents(Latents):
+    """Global sites drawn from the prior.
+
+    Args:
+        model: the model.
+        num_samples: S.
+        drawn: trace of the global sites of all samples; None draws them at the first batch.
+    """
+
+    guide: nn.Module | None = None
+    local_handler = local_priors
+
+    def __init__(self, model: nn.Module, num_samples: int, drawn: Trace | None) -> None:
+        self.model, self.num_samples = model, num_samples
+        self.traces = None if drawn is None else [drawn]
+
+    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
+        """Draw the global sites before the first batch."""
+        if self.traces is None:
+            self.draw(inputs, vectorize=vectorize)
+
+    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
+        """Draw the global sites anew, all samples at once or one after another."""
+        self.traces = []
+        for _ in range(1 if vectorize else self.num_samples):
+            with draws(self.num_samples) if vectorize else nullcontext():
+                trace = _run_guide(self.model, self.guide, inputs)
+            self.traces.append(_global_part(trace))
+            self.has_local_sites = any(is_latent(site) and is_local(site, trace) for site in trace.nodes.values())
+
+    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
+        """Return the global sites."""
+        return self.traces[row or 0]
+
+    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
+        """Keep the values of sites outside layers, which the model has drawn in its first run."""
+        if is_first_chunk:
+            self.traces[row or 0] = _global_part(model_trace)
+
+
+class GuideLatents(PriorLatents):
+    """Global sites drawn from a guide, which runs on each chunk for its local sites.
+
+    Args:
+        model: the model.
+        guide: its guide.
+        num_samples: S.
+        drawn: trace of the global sites of all samples; None draws them at the first batch.
+    """
+
+    local_handler = local_posteriors
+
+    def __init__(self, model: nn.Module, guide: nn.Module, num_samples: int, drawn: Trace | None) -> None:
+        super().__init__(model, num_samples, drawn)
+        self.guide, self.is_checked = guide, False
+
+    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
+        """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
+        if self.traces is None and labels is not None:
+            guides.materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
+        super().prepare(inputs, labels, vectorize=vectorize)
+
+    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
+        """Run the guide with its global sites fixed."""
+        with torch.autocast(chunk[0].device.type, enabled=False), global_sites_only():
+            return poutine.trace(poutine.replay(self.guide, trace=self.traces[row or 0])).get_trace(*chunk)
+
+    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
+        """Check that the guide covers the model, once."""
+        if not self.is_checked:
+            check_coverage(model_trace, replayed, scale=False)
+            self.is_checked = True
+
+
+class SampleLatents(Latents):
+    """Values of posterior samples, of global and of local sites.
+
+    Args:
+        model: the model.
+        samples: R joint samples, of which S are taken at equal distances; some repeat if R < S.
+        num_samples: S.
+    """
+
+    def __init__(self, model: nn.Module, samples: PosteriorSamples, num_samples: int) -> None:
+        self.model, self.samples, self.num_samples = model, samples.samples, num_samples
+        self.sites: dict[str, tuple[int, bool]] | None = None
+        """By site, the number of dimensions of its event, and True for local sites."""
+
+    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
+        """Check the samples against the latent sites of the model, once.
+
+        Raises:
+            ValueError: missing or unknown sites; samples of the wrong shape.
+        """
+        if self.sites is None:
+            self.sites = self._check_sites(prior_trace(self.model, inputs))
+
+    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
+        """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None.
+
+        Raises:
+            ValueError: fewer examples in the samples.
+        """
+        trace, stop = Trace(), start + len(chunk[0])
+        for name, values in self.samples.items():
+            index = (torch.arange(self.num_samples) * len(values) // self.num_samples).to(values.device)
+            event_dim, local = self.sites[name]
+            if local:
+                if stop > values.shape[1]:
+                    raise ValueError(
+                        f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on: "
+                        "predict these, in their order"
+                    )
+                value = values[index][:, start:stop]
+            else:
+                value = values[index].unsqueeze(1)
+            if row is not None:
+                value = value[row] if local else value[row, 0]
+            fn = dist.Delta(value, event_dim=event_dim)
+            site = {"fn": fn, "value": value, "is_observed": False, "infer": {}, "cond_indep_stack": (), "scale": 1.0}
+            trace.add_node(name, name=name, type="sample", args=(), kwargs={}, mask=None, done=True, **site)
+        return trace
+
+    def finish(self, num_examples: int) -> None:
+        """Check that the predicted examples are as many as those of local samples.
+
+        Raises:
+            ValueError: another number of examples, with the site.
+        """
+        for name, values in self.samples.items():
+            if self.sites[name][1] and values.shape[1] != num_examples:
+                raise ValueError(
+                    f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on, and "
+                    f"{num_examples} were predicted: predict these examples, in their order"
+                )
+
+    def _check_sites(self, prior: Trace) -> dict[str, tuple[int, bool]]:
+        latent = {name: site for name, site in prior.nodes.items() if is_latent(site)}
+        missing = [name for name in latent if name not in self.samples]
+        if missing or set(self.samples) - set(latent):
+            raise ValueError(
+                f"posterior samples must be those of the model's latent sites, {', '.join(latent)}; got "
+                f"{', '.join(self.samples)}"
+            )
+        for name, values in self.samples.items():
+            event, dims = latent[name]["fn"].event_shape, 1 + is_local(latent[name], prior)
+            if values.shape[dims:] != event:
+                expected = ", ".join(["R", *["n"] * (dims - 1), *map(str, event)])
+                raise ValueError(
+                    f"samples of {name} must have shape ({expected}), with the chains concatenated; got "
+                    f"{tuple(values.shape)}"
+                )
+        return {name: (site["fn"].event_dim, is_local(site, prior)) for name, site in latent.items()}
+
+
+def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+    if guide is not None and guides.lacks_prototype(guide):
+        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
+    program = guides.priors_of(model) if guide is None else guide
+    device_type = (device(model, guide) or torch.device("cpu")).type
+    with torch.autocast(device_type, enabled=False), global_sites_only():
+        return poutine.trace(program).get_trace(*inputs)
+
+
+def _global_part(trace: Trace) -> Trace:
+    """Return a trace of the global latent sites alone; the inputs would keep the first batch in memory."""
+    kept = Trace()
+    for name, site in trace.nodes.items():
+        if is_global_latent(site, trace):
+            kept.add_node(name, **site)
+    return kept

@@ -1,0 +1,156 @@
+"""Validation of probabilities and labels: precision, rounding, and errors of all metrics."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from probattn.inference import metrics
+
+FUNCTIONS = {key: getattr(metrics, "matthews_corrcoef" if key == "mcc" else key) for key in metrics.DISPLAY}
+
+
+# Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong.
+PROBS = torch.tensor(
+    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
+    dtype=torch.float64,
+)
+
+
+LABELS = torch.tensor([0, 2, 1, 2, 0])
+
+
+def predictions(confidence, correct):
+    """Three-class probabilities, top label 0 with these confidences (> 1/2), and labels 0 (right) or 1."""
+    confidence = torch.as_tensor(confidence, dtype=torch.float64)
+    probs = torch.stack([confidence, 0.75 * (1 - confidence), 0.25 * (1 - confidence)], dim=1)
+    return probs, 1 - torch.as_tensor(correct, dtype=torch.int64)
+
+
+def random_predictions(seed, n=400, classes=5):
+    """Skilled but miscalibrated probabilities, without ties, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=n)
+    logits = rng.normal(size=(n, classes)) + 1.5 * np.eye(classes)[labels]
+    return torch.tensor(2 * logits).softmax(dim=1), torch.tensor(labels)
+
+
+@pytest.mark.parametrize("top", [1.0, 1 + 1e-7, 1 + 9e-5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_at_or_just_above_one_are_one(top, dtype):
+    # Right at 1 and .95, wrong at .75. A softmax in torchmetrics would move ECE and MCE.
+    rows = [[top, 0.0, 0.0], [0.95, 0.05, 0.0], [0.75, 0.25, 0.0]]
+    values = metrics.evaluate(torch.tensor(rows, dtype=dtype), torch.tensor([0, 0, 1]))
+    expected = {
+        "accuracy": 2 / 3,
+        "mcc": 0,
+        "aurc": 1 / 9,
+        "eaurc": 0,
+        "auroc": 1,
+        "aupr_success": 1,
+        "aupr_error": 1,
+        "fpr95": 0,
+        "ece": (0.05 / 2) * 2 / 3 + 0.75 / 3,
+        "mce": 0.75,
+        "nll": -(math.log(0.95) + math.log(0.25)) / 3,
+        "brier": (2 * 0.05**2 + 2 * 0.75**2) / 3,
+    }
+    assert values == pytest.approx(expected, abs=1e-6)
+
+
+def test_negative_rounding_is_zero():
+    tiny = torch.finfo(torch.float32).tiny
+    value = metrics.nll(torch.tensor([[1.00005, -0.00005]]), torch.tensor([1]))
+    assert value == pytest.approx(-math.log(tiny))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_low_precision_is_computed_in_float64(dtype):
+    # Multiples of 1/256 below 1/2, of 1/64 above: exact in every dtype.
+    confidence = torch.arange(33, 64).repeat(20) / 64
+    probs, labels = predictions(confidence, torch.arange(620) % 3 == 0)
+    rounded = probs.to(dtype)
+    assert torch.equal(rounded.double(), probs)
+    assert metrics.evaluate(rounded, labels) == metrics.evaluate(probs, labels)
+
+
+def test_bfloat16_softmax_is_not_mistaken_for_unnormalised_scores():
+    probs, labels = random_predictions(0)
+    rounded = probs.bfloat16()
+    assert (rounded.double().sum(dim=1) - 1).abs().max() > 1e-3
+    assert metrics.brier(rounded, labels) == pytest.approx(metrics.brier(probs, labels), abs=5e-3)
+
+
+def test_device_gradient_integer_width_and_memory_layout_do_not_matter():
+    expected = metrics.evaluate(PROBS, LABELS)
+    column_major = PROBS.T.contiguous().T.requires_grad_()
+    assert not column_major.is_contiguous()
+    assert metrics.evaluate(column_major, LABELS.to(torch.uint8)) == expected
+    if torch.cuda.is_available():
+        assert metrics.evaluate(PROBS.cuda(), LABELS.cuda()) == expected
+
+
+def test_inputs_are_left_alone():
+    probs, labels = torch.tensor([[1 + 1e-5, -1e-5], [0.3, 0.7]], dtype=torch.float64), torch.tensor([0, 0])
+    copies = probs.clone(), labels.clone()
+    metrics.evaluate(probs, labels)
+    assert torch.equal(probs, copies[0])
+    assert torch.equal(labels, copies[1])
+
+
+HALVES = torch.full((4, 2), 0.5)
+
+
+ZEROS = torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "message"),
+    [
+        (HALVES[:, 0], ZEROS, r"probs must have shape \(examples, classes\), got \(4,\): average over draws"),
+        (HALVES.expand(10, 4, 2), ZEROS, r"got \(10, 4, 2\): average over draws first"),
+        (HALVES, ZEROS[:3], r"labels must have shape \(4,\), one index per row of probs, got \(3,\)"),
+        (HALVES, HALVES.long(), r"got \(4, 2\): pass one-hot labels as labels.argmax\(-1\)"),
+        (HALVES.long(), ZEROS, "probs must be floating point, got torch.int64: pass probabilities"),
+        (
+            HALVES,
+            ZEROS.float(),
+            r"must be integer class indices, got torch.float32: use labels.long\(\)",
+        ),
+        (HALVES, ZEROS.bool(), "labels must be integer class indices, got torch.bool"),
+        (HALVES, ZEROS.cfloat(), "labels must be integer class indices, got torch.complex64"),
+        (HALVES[:0], ZEROS[:0], "probs and labels are empty: a metric needs at least one example"),
+        (HALVES[:, :1], ZEROS, r"at least two classes, got 1: for a binary task pass both, torch.cat"),
+        (HALVES, ZEROS - 1, r"labels must lie in 0..1 for 2 classes, got -1..-1: number classes from 0"),
+        (HALVES, ZEROS + 2, r"labels must lie in 0..1 for 2 classes, got 2..2"),
+        (
+            HALVES.index_fill(0, ZEROS[:1], math.nan),
+            ZEROS,
+            "must be finite, got NaN or infinity in 1 of 4 rows",
+        ),
+        (HALVES / 0, ZEROS, "must be finite, got NaN or infinity in 4 of 4 rows: check the network"),
+        (HALVES * 6 - 2, ZEROS + 1, r"rows of probs must sum to 1 within 0.001, row 0 sums to 2"),
+        (torch.tensor([[3.0, -2.0]]), ZEROS[:1], r"lie in \[0, 1\], got -2..3: logits\? apply softmax first"),
+        (torch.tensor([[1.0002, -0.0]]), ZEROS[:1], r"lie in \[0, 1\], got -0..1.0002: logits"),
+        (torch.tensor([[1.0, -0.0002]]), ZEROS[:1], r"probs must lie in \[0, 1\], got -0.0002..1: logits"),
+        (HALVES * 0.9, ZEROS, r"row 0 sums to 0.9: independent sigmoids or unnormalised scores\? normalise"),
+        (torch.tensor([[0.5, 0.5], [0.5, 0.5015]]), ZEROS[:2], "row 1 sums to 1.0015"),
+        ((HALVES * 0.9).bfloat16(), ZEROS, "must sum to 1 within 0.0078, row 0"),
+    ],
+)
+@pytest.mark.parametrize("function", [metrics.evaluate, metrics.risk_coverage, metrics.matthews_corrcoef, metrics.nll])
+def test_malformed_inputs_say_what_to_do(function, probs, labels, message):
+    with pytest.raises(ValueError, match=message):
+        function(probs, labels)
+
+
+@pytest.mark.parametrize("function", [*FUNCTIONS.values(), metrics.risk_coverage, metrics.evaluate])
+def test_every_metric_refuses_logits(function):
+    with pytest.raises(ValueError, match="logits"):
+        function(torch.tensor([[3.0, -2.0]]), torch.tensor([0]))
+
+
+def test_rows_may_be_off_by_rounding():
+    loose = torch.tensor([[0.5, 0.5009], [0.7, 0.2991]], dtype=torch.float64)
+    assert metrics.accuracy(loose, torch.tensor([1, 0])) == 1

@@ -1,0 +1,189 @@
+"""Local latent variables in prediction: drawn per example, from posteriors or priors, or at their means."""
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import KEPSVGPAttention, SGPAttention, guides, local_sites
+from probattn.handlers import at_mean
+from probattn.inference import predict
+from probattn.inference.prediction import latents
+from probattn.models import Categorical, Supervised
+
+F64 = torch.float64
+
+
+class Network(PyroModule):
+    def __init__(self, outputs=3, *, attention=KEPSVGPAttention.partial(rank=2), pool=True) -> None:  # noqa: B008
+        super().__init__()
+        self.embed = nn.Linear(3, 4)
+        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, outputs)
+        self.pool = pool
+
+    def forward(self, x, mask=None):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = x + self.dropout(layer(x, mask))
+        return self.head(x.mean(-2) if self.pool else x)
+
+
+def build(likelihood=None, family="full", **options):
+    model = Supervised(Network(**options), likelihood or Categorical(), num_data=9).double()
+    return model, guides.for_model(model, family)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """The trace of the latent sites of every predict."""
+    traces, original = [], latents._global_part
+
+    def record(*args):
+        traces.append(original(*args))
+        return traces[-1]
+
+    monkeypatch.setattr(latents, "_global_part", record)
+    return traces
+
+
+class LocalModel(pyro.nn.PyroModule):
+    """A latent that belongs to each example, and one that all share."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, y=None, mask=None):
+        shared = pyro.sample("shared", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=8):
+            z = pyro.sample("z", dist.Normal(torch.zeros(len(x)), 1.0), infer={"local": True})
+            return pyro.sample("y", dist.Normal(z + 0 * shared, 1.0), obs=y, infer={"local": True})
+
+
+class LocalGuide(torch.nn.Module):
+    def forward(self, x, y=None, mask=None):
+        pyro.sample("shared", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=8):
+            pyro.sample("z", dist.Normal(x, 1e-6), infer={"local": True})
+
+
+def test_local_latents_are_drawn_for_their_own_examples():
+    x = torch.arange(8.0)
+    result = predict(LocalModel(), LocalGuide(), x.split(4), num_samples=1)
+    torch.testing.assert_close(result.mean, x, atol=1e-4, rtol=0)
+
+
+class Amortised(PyroModule):
+    """A latent of each example whose prior is N(−3, 1/4) and whose posterior is N(x, 1/100); one that all share."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, y=None, mask=None):
+        shared = pyro.sample("shared", dist.Normal(0.0, 1.0))
+        with local_sites(batch=len(x), num_data=8):
+            infer = {"local": True, "posterior": dist.Normal(x, 0.1)}
+            z = pyro.sample("z", dist.Normal(torch.full((len(x),), -3.0), 0.5), infer=infer)
+            return pyro.sample("y", dist.Normal(z + 100 * shared, 0.2), obs=y, infer={"local": True})
+
+
+class Shared(nn.Module):
+    """Knows the shared latent only."""
+
+    def forward(self, x, y=None, mask=None):
+        pyro.sample("shared", dist.Normal(1.0, 1e-3))
+
+
+def test_local_sites_come_from_their_posteriors_with_a_guide_and_from_their_priors_without():
+    x, number = torch.arange(8.0), 4000
+    result = predict(Amortised(), Shared(), x.split(3), num_samples=number)
+    torch.testing.assert_close(result.mean, 100 + x, rtol=0, atol=0.02)
+    torch.testing.assert_close(result.variance, torch.full((8,), 0.05 + 0.1**2), rtol=0.1, atol=0.01)
+
+    class Prior(Amortised):
+        def forward(self, x, y=None, mask=None):
+            with poutine.condition(data={"shared": torch.tensor(1.0)}):
+                return super().forward(x, y, mask)
+
+    result = predict(Prior(), None, x.split(3), num_samples=number)
+    torch.testing.assert_close(result.mean, torch.full((8,), 97.0), rtol=0, atol=0.05)
+    torch.testing.assert_close(result.variance, torch.full((8,), 0.25 + 0.2**2), rtol=0.1, atol=0)
+
+
+def test_local_draws_differ_between_draws_and_examples_and_at_mean_has_none():
+    x = torch.zeros(5)
+    means = predict(Amortised(), Shared(), [x[:3], x[3:]], num_samples=4).components
+    z = torch.cat([each.mean for each in means], dim=-1)
+    assert z.shape == (4, 5)
+    assert len(z.unique()) == 20
+    with at_mean():
+        result = predict(Amortised(), Shared(), torch.arange(5.0), num_samples=3)
+    torch.testing.assert_close(result.mean, 100 + torch.arange(5.0))
+    torch.testing.assert_close(result.variance, torch.full((5,), 0.2**2))
+
+
+def test_in_prediction_too_a_guides_own_local_draw_wins():
+    class Own(Shared):
+        def forward(self, x, y=None, mask=None):
+            super().forward(x)
+            with local_sites(batch=len(x), num_data=8):
+                pyro.sample("z", dist.Normal(x + 50, 1e-4), infer={"local": True})
+
+    x = torch.arange(4.0)
+    with at_mean():
+        result = predict(Amortised(), Own(), x, num_samples=1)
+    torch.testing.assert_close(result.mean, x + 150, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("how", ["marginal", "joint"])
+@pytest.mark.parametrize("inducing", [2, None])
+def test_a_prediction_at_the_mean_is_the_network_at_the_means_of_its_sites(how, inducing):
+    layer = SGPAttention.partial(inducing=inducing, draws=how)
+    model, guide = build(attention=layer)
+    x, mask = torch.randn(3, 5, 3, dtype=F64), torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 5])
+    with at_mean():
+        result = predict(model, guide, [(x, torch.tensor([0, 1, 2]), mask)], num_samples=2, keep_draws=True)
+    model.eval()
+    h = model.network.embed(x)
+    for i, each in enumerate(model.network.layers):
+        data = {}
+        if inducing is not None:
+            data[f"network.layers.{i}.u"] = guide.get_submodule(f"network.layers.{i}.u").loc
+        name = f"network.layers.{i}.g"
+        node = poutine.trace(poutine.condition(each, data=data)).get_trace(h, mask).nodes[name]
+        data[name] = node["infer"]["posterior"].mean
+        h = h + poutine.condition(each, data=data)(h, mask)
+    expected = model.network.head(h.mean(-2)).softmax(-1)
+    torch.testing.assert_close(result.draws, expected.expand(2, 3, 3))
+
+
+def test_global_draws_are_shared_by_batches_and_pieces_and_local_ones_are_not(recorded):
+    model, guide = build(attention=SGPAttention.partial(inducing=2))
+    x = torch.randn(1, 5, 3, dtype=F64).expand(6, 5, 3)
+    result = predict(model, guide, x.split(2), num_samples=4, keep_draws=True)
+    assert set(recorded[0].nodes) == {f"network.layers.{i}.u" for i in (0, 1)}
+    assert len(result.draws[0, :, 0].unique()) == 6
+    with torch.no_grad():
+        for layer in model.network.layers:
+            layer.query_value.weight.mul_(1e-9)
+            layer.kernel.log_variance.fill_(-60)
+    result = predict(model, guide, x.split(2), num_samples=4, keep_draws=True)
+    torch.testing.assert_close(result.draws, result.draws[:, :1].expand(4, 6, 3), rtol=0, atol=1e-6)
+
+
+def test_an_auto_guide_of_local_sites_is_refused_by_predict():
+    model, _ = build(attention=SGPAttention.partial(inducing=2))
+    model.float()
+    x = torch.randn(4, 5, 3)
+    guide = AutoNormal(model)
+    with torch.no_grad():
+        guide(x, torch.randint(3, (4,)))
+    with pytest.raises(ValueError, match="global_part"):
+        predict(model, guide, x)

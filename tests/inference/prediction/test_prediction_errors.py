@@ -1,0 +1,126 @@
+"""Errors of prediction: broken inputs, weights and numerics, with the batch's number."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from probattn import KEPSVGPAttention, SGPAttention, guides
+from probattn.functional import jitter
+from probattn.functional.errors import NumericalError
+from probattn.inference import predict
+from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models.likelihoods import Gaussian
+
+F64 = torch.float64
+
+
+class Network(PyroModule):
+    def __init__(self, outputs=3, *, attention=KEPSVGPAttention.partial(rank=2), pool=True) -> None:  # noqa: B008
+        super().__init__()
+        self.embed = nn.Linear(3, 4)
+        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
+        self.dropout = nn.Dropout(0.5)
+        self.head = nn.Linear(4, outputs)
+        self.pool = pool
+
+    def forward(self, x, mask=None):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = x + self.dropout(layer(x, mask))
+        return self.head(x.mean(-2) if self.pool else x)
+
+
+def build(likelihood=None, family="full", **options):
+    model = Supervised(Network(**options), likelihood or Categorical(), num_data=9).double()
+    return model, guides.for_model(model, family)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_broken_inputs_are_refused_with_their_batch(value):
+    model, guide = build()
+    x = torch.randn(2, 5, 3, dtype=F64)
+    broken = x.clone()
+    broken[1, 2, 0] = value
+    with pytest.raises(ValueError, match="NaN or Inf in the inputs of batch 2"):
+        predict(model, guide, [x, x, broken])
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(), Bernoulli(), TokenCategorical()])
+def test_broken_weights_are_named_with_the_batch(likelihood):
+    model, guide = build(likelihood, pool=not isinstance(likelihood, TokenCategorical))
+    with torch.no_grad():
+        model.network.head.weight[0, 0] = math.nan
+    with pytest.raises(ValueError, match=r"outputs of batch 0.*network\.head\.weight of the model"):
+        predict(model, guide, torch.randn(2, 5, 3, dtype=F64))
+
+
+def test_outputs_that_overflow_from_finite_weights_are_refused_with_the_batch():
+    model, guide = build()
+    with torch.no_grad():
+        model.network.embed.weight.fill_(1e200)
+        model.network.head.weight.fill_(1e200)
+    x = torch.randn(2, 5, 3, dtype=F64)
+    with pytest.raises(ValueError, match="NaN or Inf in the outputs of batch 0, Expected parameter"):
+        predict(model, guide, [(x, torch.tensor([0, 1]))])
+
+
+@pytest.mark.parametrize("data", [[], DataLoader(TensorDataset(torch.zeros(0, 5, 3)), batch_size=2)])
+def test_no_data_is_an_error(data):
+    model, guide = build()
+    with pytest.raises(ValueError, match="no data to predict"):
+        predict(model, guide, data)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_of_draws_below_one_is_refused(number):
+    model, guide = build()
+    with pytest.raises(ValueError, match="positive number"):
+        predict(model, guide, torch.randn(2, 5, 3, dtype=F64), num_samples=number)
+
+
+def test_a_network_that_pools_over_the_batch_is_refused():
+    class Wrong(pyro.nn.PyroModule):
+        def __init__(self):
+            super().__init__()
+            self.attention = KEPSVGPAttention(4, 2, rank=2)
+
+        def forward(self, x):
+            return self.attention(x).mean(1)
+
+    model = Supervised(Wrong(), Categorical(), num_data=8)
+    with pytest.raises(ValueError, match="index from the right"):
+        predict(model, guides.for_model(model), torch.randn(3, 5, 4))
+
+
+def test_what_the_numerics_refuse_stays_their_error_and_names_the_batch():
+    """Of finite weights, and of a broken one, which is named too."""
+    model, guide = build(attention=SGPAttention.partial(inducing=2))
+    weight = model.network.layers[0].query_value.weight
+    x = torch.randn(2, 5, 3, dtype=F64)
+    with torch.no_grad():
+        weight.mul_(1e200)
+    with pytest.raises(NumericalError, match=r"^batch 0: SGPAttention 'network\.layers\.0': [^(]*$"):
+        predict(model, guide, x)
+    with torch.no_grad():
+        weight[0, 0] = math.nan
+    with pytest.raises(NumericalError, match=r"^batch 0: SGPAttention .* \(NaN or Inf in parameter .*query_value"):
+        predict(model, guide, x)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_not_called_nan():
+    model, guide = build(attention=SGPAttention.partial(inducing=2))
+
+    def refuse(module, inputs):
+        if len(inputs[0]) == 3:
+            jitter.cholesky(-torch.eye(2, dtype=F64), "C")
+
+    model.network.layers[0].register_forward_pre_hook(refuse)
+    with pytest.raises(NumericalError, match=r"^batch 1: .*not positive definite") as caught:
+        predict(model, guide, torch.randn(5, 5, 3, dtype=F64).split([2, 3]))
+    assert "NaN" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, NumericalError)

@@ -1,0 +1,156 @@
+"""ELBO and training with a class per token: padding never counts."""
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, fit, metrics
+from probattn.models import Supervised, TokenCategorical
+
+F64 = torch.float64
+
+
+WORDS, TAGS = 6, 3
+
+
+KEP, SOFTMAX = KEPSVGPAttention.partial(rank=4, merge="add"), SoftmaxAttention
+
+
+LAYERS = pytest.mark.parametrize("layer", [KEP, SOFTMAX], ids=["kep-svgp", "softmax"])
+
+
+ELBOS = pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
+
+
+class Tagger(PyroModule):
+    """Embeds words and their places, lets them attend once, and tags each."""
+
+    def __init__(self, layer, width: int = 16) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(16, width)
+        self.attention, self.norm, self.head = layer(width, 4), nn.LayerNorm(width), nn.Linear(width, TAGS)
+
+    def forward(self, x, mask=None):
+        x = self.words(x) + self.places(torch.arange(x.shape[-1]))
+        return self.head(self.norm(x + self.attention(x, mask)))
+
+
+def build(layer, num_data=10):
+    torch.manual_seed(0)
+    model = Supervised(Tagger(layer), TokenCategorical(), num_data=num_data).double()
+    guide = guides.for_model(model)
+    with torch.no_grad():  # far from the start, where draws and neighbours hardly matter
+        for parameter in model.network.attention.parameters():
+            parameter.add_(torch.randn_like(parameter) / 2)
+    return model, guide
+
+
+def sentences(lengths, seed=0):
+    """Words and tags of each sentence: the tag is 0 where the next word is the same, else 1 or 2 by the word."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for length in lengths:
+        words = torch.randint(WORDS, (length,), generator=generator)
+        follows = torch.rand(length, generator=generator) < 0.3
+        for place in range(length - 1):
+            if follows[place]:
+                words[place + 1] = words[place]
+        same = torch.cat([words[1:] == words[:-1], torch.tensor([False])])
+        found.append((words, torch.where(same, 0, 1 + words % 2)))
+    return found
+
+
+def batch(given, *, more=0, word=0, label=0):
+    """A batch ``(x, y, mask)`` padded to the longest and that many tokens more."""
+    longest = max(len(words) for words, _ in given) + more
+    x, y = (torch.full((len(given), longest), fill) for fill in (word, label))
+    mask = torch.zeros_like(x, dtype=torch.bool)
+    for row, (words, tags) in enumerate(given):
+        x[row, : len(words)], y[row, : len(words)], mask[row, : len(words)] = words, tags, True
+    return x, y, mask
+
+
+SENTENCES = sentences([5, 2, 7, 1, 4, 4])
+
+
+def elbo_and_gradients(elbo, model, guide, given, per_example):
+    torch.manual_seed(2)
+    model.zero_grad()
+    guide.zero_grad()
+    with draws("example" if per_example else 1):
+        loss = elbo()(model, guide)(*given)
+    loss.backward()
+    gradients = [p.grad.clone() for p in (*model.parameters(), *guide.parameters()) if p.grad is not None]
+    return loss.detach(), gradients
+
+
+@LAYERS
+@ELBOS
+@pytest.mark.parametrize("per_example", [True, False])
+def test_more_padding_changes_neither_the_objective_nor_its_gradient(layer, elbo, per_example):
+    model, guide = build(layer)
+    # The word at padding is one of the sentences': its embedding may get no gradient from there.
+    variants = [batch(SENTENCES), batch(SENTENCES, more=4, word=3, label=-100)]
+    found = [elbo_and_gradients(elbo, model, guide, each, per_example) for each in variants]
+    torch.testing.assert_close(found[1][0], found[0][0])
+    assert len(found[0][1]) == len(list(model.parameters())) + len(list(guide.parameters()))
+    places = next(i for i, (name, _) in enumerate(model.named_parameters()) if "places" in name)
+    assert (found[1][1][places][7:] == 0).all()
+    for gradient, other in zip(found[1][1], found[0][1], strict=True):
+        torch.testing.assert_close(gradient, other)
+
+
+@LAYERS
+def test_the_elbo_of_a_batch_is_that_of_its_sentences_one_at_a_time(layer):
+    """−ELBO = N/B Σ_b [−Σ_t log p(tag) − log factors] + KL(q ‖ p), at one draw of u."""
+    model, guide = build(layer, num_data=50)
+    elbo = TraceMeanField_ELBO()
+    loss = elbo(model, guide)(*batch(SENTENCES, more=2, label=-100))
+    data = {name: node["value"] for name, node in elbo.traces[1].nodes.items() if name.endswith(".u")}
+    by_hand = torch.zeros((), dtype=F64)
+    for words, tags in SENTENCES:
+        trace = poutine.trace(poutine.condition(model.network, data=data)).get_trace(words[None])
+        log_probs = trace.nodes["_RETURN"]["value"][0].log_softmax(-1)
+        for t, tag in enumerate(tags):
+            by_hand = by_hand - 50 / 6 * log_probs[t, tag]
+        factors = [node["fn"].log_factor.sum() for name, node in trace.nodes.items() if name.endswith("ksvd")]
+        by_hand = by_hand - 50 / 6 * sum(factors)
+    if layer is KEP:
+        site = "network.attention.u"
+        prior, q = model.network.attention.sites()["u"], elbo.traces[1].nodes[site]["fn"]
+        by_hand = by_hand + torch.distributions.kl_divergence(q, prior).sum()
+        assert len(data) == len(factors) == 1
+    torch.testing.assert_close(loss, by_hand)
+
+
+def loader(given, size):
+    """Batches of sentences of similar length, padded to the longest of each."""
+    ordered = sorted(given, key=lambda pair: len(pair[0]))
+    return [batch(ordered[at : at + size], label=-100) for at in range(0, len(ordered), size)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "monitor"),
+    [pytest.param(KEP, "mcc", marks=pytest.mark.slow), (KEP, None), (SOFTMAX, "mcc")],
+    ids=["kep-svgp-mcc", "kep-svgp-default", "softmax-mcc"],
+)
+def test_a_tagger_learns_from_sentences_of_varying_length(layer, monitor):
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 11, (600,), generator=torch.Generator().manual_seed(3)).tolist()
+    train, valid = loader(sentences(lengths), 20), loader(sentences(lengths[:100], seed=9), 20)
+    assert len({x.shape[1] for x, _, _ in train}) > 5
+    model = Supervised(Tagger(layer, width=32), TokenCategorical(), num_data=len(lengths))
+    history = fit(
+        model, guides.for_model(model), train, valid, epochs=10, lr=5e-3, monitor=monitor, num_samples=3, progress=False
+    )
+    labels = torch.cat([y[mask] for _, y, mask in valid])
+    by_word = (labels != 0).double().mean().item()  # of the best tagger that does not look at the next word
+    assert by_word > labels.bincount().max() / len(labels) + 0.25
+    best = history.epochs[history.best_epoch - 1]
+    assert set(metrics.DISPLAY) <= {name.removeprefix("valid/") for name in best}
+    assert history.best_value == best[f"valid/{monitor or 'accuracy'}"]
+    assert best["valid/accuracy"] > by_word + 0.1
+    assert best["valid/mcc"] > 0.7
