@@ -268,7 +268,7 @@ def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
         (lambda: HeteroscedasticGaussian(0), "min_scale must be positive"),
         (lambda: HeteroscedasticGaussian()(torch.zeros(2, 3)), "an even number; got 3"),
         (lambda: StudentT(0.0), "df must be positive"),
-        (lambda: StudentT(1.0, learn_df=True), "above 1 where it is learned; got 1.0"),
+        (lambda: StudentT(1.0, learn_df=True), "above 1 with learn_df=True; got 1.0"),
         (lambda: StudentT(scale=-1.0), "scale must be positive"),
         (lambda: NegativeBinomial(0.0), "concentration must be positive"),
         (lambda: Ordinal(1), "two classes or more, got 1"),

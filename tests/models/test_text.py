@@ -23,7 +23,7 @@ from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO, predict
 from probattn.models import Categorical, Classifier, Supervised, TextTagger, TextTransformer, TokenCategorical, last
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
-from probattn.models.text import mean_of_real
+from probattn.models.text import masked_mean
 
 F64 = torch.float64
 SHAPE = {"max_length": 12, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 16, "depth": 2}
@@ -191,8 +191,8 @@ def test_words_may_come_spelled_or_as_features():
 def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
     x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    assert_close(mean_of_real(x, mask), torch.tensor([[2.0], [5.0]]))
-    assert_close(mean_of_real(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
+    assert_close(masked_mean(x, mask), torch.tensor([[2.0], [5.0]]))
+    assert_close(masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])

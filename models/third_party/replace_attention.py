@@ -1,0 +1,116 @@
+"""Replacement of the attention layers of an existing network."""
+
+import copy
+import operator
+from collections.abc import Sequence
+from typing import Literal
+
+from pyro.nn.module import to_pyro_module_
+from torch import nn
+
+from probattn.attention.base import LayerFactory
+from probattn.models.supervised import allow_renaming
+from probattn.models.third_party.adapters import Adapter
+from probattn.models.third_party.build_layer import build_layer
+from probattn.models.third_party.converted_network import ConvertedNetwork
+from probattn.models.third_party.equivalence import check_softmax_attention
+from probattn.models.third_party.find_attention import AttentionParts, find_attention
+
+
+def replace_attention(
+    network: nn.Module,
+    *,
+    attention: LayerFactory,
+    layers: Literal["last", "all"] | Sequence[int] = "last",
+    freeze_rest: bool = False,
+) -> ConvertedNetwork:
+    """Return a copy of a network in which layers of this library replace some or all attention layers.
+
+    Supported are networks with ``nn.MultiheadAttention`` (torchvision's ViTs, ``nn.TransformerEncoder``), timm's ViTs,
+    and Hugging Face encoders such as BERT and ViT. Each new layer is initialised with the old one's query, key, value and
+    output weights where it has counterparts; with ``SoftmaxAttention`` the outputs stay the same. All other weights are
+    kept.
+
+    >>> converted = replace_attention(vit_b_16(), attention=KEPSVGPAttention.partial(rank=8))  # doctest: +SKIP
+
+    Args:
+        network: the network, which is not changed; for how it is called see :func:`call_network
+            <probattn.models.third_party.call_network.call_network>`.
+        attention: factory ``(dim, heads) -> layer`` for the new layers. A ``bias`` or ``dropout`` parameter that it
+            leaves open is set as in the old layer.
+        layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end.
+        freeze_rest: train only the new layers.
+
+    Returns:
+        ``converted(x, mask=None)``, which supports draws like networks of this library.
+
+    Raises:
+        ValueError: no attention found, or indices out of range; attention without a counterpart: masks of anything but
+            padding, cross-attention, decoders, norms of queries and keys, added tokens; a network in half precision,
+            except with softmax attention; a factory that does not return a layer of this library.
+    """
+    copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
+    allow_renaming(copied)
+    found = list(find_attention(copied))
+    for path, read in (found[index] for index in _indices(layers, len(found))):
+        try:
+            old = read()
+            num_outputs = check_softmax_attention(copied.get_submodule(path))
+        except ValueError as error:
+            raise ValueError(f"the attention at {path!r} cannot be replaced: {error}; leave it out of layers") from None
+        _insert(copied, path, old, old.adapter(build_layer(attention, old), num_outputs=num_outputs))
+    converted = ConvertedNetwork(copied)
+    if freeze_rest:
+        own = {parameter for layer in converted.layers() for parameter in layer.parameters()}
+        for parameter in converted.parameters():
+            parameter.requires_grad_(parameter.requires_grad and parameter in own)
+    return converted
+
+
+def _indices(layers: str | Sequence[int], count: int) -> list[int]:
+    """Return the indices of the layers, ascending."""
+    if count == 0:
+        raise ValueError(
+            "no attention found; supported are nn.MultiheadAttention, attention with qkv and proj as in timm, and with "
+            "query, key and value as in Hugging Face encoders"
+        )
+    if isinstance(layers, str) and layers in ("last", "all"):
+        return [count - 1] if layers == "last" else list(range(count))
+    if isinstance(layers, (str, int)) or len(layers) == 0:
+        raise ValueError(f'layers must be "last", "all" or a sequence of indices, got {layers!r}')
+    indices = [operator.index(index) for index in layers]
+    beyond = [index for index in indices if not -count <= index < count]
+    if beyond:
+        raise ValueError(f"layers {beyond} are out of range: this network has {count} attention layers")
+    return sorted({index % count for index in indices})
+
+
+def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter) -> None:
+    """Replace an old layer, and convert the modules above it to PyroModules, which name its sites by their path."""
+    target = ".".join(part for part in (path, old.inner) if part)
+    replaced = network.get_submodule(target)
+    paths = [name for name, module in network.named_modules(remove_duplicate=False) if module is replaced]
+    if not target or len(paths) > 1:
+        reason = (
+            f"is shared by {', '.join(paths)}" if target else "is the network itself: use a layer of probattn instead"
+        )
+        raise ValueError(f"the attention at {path!r} {reason}")
+    adapter.training = replaced.training
+    adapter.layer.train(replaced.training)
+    if old.emptied:
+        network.get_submodule(path).set_submodule(old.emptied, nn.Identity())
+    *above, name = target.split(".")
+    for depth in range(len(above) + 1):
+        module = network.get_submodule(".".join(above[:depth]))
+        _to_pyro_module(module)
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
+    module._modules[name] = adapter
+
+
+def _to_pyro_module(module: nn.Module) -> None:
+    """Convert a module to a PyroModule in place, keeping the order of its children, which Pyro would change."""
+    children = dict(module._modules)
+    to_pyro_module_(module, recurse=False)
+    module._modules.clear()
+    module._modules.update(children)
