@@ -46,7 +46,7 @@ class SpellingEmbedding(nn.Module):
         self.out = nn.Linear(width, dim)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return embeddings ``(..., dim)`` of words ``(..., K)``; the number of padding zeros after a word is irrelevant."""
+        """Return embeddings ``(..., dim)`` of words ``(..., K)``; trailing padding is ignored."""
         words, inverse = torch.unique(characters.flatten(0, -2), dim=0, return_inverse=True)
         lengths = (words != 0).sum(-1, keepdim=True)
         vectors = self.characters(words[:, : max(1, lengths.max())]).mT

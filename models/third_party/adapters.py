@@ -32,7 +32,7 @@ class Adapter(PyroModule):
         """Apply the layer; draws folded into the batch are unfolded around it.
 
         Args:
-            x: ``(batch, tokens, dim)``, or ``(S · batch, tokens, dim)`` inside :class:`~probattn.handlers.draws_in_batch`.
+            x: ``(batch, tokens, dim)``, or ``(S · batch, tokens, dim)`` with draws folded into the batch.
             mask: ``(batch, tokens)`` or ``(S · batch, tokens)``, True at real tokens; the same in all draws.
 
         Raises:

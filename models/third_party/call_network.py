@@ -10,7 +10,7 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
     An ``nn.TransformerEncoder`` (or one of its layers) gets x in the layout of its ``batch_first`` and the mask as
     ``src_key_padding_mask``. A Hugging Face model gets x as its main input and the mask as ``attention_mask``; its
-    output is the logits, or else the first tensor. Any other network is called as ``network(x)`` or ``network(x, mask)``.
+    output is the logits, or else the first tensor. Any other network gets ``(x)`` or ``(x, mask)``.
 
     Args:
         network: the network.

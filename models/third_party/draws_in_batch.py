@@ -40,9 +40,9 @@ def run_with_draws(
     """Return the outputs of S draws ``(S, batch, ...)``.
 
     The network runs on the plain batch up to the first stochastic layer, and then completely on the batch repeated S
-    times, ``(S · batch, ...)``, where blocks that have already run return their stored output, repeated in the dimension
-    in which their input has grown. So masks and other values that the network passes to its blocks have the expected
-    size. Modules outside the blocks, such as an embedding, run twice.
+    times, ``(S · batch, ...)``, where blocks that have already run return their stored output, repeated along the
+    dimension in which their input has grown. So masks and other values that the network passes to its blocks have the
+    expected size. Modules outside the blocks, such as an embedding, run twice.
 
     Args:
         network: the network.

@@ -15,7 +15,7 @@ from probattn.models.third_party.find_attention import find_attention
 def check_softmax_attention(module: nn.Module) -> int | None:
     """Compare a module with softmax attention that has its weights, on a few tokens in evaluation mode.
 
-    Windows, rotary embeddings, other scales or attention between channels do not show in a module's structure. The check
+    A module's structure does not show windows, rotary embeddings, other scales or attention between channels. The check
     runs on a copy with random weights, since weights of zero (a common initialisation of output maps) would hide them.
 
     Args:

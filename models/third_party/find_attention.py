@@ -23,7 +23,7 @@ class LinearMap(NamedTuple):
 class AttentionParts(NamedTuple):
     """Heads, linear maps and dropout of an attention layer, and the adapter that replaces it.
 
-    ``inner`` is the path, relative to the recognised module, of the module to be replaced; ``emptied`` that of an output
+    ``inner`` is the path of the module to be replaced, relative to the recognised one; ``emptied`` is that of an output
     map outside it, which moves into the new layer.
     """
 
@@ -59,7 +59,7 @@ def _read(structure: Structure, module: nn.Module) -> AttentionParts:
     shapes = {tuple(part.weight.shape) for part in (old.query, old.key, old.value, old.out)}
     if shapes != {(dim, dim)} or dim % old.heads:
         raise ValueError(
-            f"its linear maps have shapes {sorted(shapes)}: all widths must be equal and a multiple of {old.heads} heads"
+            f"its linear maps have shapes {sorted(shapes)}: widths must be equal and a multiple of {old.heads} heads"
         )
     return old
 

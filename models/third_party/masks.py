@@ -59,8 +59,8 @@ def key_mask(mask: Tensor | None, x: Tensor) -> Tensor | None:
         errors.refuse(
             pairs != keys[:, None, None],
             lambda _: ValueError(
-                "this attention mask differs between queries or heads (causal, windowed, …), and layers of this library "
-                "attend over all real tokens: do not replace this layer"
+                "this attention mask differs between queries or heads (causal, windowed, …), and layers of this "
+                "library attend over all real tokens: do not replace this layer"
             ),
         )
     return keys.expand(rows, tokens)

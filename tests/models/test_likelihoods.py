@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from probattn.models import Bernoulli, Categorical, TokenCategorical
 from probattn.models.likelihoods import (
+    Bernoulli,
+    Categorical,
     Gaussian,
     HeteroscedasticGaussian,
     NegativeBinomial,
@@ -17,6 +18,7 @@ from probattn.models.likelihoods import (
     PerToken,
     Poisson,
     StudentT,
+    TokenCategorical,
 )
 
 F64 = torch.float64

@@ -13,8 +13,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.handlers import kl_weight
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
-from probattn.models import Bernoulli, Categorical, Classifier, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Classifier, Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 N, BATCH, TOKENS = 12, 4, 5

@@ -21,8 +21,9 @@ from probattn import (
 )
 from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO, predict
-from probattn.models import Categorical, Classifier, Supervised, TextTagger, TextTransformer, TokenCategorical, last
+from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, last
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
+from probattn.models.likelihoods import Categorical, TokenCategorical
 from probattn.models.text import masked_mean
 
 F64 = torch.float64

@@ -15,8 +15,8 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.inference.diagnostics import arviz_export
-from probattn.models import Categorical, Supervised
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")

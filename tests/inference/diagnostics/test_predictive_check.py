@@ -16,8 +16,16 @@ from torch.distributions import transform_to
 from probattn import KEPSVGPAttention, guides, local_sites, priors
 from probattn.inference import metrics, predict
 from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check, prior_predictive_check
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian, NegativeBinomial, Poisson, StudentT
+from probattn.models import Supervised
+from probattn.models.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    TokenCategorical,
+)
 
 F64 = torch.float64
 

@@ -29,18 +29,9 @@ from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JITTERS, JitterWarning
 from probattn.handlers import at_mean
 from probattn.inference import export, mean_network, predict, predictor_network
-from probattn.models import (
-    Bernoulli,
-    Categorical,
-    Supervised,
-    TextTagger,
-    TextTransformer,
-    TokenCategorical,
-    ViT,
-    replace_attention,
-)
+from probattn.models import Supervised, TextTagger, TextTransformer, ViT, replace_attention
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
-from probattn.models.likelihoods import Gaussian
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 KEP = KEPSVGPAttention.partial(rank=2, multiple=2)

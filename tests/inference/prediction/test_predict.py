@@ -19,8 +19,8 @@ from probattn.functional.errors import NumericalError
 from probattn.handlers import at_mean
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

@@ -15,7 +15,8 @@ from probattn.handlers import at_mean
 from probattn.inference import Prediction, Trace_ELBO, TraceMeanField_ELBO, fit, metrics, predict, temperature_scaled
 from probattn.inference.metrics import ood
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Supervised, TokenCategorical
+from probattn.models import Supervised
+from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
 WORDS, TAGS = 6, 3

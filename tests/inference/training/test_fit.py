@@ -21,8 +21,8 @@ from probattn.inference.training import trainer
 from probattn.inference.training.objective import Objective
 from probattn.inference.training.run_log import read_log
 from probattn.inference.training.schedule import SCHEDULES, learning_rate
-from probattn.models import Categorical, Supervised
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian
 
 STEPS = 3
 

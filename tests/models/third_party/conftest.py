@@ -13,7 +13,7 @@ NAMES = ("torchvision", "torch", "torch-second", "tagger", "timm", "bert-sdpa", 
 MASKED = ("torch", "torch-second", "tagger", "bert-sdpa", "bert-eager")
 
 
-class Foreign(NamedTuple):
+class ThirdParty(NamedTuple):
     network: nn.Module
     x: torch.Tensor  # (4, ...)
     mask: torch.Tensor | None  # (4, tokens)
@@ -56,17 +56,17 @@ def build(name, dropout):
         network = torchvision.models.VisionTransformer(8, 4, 3, 2, 8, 16, dropout, dropout, num_classes=3)
         nn.init.normal_(network.heads.head.weight)
         path = "encoder.layers.encoder_layer_{}".format
-        return Foreign(network, images, None, lambda network, x, mask: network(x), path)
+        return ThirdParty(network, images, None, lambda network, x, mask: network(x), path)
     if library == "torch":
-        return Foreign(encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format)
+        return ThirdParty(encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format)
     if library == "tagger":
-        return Foreign(Tagger(dropout), ids, mask, lambda network, *args: network(*args), "encoder.layers.{}".format)
+        return ThirdParty(Tagger(dropout), ids, mask, lambda network, *args: network(*args), "encoder.layers.{}".format)
     if library == "timm":
         timm = pytest.importorskip("timm")
         rates = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "attn_drop_rate": dropout}
         network = timm.models.VisionTransformer(8, 4, embed_dim=8, depth=3, num_heads=2, num_classes=3, **rates)
         nn.init.normal_(network.head.weight)
-        return Foreign(network, images, None, lambda network, x, mask: network(x), "blocks.{}".format)
+        return ThirdParty(network, images, None, lambda network, x, mask: network(x), "blocks.{}".format)
     transformers = pytest.importorskip("transformers")
     options = SIZES | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, "num_labels": 3}
     options["attn_implementation"] = kind
@@ -74,11 +74,11 @@ def build(name, dropout):
         config = transformers.BertConfig(vocab_size=20, max_position_embeddings=12, **options)
         network = transformers.BertForSequenceClassification(config)
         nn.init.normal_(network.classifier.weight)
-        return Foreign(network, ids, mask, call_bert, "bert.encoder.layer.{}".format)
+        return ThirdParty(network, ids, mask, call_bert, "bert.encoder.layer.{}".format)
     network = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **options))
     nn.init.normal_(network.classifier.weight)
     layers = next(path for path, module in network.named_modules() if isinstance(module, nn.ModuleList))
-    return Foreign(network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format)
+    return ThirdParty(network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format)
 
 
 def call_bert(network, x, mask):
@@ -86,7 +86,7 @@ def call_bert(network, x, mask):
 
 
 @pytest.fixture
-def foreign():
+def third_party():
     """Builds a network by name, in float64, with weights and biases so large that attention matters."""
 
     def make(name, *, dropout=0.0):

@@ -27,9 +27,9 @@ def replace_attention(
     """Return a copy of a network in which layers of this library replace some or all attention layers.
 
     Supported are networks with ``nn.MultiheadAttention`` (torchvision's ViTs, ``nn.TransformerEncoder``), timm's ViTs,
-    and Hugging Face encoders such as BERT and ViT. Each new layer is initialised with the old one's query, key, value and
-    output weights where it has counterparts; with ``SoftmaxAttention`` the outputs stay the same. All other weights are
-    kept.
+    and Hugging Face encoders such as BERT and ViT. Each new layer is initialised with the old one's query, key, value
+    and output weights where it has counterparts; with ``SoftmaxAttention`` the outputs stay the same. All other weights
+    are kept.
 
     >>> converted = replace_attention(vit_b_16(), attention=KEPSVGPAttention.partial(rank=8))  # doctest: +SKIP
 

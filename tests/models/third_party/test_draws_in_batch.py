@@ -24,8 +24,9 @@ from probattn import (
 from probattn.inference import TraceMeanField_ELBO, predict
 from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
 from probattn.inference.prediction.predict import draw_latents
-from probattn.models import Classifier, Supervised, TokenCategorical, replace_attention
-from probattn.models.third_party.folding import blocks
+from probattn.models import Classifier, Supervised, replace_attention
+from probattn.models.likelihoods import TokenCategorical
+from probattn.models.third_party.draws_in_batch import find_blocks
 
 KEP = KEPSVGPAttention.partial(rank=2)
 STOCHASTIC = {
@@ -75,8 +76,8 @@ def latents(trace):
 
 @pytest.mark.parametrize("number", [1, 3, 4])
 @pytest.mark.parametrize("layers", ["last", "all", [1]])
-def test_equals_a_loop_over_the_draws(foreign, name, layers, number):
-    given = foreign(name)
+def test_equals_a_loop_over_the_draws(third_party, name, layers, number):
+    given = third_party(name)
     model = modelled(given, layers=layers)
     log = outputs_of(model)
     trace = run(model, number, given.x, given.mask)
@@ -85,8 +86,8 @@ def test_equals_a_loop_over_the_draws(foreign, name, layers, number):
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
 @pytest.mark.parametrize("which", ["torchvision", "tagger", "bert-eager"])
-def test_each_stochastic_layer_equals_a_loop_over_the_draws(foreign, which, kind):
-    given = foreign(which)
+def test_each_stochastic_layer_equals_a_loop_over_the_draws(third_party, which, kind):
+    given = third_party(which)
     model = modelled(given, layers=[1, 2], attention=STOCHASTIC[kind])
     log = outputs_of(model)
     trace = run(model, 4, given.x, given.mask)
@@ -158,9 +159,11 @@ def test_networks_of_ones_own_equal_a_loop_over_the_draws(options, layers):
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("inner", [KEP, SoftmaxAttention])
 @pytest.mark.parametrize("outer", [KEP, SoftmaxAttention])
-def test_a_converted_network_inside_another_leaves_the_folding_to_it(foreign, inner, outer, batch):
+def test_a_converted_network_inside_another_leaves_the_folding_to_it(third_party, inner, outer, batch):
     given = SimpleNamespace(x=torch.randn(batch, 5, 8).double(), mask=None)
-    network = nn.Sequential(replace_attention(foreign("torch").network, attention=inner, layers=[1]), Own().double())
+    network = nn.Sequential(
+        replace_attention(third_party("torch").network, attention=inner, layers=[1]), Own().double()
+    )
     model = Classifier(replace_attention(network, attention=outer), num_data=4)
     log, calls = outputs_of(model), []
     model.network.wrapped[0].wrapped.register_forward_pre_hook(lambda *_: calls.append(True))
@@ -176,8 +179,8 @@ def test_a_converted_network_inside_another_leaves_the_folding_to_it(foreign, in
     assert log[0].shape == (3, batch, 3)
 
 
-def test_predict_equals_a_loop_over_the_draws(foreign, name):
-    given = foreign(name)
+def test_predict_equals_a_loop_over_the_draws(third_party, name):
+    given = third_party(name)
     model = modelled(given, layers=[1, 2])
     guide = guides.for_model(model)
     torch.manual_seed(5)
@@ -197,8 +200,8 @@ def test_predict_equals_a_loop_over_the_draws(foreign, name):
 
 
 @pytest.mark.parametrize("number", [3, 4])
-def test_blocks_below_the_first_stochastic_one_run_once(foreign, name, number):
-    given = foreign(name)
+def test_blocks_below_the_first_stochastic_one_run_once(third_party, name, number):
+    given = third_party(name)
     model, seen = modelled(given), []
     for each in range(3):
         inner = next(
@@ -220,8 +223,8 @@ MEAN_CGP = CGPAttention.partial(output="mean", collapsed=True)
 
 
 @pytest.mark.parametrize("attention", [SoftmaxAttention, KernelAttention, MEAN_CGP])
-def test_nothing_is_folded_where_nothing_is_drawn(foreign, name, attention):
-    given = foreign(name)
+def test_nothing_is_folded_where_nothing_is_drawn(third_party, name, attention):
+    given = third_party(name)
     converted = replace_attention(given.network, attention=attention, layers="all").eval()
     with torch.no_grad(), draws(3):
         output = converted(given.x, given.mask)
@@ -229,8 +232,8 @@ def test_nothing_is_folded_where_nothing_is_drawn(foreign, name, attention):
     assert torch.equal(output, converted(given.x, given.mask))
 
 
-def test_forwards_are_restored_even_after_an_error(foreign, name):
-    given = foreign(name)
+def test_forwards_are_restored_even_after_an_error(third_party, name):
+    given = third_party(name)
     model = modelled(given)
     run(model, 3, given.x, given.mask)
     assert not any("forward" in vars(module) for module in model.modules())
@@ -242,8 +245,8 @@ def test_forwards_are_restored_even_after_an_error(foreign, name):
 
 
 @pytest.mark.parametrize("attention", [KEP, KernelAttention, CGPAttention.partial(output="mean", collapsed=True)])
-def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(foreign, masked_name, attention):
-    given = foreign(masked_name)
+def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(third_party, masked_name, attention):
+    given = third_party(masked_name)
     model = modelled(given, attention=attention, layers=[1, 2])
     values = {name: node["value"] for name, node in latents(run(model, 3, given.x, given.mask)).items()}
     assert bool(values) == (attention is KEP)
@@ -271,9 +274,9 @@ def test_padding_order_and_the_rest_of_the_batch_change_no_real_token(foreign, m
     assert not torch.allclose(real(given.x, given.mask, torch.ones_like(given.mask)), expected, atol=1e-6)
 
 
-def test_particles_per_example_in_training(foreign, name):
+def test_particles_per_example_in_training(third_party, name):
     """draws("example") around draws(S): a draw of its own for each particle and example, and gradients in all of u."""
-    given = foreign(name)
+    given = third_party(name)
     model = modelled(given, layers=[1, 2])
     guide = guides.for_model(model)
     shape = given.original(given.network, given.x, None).shape
@@ -286,9 +289,9 @@ def test_particles_per_example_in_training(foreign, name):
         assert parameter.grad.abs().sum() > 0
 
 
-def test_one_particle_in_training_is_the_plain_pass(foreign, name):
+def test_one_particle_in_training_is_the_plain_pass(third_party, name):
     """With dropout everywhere, whose masks are drawn once."""
-    given = foreign(name, dropout=0.4)
+    given = third_party(name, dropout=0.4)
     model = modelled(given, layers=[1, 2]).train()
     log, outputs = outputs_of(model), []
     for number in (None, 1):
@@ -324,16 +327,16 @@ def test_a_layer_is_stochastic_where_draws_reach_its_output(layer):
         assert layer(torch.randn(4, 5, 8)).shape == ((3, 4, 5, 8) if layer.is_stochastic() else (4, 5, 8))
 
 
-def test_without_draws_the_shape_is_the_networks(foreign, name):
-    given = foreign(name)
+def test_without_draws_the_shape_is_the_networks(third_party, name):
+    given = third_party(name)
     model = modelled(given, layers="all")
     log = outputs_of(model)
     model(given.x, None, given.mask)
     assert log[0].shape == given.original(given.network, given.x, None).shape
 
 
-def test_draws_that_nobody_announced_are_refused(foreign):
-    given = foreign("torchvision")
+def test_draws_that_nobody_announced_are_refused(third_party):
+    given = third_party("torchvision")
     model = modelled(given)
     (site,) = dict(guides.latent_sites(model))
     with pytest.raises(ValueError, match=r"several draws at once need `with draws\(number\)`"):
@@ -347,7 +350,7 @@ def test_an_output_without_the_batch_is_refused():
 
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     converted = replace_attention(Pooled(layer), attention=KEP)
-    with draws(3), pytest.raises(ValueError, match=r"gave \(1, 5, 8\) for a batch of 3 draws times 4"):
+    with draws(3), pytest.raises(ValueError, match=r"returned \(1, 5, 8\) for a batch of 3 draws times 4"):
         converted(torch.randn(4, 5, 8))
 
 
@@ -366,15 +369,15 @@ def test_blocks_are_the_children_of_the_container_that_holds_the_attention():
         }
     )
     paths = [path for path, module in network.named_modules() if isinstance(module, nn.MultiheadAttention)]
-    found = list(blocks(network, paths))
+    found = list(find_blocks(network, paths))
     assert found == ["stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1", "pairs.0.0", "pairs.1.0", "alone"]
-    assert blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == ("0",)
+    assert find_blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == ("0",)
 
 
 @pytest.mark.parametrize("attention", [KEP, SoftmaxAttention])
-def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(foreign, name, attention):
+def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(third_party, name, attention):
     """Equal inputs would give equal outputs; at rate 0 the prediction is the one without dropout."""
-    given = foreign(name, dropout=0.4)
+    given = third_party(name, dropout=0.4)
     given = given._replace(x=given.x[:1].repeat(4, *[1] * (given.x.dim() - 1)))
     model = modelled(given, attention=attention)
     model.eval()
@@ -394,8 +397,8 @@ def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(foreign, nam
     assert_close(without.probs, predict(model, guide, batch, num_samples=3).probs, atol=1e-10, rtol=0)
 
 
-def test_dropout_acts_in_blocks_below_the_stochastic_one(foreign, name):
-    given = foreign(name, dropout=0.4)
+def test_dropout_acts_in_blocks_below_the_stochastic_one(third_party, name):
+    given = third_party(name, dropout=0.4)
     model = modelled(given)
     lowest = model.network.wrapped.get_submodule(given.block(0))
     log, seen = outputs_of(model), []
