@@ -10,7 +10,8 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
 from probattn.inference import predict
-from probattn.inference.diagnostics.posterior_draws import posterior_draws, record, replicate
+from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
+from probattn.inference.diagnostics.replicates import replicate
 from probattn.models import Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
