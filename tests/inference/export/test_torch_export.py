@@ -202,7 +202,7 @@ def test_what_a_network_cannot_fix_is_refused():
     model, guide = vit()
     x = images()
     site, prior = next(guides.latent_sites(model))
-    with pytest.raises(ValueError, match=f"site {site} is drawn neither once for all examples by the guide"):
+    with pytest.raises(ValueError, match=f"site {site} is neither a global site of the guide nor"):
         mean_network(model, Own(site, prior, local=True), x)(x)
     with pytest.raises(ValueError, match="built for another model"):
         mean_network(copy.deepcopy(model), guide)
