@@ -273,7 +273,7 @@ def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
         (lambda: StudentT(1.0, learn_df=True), "above 1 with learn_df=True; got 1.0"),
         (lambda: StudentT(scale=-1.0), "scale must be positive"),
         (lambda: NegativeBinomial(0.0), "concentration must be positive"),
-        (lambda: Ordinal(1), "two classes or more, got 1"),
+        (lambda: Ordinal(1), "at least two classes, got 1"),
         (lambda: Ordinal(3)(torch.zeros(2, 3)), "one output per example, got 3"),
     ],
 )

@@ -67,7 +67,7 @@ def told(network, x, mask):
 
 
 @layers
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(lengths=LENGTHS, more=st.integers(1, 3), fill=st.integers(1, 19))
 def test_more_padding_and_what_stands_in_it_change_nothing(layer, lengths, more, fill):
     short, long = batch(lengths), batch(lengths, width=max(lengths) + more, fill=fill)
@@ -80,7 +80,7 @@ def test_more_padding_and_what_stands_in_it_change_nothing(layer, lengths, more,
 
 
 @layers
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(lengths=LENGTHS, data=st.data())
 def test_splitting_and_reordering_a_batch_change_nothing(layer, lengths, data):
     order = data.draw(st.permutations(range(len(lengths))))

@@ -3,10 +3,16 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pyro.poutine as poutine
 import pytest
 import torch
 import torchvision
 from torch import nn
+
+from probattn import KEPSVGPAttention, draws, guides, local_posteriors
+from probattn.inference.prediction.predict import draw_latents
+from probattn.models import Classifier, Supervised, replace_attention
+from probattn.models.likelihoods import TokenCategorical
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
 NAMES = ("torchvision", "torch", "torch-second", "tagger", "timm", "bert-sdpa", "bert-eager", "vit-sdpa", "vit-eager")
@@ -98,6 +104,58 @@ def third_party():
         return made._replace(network=made.network.double(), x=x)
 
     return make
+
+
+KEP = KEPSVGPAttention.partial(rank=2)
+
+
+def _modelled(given, **options):
+    likelihood = TokenCategorical() if given.original(given.network, given.x, None).dim() == 3 else None
+    converted = replace_attention(given.network, **({"attention": KEP} | options))
+    if likelihood is None:
+        return Classifier(converted, num_data=4)
+    return Supervised(converted, likelihood, num_data=4)
+
+
+def _outputs_of(model):
+    """A list to which the network's output at each call is added."""
+    log = []
+    model.network.register_forward_hook(lambda module, args, output: log.append(output))
+    return log
+
+
+def _run(model, number, x, mask):
+    """The trace of one pass under that many draws."""
+    model.eval()
+    with torch.no_grad(), draws(number):
+        latents = draw_latents(model, guides.for_model(model), (x, None, mask))
+        with local_posteriors():
+            return poutine.trace(poutine.replay(model, trace=latents)).get_trace(x, None, mask)
+
+
+def _latents(trace):
+    found = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and name != "y"}
+    return {name: node for name, node in found.items() if not node["is_observed"]}
+
+
+@pytest.fixture
+def modelled():
+    return _modelled
+
+
+@pytest.fixture
+def outputs_of():
+    return _outputs_of
+
+
+@pytest.fixture
+def run():
+    return _run
+
+
+@pytest.fixture
+def latents():
+    return _latents
 
 
 def pytest_generate_tests(metafunc):

@@ -117,6 +117,7 @@ def test_each_layer_of_ours_trains_and_predicts(third_party, which, kind):
     assert ((draws[0] - draws[1]).abs().max() > 1e-8) == stochastic
 
 
+@pytest.mark.slow
 def test_vit_b_16_converted_trained_and_predicted():
     network = torchvision.models.vit_b_16(weights=None, image_size=32, num_classes=3)
     nn.init.normal_(network.heads.head.weight, std=0.1)
