@@ -1,10 +1,8 @@
 """Pareto-smoothed importance sampling (PSIS) diagnostic k̂ of a guide."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from pyro.poutine import Trace
 from torch import Tensor, nn
@@ -65,7 +63,10 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
         ValueError: a point-mass guide, which has no density; scaled sites (see
             :func:`~probattn.inference.posterior.unit_scales.check_unit_scales`).
     """
-    psislw = _psislw()
+    try:
+        from arviz import psislw
+    except ImportError as error:
+        raise ImportError("psis_khat needs ArviZ: pip install probattn[arviz]") from error
     check_unit_scales(model, batch)
     guides.materialise(guide, batch)
     guides.check(model, guide)
@@ -102,11 +103,3 @@ def _log_density(trace: Trace, number: int) -> Tensor:
     """Return the log density of each draw; ``draws`` has scaled sites with a draws dimension by 1/number."""
     log_probs = [site["log_prob"] for site in trace.nodes.values() if site["type"] == "sample"]
     return sum(number * each.sum(-1) if each.dim() > 1 else each.sum() for each in log_probs)
-
-
-def _psislw() -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    try:
-        from arviz import psislw
-    except ImportError as error:
-        raise ImportError("psis_khat needs ArviZ: pip install probattn[arviz]") from error
-    return psislw

@@ -38,23 +38,17 @@ class AttentionParts(NamedTuple):
     emptied: str = ""
 
 
-class Structure(NamedTuple):
-    """A supported structure: a predicate of modules, and a function that reads their parts."""
-
-    matches: Callable[[nn.Module], bool]
-    read: Callable[[nn.Module], AttentionParts]
-
-
 def find_attention(network: nn.Module) -> Iterator[tuple[str, Callable[[], AttentionParts]]]:
     """Iterate over the attention layers of other libraries in order of definition: path, and a function to read it."""
     for path, module in network.named_modules():
-        structure = next((each for each in STRUCTURES if each.matches(module)), None)
-        if structure is not None:
-            yield path, partial(_read, structure, module)
+        reader = next((read for matches, read in STRUCTURES if matches(module)), None)
+        if reader is not None:
+            yield path, partial(_read, reader, module)
 
 
-def _read(structure: Structure, module: nn.Module) -> AttentionParts:
-    old = structure.read(module)
+def _read(reader: Callable[[nn.Module], AttentionParts], module: nn.Module) -> AttentionParts:
+    """Read an attention layer and check its widths."""
+    old = reader(module)
     dim = old.query.weight.shape[1]
     shapes = {tuple(part.weight.shape) for part in (old.query, old.key, old.value, old.out)}
     if shapes != {(dim, dim)} or dim % old.heads:
@@ -115,11 +109,12 @@ def _is_fused(module: nn.Module) -> bool:
 
 
 STRUCTURES = (
-    Structure(lambda module: isinstance(module, nn.MultiheadAttention), _read_multihead),
-    Structure(_is_fused, _read_fused),
-    Structure(lambda module: _inner_name(module) is not None, _read_nested),
-    Structure(_is_separate, _read_separate),
+    (lambda module: isinstance(module, nn.MultiheadAttention), _read_multihead),
+    (_is_fused, _read_fused),
+    (lambda module: _inner_name(module) is not None, _read_nested),
+    (_is_separate, _read_separate),
 )
+"""Supported structures: a predicate of modules, and a function that reads their parts."""
 
 
 def _inner_name(module: nn.Module) -> str | None:

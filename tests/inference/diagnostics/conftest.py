@@ -10,12 +10,7 @@ from torch.distributions import transform_to
 
 from probattn import KEPSVGPAttention, guides
 from probattn.models import Supervised
-from probattn.models.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    TokenCategorical,
-)
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

@@ -11,10 +11,7 @@ from torch import nn
 from probattn import guides, local_sites
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check
 from probattn.models import Supervised
-from probattn.models.likelihoods import (
-    Gaussian,
-    TokenCategorical,
-)
+from probattn.models.likelihoods import Gaussian, TokenCategorical
 
 F64 = torch.float64
 

@@ -9,11 +9,7 @@ from probattn import guides
 from probattn.inference import metrics, predict
 from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check, prior_predictive_check
 from probattn.models import Supervised
-from probattn.models.likelihoods import (
-    Bernoulli,
-    Gaussian,
-    TokenCategorical,
-)
+from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

@@ -9,13 +9,7 @@ from scipy import stats
 from probattn import guides, priors
 from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check, prior_predictive_check
 from probattn.models import Supervised
-from probattn.models.likelihoods import (
-    Categorical,
-    Gaussian,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
+from probattn.models.likelihoods import Categorical, Gaussian, NegativeBinomial, Poisson, StudentT
 
 F64 = torch.float64
 

@@ -15,7 +15,6 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
-from probattn.inference.diagnostics import psis
 from probattn.inference.diagnostics.psis import PSIS, psis_khat
 from probattn.models import Classifier, Supervised
 
@@ -223,6 +222,7 @@ def test_tokens_of_integers():
 
 
 def test_without_arviz_the_error_names_the_extra(monkeypatch):
+    model, x, y = conjugate()
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):
@@ -232,4 +232,4 @@ def test_without_arviz_the_error_names_the_extra(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install probattn\[arviz\]"):
-        psis._psislw()
+        psis_khat(model, guides.for_model(model), (x, y))

@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn import (
-    SoftmaxAttention,
-)
+from probattn import SoftmaxAttention
 from probattn.functional import jitter
 from probattn.inference import export, mean_network, predictor_network
 
@@ -20,32 +18,31 @@ ALONE = """
 import json, sys
 sys.modules |= {"probattn": None, "pyro": None}
 import torch
-words = {"about.json": ""}
-program = torch.export.load(sys.argv[1], extra_files=words)
-given = torch.load(sys.argv[2])
-found = program.module()(*given)
-torch.save(found, sys.argv[3])
-print(json.dumps(words))
+for name in ("images", "texts"):
+    files = {"about.json": ""}
+    program = torch.export.load(name + ".pt2", extra_files=files)
+    torch.save(program.module()(*torch.load(name + "-inputs.pt")), name + "-outputs.pt")
+    print(json.dumps(files))
 """
 
 
-@pytest.mark.parametrize("kind", ["images", "texts"])
-def test_a_program_runs_where_torch_alone_is(images, text, texts, vit, kind, tmp_path):
-    model, guide = vit() if kind == "images" else text()
-    model.float(), guide.float()
-    network = predictor_network(model, guide, num_samples=4)
-    few, given = ((images(2).float(),), (images(9).float(),)) if kind == "images" else (texts(2, 3), texts(5, 11))
-    export(tmp_path / "a.pt2", network, *few, files={"about.json": "a text, ✓"})
-    torch.save(given, tmp_path / "given.pt")
-    paths = [str(tmp_path / name) for name in ("a.pt2", "given.pt", "found.pt")]
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, *paths], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+def test_programs_run_with_torch_alone(images, text, texts, vit, tmp_path):
+    expected = {}
+    for name, (model, guide), few, given in (
+        ("images", vit(), (images(2).float(),), (images(9).float(),)),
+        ("texts", text(), texts(2, 3), texts(5, 11)),
+    ):
+        network = predictor_network(model.float(), guide.float(), num_samples=4)
+        export(tmp_path / f"{name}.pt2", network, *few, files={"about.json": "a text, ✓"})
+        torch.save(given, tmp_path / f"{name}-inputs.pt")
+        expected[name] = network(*given)
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {"about.json": "a text, ✓"}
-    found = torch.load(tmp_path / "found.pt")
-    for key, value in network(*given).items():
-        assert_close(found[key], value, rtol=0, atol=1e-6)
+    assert [json.loads(line) for line in done.stdout.splitlines()[-2:]] == 2 * [{"about.json": "a text, ✓"}]
+    for name, outputs in expected.items():
+        found = torch.load(tmp_path / f"{name}-outputs.pt")
+        for key, value in outputs.items():
+            assert_close(found[key], value, rtol=0, atol=1e-6)
 
 
 def test_a_file_holds_neither_the_example_nor_paths_of_this_machine(images, vit, tmp_path):
@@ -74,5 +71,5 @@ def test_a_program_is_written_whole_or_not_at_all(images, vit, tmp_path, monkeyp
             export(path, network, images())
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt2"]
-    with pytest.raises(ValueError, match=r"files that end in \.pt2"):
+    with pytest.raises(ValueError, match=r"must end in \.pt2"):
         export(tmp_path / "a.onnx", network, images())

@@ -36,7 +36,8 @@ LAYERS = {
 }
 RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 VARYING = {name: layer for name, layer in LAYERS.items() if name != "kep-svgp-concat"}
-layers = pytest.mark.parametrize("name", LAYERS)
+
+QUICK = ("softmax", "kep-svgp-concat", "cgp")
 spread = pytest.mark.parametrize("num_samples", [None, 3])
 
 
@@ -44,7 +45,9 @@ def targets(program):
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-@layers
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LAYERS]
+)
 def test_a_program_of_draws_gives_what_its_network_gives_at_any_batch_size(
     images, reloaded, seeded, vit, name, tmp_path
 ):
@@ -78,7 +81,8 @@ def test_a_program_of_the_mean_computes_nothing_else(images, predicted, reloaded
 def test_a_program_of_texts_takes_any_length(reloaded, seeded, text, texts, name, tmp_path):
     model, guide = text(VARYING[name])
     network = predictor_network(model, guide, num_samples=3)
-    export(tmp_path / "a.pt2", network, *texts(3, 5))
+    program = export(tmp_path / "a.pt2", network, *texts(3, 5))
+    assert any("normal" in target for target in targets(program)) == (name in RANDOM)
     program = reloaded(tmp_path / "a.pt2")
     for shape in ((1, 1), (3, 3), (2, 12), (5, 4)):
         given = texts(*shape)

@@ -8,15 +8,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    draws,
-    guides,
-)
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.inference.prediction.predict import draw_latents
