@@ -37,17 +37,19 @@ LAYERS = {
 RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 VARYING = {name: layer for name, layer in LAYERS.items() if name != "kep-svgp-concat"}
 
-QUICK = ("softmax", "kep-svgp-concat", "cgp")
-spread = pytest.mark.parametrize("num_samples", [None, 3])
+
+def layers(*quick, among=LAYERS):
+    """Parametrise by layer; all but the quick ones are slow."""
+    return pytest.mark.parametrize(
+        "name", [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in among]
+    )
 
 
 def targets(program):
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LAYERS]
-)
+@layers("softmax", "kep-svgp-concat", "sgpa-standard", "sparse-cgp")
 def test_a_program_of_draws_gives_what_its_network_gives_at_any_batch_size(
     images, reloaded, seeded, vit, name, tmp_path
 ):
@@ -77,7 +79,7 @@ def test_a_program_of_the_mean_computes_nothing_else(images, predicted, reloaded
     assert sum("cholesky" in target for target in found) == 2 * factors[name]
 
 
-@pytest.mark.parametrize("name", VARYING)
+@layers("kep-svgp", "sgpa", "cgp", among=VARYING)
 def test_a_program_of_texts_takes_any_length(reloaded, seeded, text, texts, name, tmp_path):
     model, guide = text(VARYING[name])
     network = predictor_network(model, guide, num_samples=3)
@@ -129,7 +131,7 @@ class Tagger(nn.Module):
         return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
 
 
-@spread
+@pytest.mark.parametrize("num_samples", [pytest.param(None, marks=pytest.mark.slow), 3])
 def test_a_converted_network_of_another_library(network_of, reloaded, seeded, texts, num_samples, tmp_path):
     converted = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
     model = Supervised(converted, TokenCategorical(), num_data=10).double()

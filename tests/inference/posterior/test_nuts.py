@@ -62,9 +62,9 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form():
         mean = (covariance @ features.T @ y.flatten(0, 1) / NOISE**2).T
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        chains = nuts(model, (x, y), num_samples=120, warmup_steps=50)
+        chains = nuts(model, (x, y), num_samples=80, warmup_steps=40)
     assert list(chains.draws) == ["network.u"]
-    assert chains.draws["network.u"].shape == (120, 1, 2, 2)
+    assert chains.draws["network.u"].shape == (80, 1, 2, 2)
     for d in range(2):
         u, effective = chains.draws["network.u"][:, 0, d], chains.effective["network.u"][0, d]
         assert_moments(u, effective, mean[d], covariance)
@@ -142,10 +142,10 @@ def test_cgp_posteriors_given_the_labels(collapsed):
         expected["network.z_q"] = [(mean[2:], covariance[2:, 2:]) for mean, covariance in both]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        chains = nuts(model, (x, y), num_samples=120, warmup_steps=50)
+        chains = nuts(model, (x, y), num_samples=80, warmup_steps=40)
     assert set(chains.draws) == set(expected)
     for site, moments in expected.items():
-        assert chains.draws[site].shape == (120, 2, 1, 2, 1)
+        assert chains.draws[site].shape == (80, 2, 1, 2, 1)
         for example, (mean, covariance) in enumerate(moments):
             draws, effective = chains.draws[site][:, example, 0, :, 0], chains.effective[site][example]
             assert_moments(draws, effective, mean, covariance)
