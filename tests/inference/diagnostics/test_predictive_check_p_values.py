@@ -95,16 +95,16 @@ def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior
         if likelihood is Categorical:
             outputs -= outputs.mean(-1, keepdim=True)
     options["gain"] = model.network.gain = 1 / outputs.std(0).mean().item()
-    found, p_values = ranks(x, model, model, simulations=160)
+    found, p_values = ranks(x, model, model, simulations=240)
     assert uniformity(found) > 0.01
-    assert abs(p_values.mean() - 0.5) < 3 * p_values.std() / 160**0.5
+    assert abs(p_values.mean() - 0.5) < 3 * p_values.std() / 240**0.5
     if likelihood is Gaussian:
         assert stats.kstest(p_values, "uniform").pvalue > 0.01
         assert math.isclose(p_values.std(), 12**-0.5, rel_tol=0.1)
     for factor in (0.25, 4.0):
         wrong, _ = build(likelihood(), prior=lambda scale, factor=factor: priors.normal(factor * scale), **options)
         wrong.load_state_dict(model.state_dict())
-        assert uniformity(ranks(x, model, wrong, simulations=60)[0]) < 1e-6
+        assert uniformity(ranks(x, model, wrong, simulations=80)[0]) < 1e-6
 
 
 def test_a_model_that_does_not_fit_is_found_out(build, data):
