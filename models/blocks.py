@@ -1,4 +1,4 @@
-"""Transformer blocks with any attention layer in any of them: what all networks of this library are made of."""
+"""Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
 import copyreg
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Block(Quiet, PyroModule):
         dim: width of the tokens.
         heads: number of heads.
         mlp_dim: hidden width.
-        dropout: rate behind attention and behind both layers of the MLP.
+        dropout: dropout rate after attention and after both layers of the MLP.
         attention: factory of the attention layer.
     """
 
@@ -37,31 +37,31 @@ class Block(Quiet, PyroModule):
         )
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
-        """Maps ``(*draws, batch, tokens, dim)`` to that shape, with the attention layer's draws broadcast in."""
+        """Map ``(*draws, batch, tokens, dim)`` to the same shape; the attention layer may add the draws dimension."""
         return self.feed_forward(self.attend(x, *mask))
 
     def attend(self, x: Tensor, *mask: Tensor) -> Tensor:
-        """The first half: x + attention(norm(x))."""
-        return x + self.dropout(self.attention(self.normed(x), *mask))
+        """Return x + attention(norm(x)), the first half of the block."""
+        return x + self.dropout(self.attention(self.attention_input(x), *mask))
 
-    def normed(self, x: Tensor) -> Tensor:
-        """What the attention layer sees of x."""
+    def attention_input(self, x: Tensor) -> Tensor:
+        """Return norm(x), the input of the attention layer."""
         return self.norm_attention(x)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The second half: x + mlp(norm(x)), token by token."""
+        """Return x + mlp(norm(x)), the token-wise second half of the block."""
         return x + self.mlp(self.norm_mlp(x))
 
-    def carry(self, x: Tensor) -> Tensor:
-        """The second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
+    def feed_forward_without_dropout(self, x: Tensor) -> Tensor:
+        """Apply the second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
         return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
 class Blocks(Quiet, PyroModule[nn.Sequential]):
-    """Blocks one behind the other.
+    """Sequence of blocks.
 
     Args:
-        attention: factory ``(dim, heads) -> layer`` of every block, or one factory per block (see :func:`last`).
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
         depth: number of blocks.
         dim, heads, mlp_dim, dropout: of each :class:`Block`.
 
@@ -85,12 +85,14 @@ class Blocks(Quiet, PyroModule[nn.Sequential]):
         super().__init__(
             *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
         )
-        self.connect()
+        self.connect_inducing_inputs()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Maps ``(*draws, batch, tokens, dim)`` to that shape; mask ``(batch, tokens)``, True where there is a token.
+        """Map ``(*draws, batch, tokens, dim)`` to the same shape; outputs at padding are arbitrary.
 
-        What comes out at padding is arbitrary.
+        Args:
+            x: tokens; blocks with draws may add the draws dimension.
+            mask: ``(batch, tokens)``, True at real tokens.
         """
         given = () if mask is None else (mask,)
         for block in self:
@@ -98,29 +100,29 @@ class Blocks(Quiet, PyroModule[nn.Sequential]):
         return x
 
     def __reduce__(self) -> tuple:
-        """For copies and pickles: Pyro's own makes a plain ``Sequential`` of a subclass."""
+        """Keep the class in copies and pickles: Pyro's own implementation returns a plain ``Sequential``."""
         return copyreg.__newobj__, (type(self),), self.__dict__.copy()
 
-    def connect(self) -> None:
-        """Tells each attention layer what it follows on; to be called again where a layer was put in later."""
+    def connect_inducing_inputs(self) -> None:
+        """Set the path of each layer's inducing inputs through the block below; call again after replacing a layer."""
         path = []
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
-                block.attention.follow(*path, block.normed)
-            path = [block.carry]
+                block.attention.follow(*path, block.attention_input)
+            path = [block.feed_forward_without_dropout]
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Sets the inducing inputs of every layer that has some to vectors which these tokens give in its place.
+        """Initialise the inducing inputs of each layer from hidden states of a batch at the input of its block.
 
-        Layers below are at the means of their posteriors, global sites at those of their priors.
+        Local latent sites of lower layers are at their posterior means, global ones at their prior means.
 
         Args:
-            x: what the first block sees of a batch, ``(batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True where there is a token.
+            x: input of the first block, ``(batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True at real tokens.
         """
         given, real = ((), ...) if mask is None else ((mask,), mask)
-        self.connect()
+        self.connect_inducing_inputs()
         stream = x
         with evaluation_mode(self), at_mean(), local_posteriors():
             for block in self:
@@ -131,7 +133,7 @@ class Blocks(Quiet, PyroModule[nn.Sequential]):
 
 
 def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = SoftmaxAttention) -> list[LayerFactory]:
-    """One factory per block: ``attention`` in the last ``number`` of ``of`` blocks, ``rest`` in those below.
+    """Return one factory per block: ``attention`` for the last ``number`` of ``of`` blocks, ``rest`` for the others.
 
     Raises:
         ValueError: a number outside 0..of.
@@ -142,7 +144,7 @@ def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = 
 
 
 def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
-    """The output of a module, or of a sequence of modules less those that drop out."""
+    """Apply a module, or a sequence of modules, without its dropout."""
     if isinstance(module, nn.Sequential):
         for part in module:
             x = without_dropout(part, x)

@@ -1,4 +1,4 @@
-"""A network and a likelihood as one Pyro model of a labelled data set."""
+"""Pyro model of a labelled data set: a network and a likelihood."""
 
 import pyro
 from pyro.nn import PyroModule
@@ -6,24 +6,24 @@ from torch import Tensor, nn
 
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
-from probattn.models.likelihoods import Categorical
+from probattn.models import likelihoods
 from probattn.quiet import Quiet
 
 
 class Supervised(Quiet, PyroModule):
-    """The model ``y ~ likelihood(network(x))`` of ``num_data`` examples, of which a batch is seen at a time.
+    """Pyro model ``y ~ likelihood(network(x))`` of ``num_data`` examples, evaluated on mini-batches.
 
-    The likelihood and the layers' local sites are scaled by ``num_data / batch``; global sites count once, so that
-    an ELBO of a batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20).
+    The likelihood and the local sites are scaled by ``num_data / batch`` and global sites are not, so the ELBO of a
+    batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20).
 
     Args:
         network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``.
         likelihood: a module of :mod:`probattn.models.likelihoods`, or any callable ``outputs -> Distribution``
-            (``(outputs, mask)`` where a mask is given).
+            (``(outputs, mask)`` when called with a mask).
         num_data: number of examples in the training set.
 
     Raises:
-        ValueError: num_data below 1; sites that would not be named by their paths.
+        ValueError: num_data below 1; sites whose names would differ from their paths.
     """
 
     def __init__(self, network: nn.Module, likelihood: nn.Module, *, num_data: int) -> None:
@@ -36,19 +36,19 @@ class Supervised(Quiet, PyroModule):
         list(latent_sites(self))
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Draws the labels, or observes them.
+        """Sample the labels, or observe them.
 
         Args:
             x: inputs ``(batch, ...)``.
-            y: labels ``(batch, ...)``, or None to draw them.
-            mask: ``(batch, tokens)``, True where there is a token.
+            y: labels ``(batch, ...)``, or None to sample them.
+            mask: ``(batch, tokens)``, True at real tokens.
 
         Returns:
-            The site ``y``: the labels given, or drawn ones ``(*draws, batch, ...)``.
+            The value of site ``y``: the observed labels, or samples ``(*draws, batch, ...)``.
 
         Raises:
-            ValueError: outputs that do not belong to the batch; labels of another shape than the likelihood's, which
-                would broadcast to a wrong loss.
+            ValueError: outputs whose batch shape does not end with the batch; labels whose shape differs from the
+                likelihood's, which would broadcast to a wrong loss.
         """
         with local_sites(batch=x.shape[0], num_data=self.num_data):
             extra = () if mask is None else (mask,)
@@ -65,21 +65,21 @@ class Supervised(Quiet, PyroModule):
 
 
 class Classifier(Supervised):
-    """A model of one class per example.
+    """Supervised model with a categorical likelihood: one class per example.
 
     Args:
-        network: gives logits ``(*draws, batch, classes)``.
+        network: returns logits ``(*draws, batch, classes)``.
         num_data: number of examples in the training set.
     """
 
     def __init__(self, network: nn.Module, *, num_data: int) -> None:
-        super().__init__(network, Categorical(), num_data=num_data)
+        super().__init__(network, likelihoods.Categorical(), num_data=num_data)
 
 
 def allow_renaming(network: nn.Module) -> None:
-    """Lets a network that has run on its own become a part of another: Pyro fixes the names of sites at the first run.
+    """Allow a network that has already run to become a submodule: Pyro fixes site names at a module's first run.
 
-    A guide that was built before it did become one knows its sites by their old names.
+    A guide built before that refers to the old names.
     """
     for module in network.modules():
         if isinstance(module, PyroModule):

@@ -1,4 +1,4 @@
-"""Transformers of texts of varying length, with any attention layer in any block."""
+"""Transformers for texts of varying length with an exchangeable attention layer in each block."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,18 @@ from probattn.quiet import Quiet
 
 
 class TextTransformer(Quiet, PyroModule):
-    """One answer for a text: embedded tokens with positions, pre-norm blocks, mean over the real tokens, linear head.
+    """Text classifier: embedding, learned positions, pre-norm blocks, mean over the real tokens, linear head.
 
-    Padding is masked out of attention and pooling: it never changes what is said of a real token.
+    Padding is masked out of attention and pooling, so it never changes an output.
 
     Args:
         embedding: maps a batch ``(batch, tokens, ...)`` to vectors ``(batch, tokens, dim)``: one of
             :mod:`probattn.models.embeddings`, or ``nn.Linear`` where tokens come as features of another network.
-        max_length: the most tokens of a text.
+        max_length: maximum number of tokens.
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: factory ``(dim, heads) -> layer`` of every block, or one factory per block (see :func:`last`).
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
 
     Raises:
         ValueError: a number of factories other than ``depth``.
@@ -53,22 +53,22 @@ class TextTransformer(Quiet, PyroModule):
         self.head = nn.Linear(dim, classes)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits ``(*draws, batch, classes)``.
+        """Return logits ``(*draws, batch, classes)``.
 
         Args:
-            x: tokens ``(batch, tokens, ...)`` as the embedding takes them.
-            mask: ``(batch, tokens)``, True where there is a token; without it all are real.
+            x: tokens ``(batch, tokens, ...)``, the input of the embedding.
+            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
 
         Raises:
-            ValueError: more tokens than ``max_length``; a text without a token.
+            ValueError: more tokens than ``max_length``; a text without tokens.
         """
-        return self.head(self.norm(mean_of_real(self.blocks(self.tokens(x), mask), mask)))
+        return self.head(self.norm(masked_mean(self.blocks(self.tokens(x), mask), mask)))
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
-        """Sets the inducing inputs of every layer that has some to vectors which these texts give in its place.
+        """Initialise the inducing inputs of each layer from hidden states of a batch.
 
-        To be called once the network is part of its model: Pyro fixes the names of sites when a module first runs.
+        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
 
         Args:
             x, mask: a batch of the training data, as for :meth:`forward`.
@@ -77,7 +77,7 @@ class TextTransformer(Quiet, PyroModule):
             self.blocks.initialise_inducing(self.tokens(x), mask)
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Embedded tokens with their positions, ``(batch, tokens, dim)``."""
+        """Return embedded tokens plus positions, ``(batch, tokens, dim)``."""
         length = x.shape[1]
         if length > len(self.positions):
             raise ValueError(f"this network takes at most max_length={len(self.positions)} tokens, got {length}")
@@ -85,19 +85,19 @@ class TextTransformer(Quiet, PyroModule):
 
 
 class TextTagger(TextTransformer):
-    """One answer for every token: the same network without pooling, for :class:`~probattn.models.TokenCategorical`."""
+    """Token classifier: the same network without pooling, for ``likelihoods.TokenCategorical``."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits ``(*draws, batch, tokens, classes)``; arguments and errors as above."""
+        """Return logits ``(*draws, batch, tokens, classes)``; arguments and errors as for :class:`TextTransformer`."""
         return self.head(self.norm(self.blocks(self.tokens(x), mask)))
 
 
-def mean_of_real(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over real tokens ``(..., batch, dim)`` of x ``(..., batch, tokens, dim)``.
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over real tokens, ``(..., batch, dim)``.
 
     Args:
-        x: vectors; those at padding may be anything, NaN too.
-        mask: ``(batch, tokens)`` with at least one True in each row, or None: all are real.
+        x: ``(..., batch, tokens, dim)``; values at padding are ignored, NaN included.
+        mask: ``(batch, tokens)`` with at least one True in each row; None if all tokens are real.
     """
     if mask is None:
         return x.mean(-2)

@@ -1,4 +1,4 @@
-"""Vision transformer with any attention layer in any block."""
+"""Vision transformer with an exchangeable attention layer in each block."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class ViT(Quiet, PyroModule):
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: factory ``(dim, heads) -> layer`` of every block, or one factory per block (see :func:`last`).
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
 
     Raises:
         ValueError: a patch size that does not divide the image, or a number of factories other than ``depth``.
@@ -57,7 +57,7 @@ class ViT(Quiet, PyroModule):
         self.head = nn.Linear(dim, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
+        """Return logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
 
         Raises:
             ValueError: images of another shape.
@@ -66,9 +66,9 @@ class ViT(Quiet, PyroModule):
 
     @torch.no_grad()
     def initialise_inducing(self, images: Tensor) -> None:
-        """Sets the inducing inputs of every layer that has some to vectors which these images give in its place.
+        """Initialise the inducing inputs of each layer from hidden states of a batch.
 
-        To be called once the network is part of its model: Pyro fixes the names of sites when a module first runs.
+        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
 
         Args:
             images: a batch of the training data ``(batch, channels, height, width)``.
@@ -77,12 +77,12 @@ class ViT(Quiet, PyroModule):
             self.blocks.initialise_inducing(self.tokens(images))
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Embedded patches with their positions, ``(batch, tokens, dim)``."""
+        """Return embedded patches plus positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
             raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}")
         return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
 
 
 def patches(images: Tensor, size: int) -> Tensor:
-    """Non-overlapping patches, row by row: ``(B, C, H, W)`` → ``(B, H·W / size², C · size²)``."""
+    """Split images into non-overlapping patches, row by row: ``(B, C, H, W)`` → ``(B, H·W / size², C · size²)``."""
     return nn.functional.unfold(images, kernel_size=size, stride=size).mT

@@ -22,7 +22,7 @@ from probattn.experiments.runs import train
 from probattn.experiments.runs.folder import command, environment, read_settings, trained_on, write_json
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction, attention_spectra, posterior_summary, posterior_variants, token_similarity
-from probattn.inference.diagnostics.posterior_collapse import local_latents
+from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
 from probattn.inference.distributed.collectives import (
     broadcast_result,
     gather_results,
@@ -168,7 +168,7 @@ def _result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(test)))]
     torch.manual_seed(seed)
     posterior = posterior_summary(model, guide)
-    probabilistic = posterior or local_latents(model, examples[0][0][:2])
+    probabilistic = posterior or local_latent_sites(model, examples[0][0][:2])
     drawn = predicted["test"]
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **trained_on(run.folder)}
     return RunResult(

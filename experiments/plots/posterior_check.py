@@ -29,7 +29,7 @@ from probattn.experiments.plots.model_diagnostics import (
     short,
 )
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison, SiteComparison
-from probattn.inference.diagnostics.psis import GOOD, PSIS
+from probattn.inference.diagnostics.psis import KHAT_THRESHOLD, PSIS
 from probattn.inference.diagnostics.sbc import SBC
 
 PANELS = 12
@@ -124,9 +124,9 @@ def importance_weights(psis: PSIS) -> Figure:
     right.yaxis.set_major_formatter(PERCENT)
     right.set_title("share of the sum of ratios", fontsize=TEXT, loc="left", color=INK)
     figure.suptitle(
-        f"k̂ = {psis.khat:.2f} (good below {GOOD}); {psis.ess:.0f} effective of {count} draws",
+        f"k̂ = {psis.khat:.2f} (good below {KHAT_THRESHOLD}); {psis.ess:.0f} effective of {count} draws",
         fontsize=TEXT,
-        color=INK if psis.khat < GOOD else ORANGE,
+        color=INK if psis.khat < KHAT_THRESHOLD else ORANGE,
     )
     return figure
 

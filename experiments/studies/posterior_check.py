@@ -14,7 +14,7 @@ from probattn.experiments.plots.posterior_check import against_nuts, importance_
 from probattn.inference import compare_posteriors, fit, fit_guide, nuts, psis_khat, simulation_based_calibration
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
-from probattn.inference.diagnostics.sbc import SBC, by_guide
+from probattn.inference.diagnostics.sbc import SBC, guide_inference
 from probattn.inference.posterior.nuts import Chains
 from probattn.models import Classifier, ViT
 
@@ -61,14 +61,20 @@ class PosteriorCheck:
 
 
 def posterior_check(
-    layer: str, *, seed: int = 0, num_samples: int = 500, warmup: int = 300, simulations: int = 100, steps: int = 1500
+    layer: str,
+    *,
+    seed: int = 0,
+    num_samples: int = 500,
+    warmup_steps: int = 300,
+    simulations: int = 100,
+    steps: int = 1500,
 ) -> PosteriorCheck:
     """Trains a one-layer network on some digits 0 to 2, then judges guides of its fixed weights by NUTS.
 
     Args:
         layer: ``kep-svgp`` or ``cgp``.
         seed: of everything.
-        num_samples, warmup: of each of two chains.
+        num_samples, warmup_steps: of each of two chains.
         simulations: of the calibration of u; 0 leaves it out.
         steps: of fitting each guide.
     """
@@ -84,14 +90,17 @@ def posterior_check(
     found = _guides(model)
     for guide in found.values():
         fit_guide(model, guide, (x, y), steps=steps)
-    chains = nuts(model, (x, y), num_samples=num_samples, warmup=warmup, chains=2)
+    chains = nuts(model, (x, y), num_samples=num_samples, warmup_steps=warmup_steps, num_chains=2)
     comparison = compare_posteriors(model, found, (x, y), reference=chains.draws, num_samples=4000)
     dense = {name: guide for name, guide in found.items() if name != "delta"}
     khat = {name: psis_khat(model, guide, (x, y), num_samples=4000) for name, guide in dense.items()}
     ranked = ("full", "joint") if layer == "kep-svgp" and simulations else ()
     sbc = {
         name: simulation_based_calibration(
-            model, x, by_guide(model, _guides(model)[name], steps=steps // 5, lr=0.1), num_simulations=simulations
+            model,
+            x,
+            guide_inference(model, _guides(model)[name], steps=steps // 5, lr=0.1),
+            num_simulations=simulations,
         )
         for name in ranked
     }

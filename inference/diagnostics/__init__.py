@@ -1,3 +1,4 @@
-"""Checks of a posterior and of its network: predictive checks, PSIS, SBC, spectra, collapse of the posterior.
+"""Diagnostics: predictive checks, PSIS, simulation-based calibration, posterior collapse, attention, ArviZ export.
 
-May import ``posterior``, ``metrics``, ``prediction`` and what is above them."""
+May import ``posterior``, ``metrics`` and the rooms that these may import.
+"""

@@ -1,4 +1,4 @@
-"""Export to ArviZ, whose tools then compare, plot and score."""
+"""Export of prior and posterior draws to ArviZ."""
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
-from probattn.inference.diagnostics.posterior_draws import record, replicate
+from probattn.inference.diagnostics.posterior_draws import record
+from probattn.inference.diagnostics.replicates import replicate
 
 if TYPE_CHECKING:
     import arviz
@@ -20,26 +21,26 @@ def to_inference_data(
     num_samples: int = 200,
     sites: Collection[str] | None = None,
 ) -> "arviz.InferenceData":
-    """The model's draws as ArviZ ``InferenceData``: one chain, whose draw r is the same in all groups of one origin.
+    """Convert a model's draws to ArviZ ``InferenceData`` with one chain; draw r is the same in all posterior groups.
 
     Groups: ``posterior`` and ``prior`` hold the latent sites by their paths; ``posterior_predictive`` and
-    ``prior_predictive`` labels drawn anew, ``y``; ``log_likelihood`` that of each example's labels in nats, ``y``;
-    ``observed_data`` the labels. What belongs to one example has the dimension ``example``. Draws of a guide are
-    independent: diagnostics of chains (R̂, effective sample size) say nothing about how near it is to the posterior. A
-    network that draws nothing has no ``posterior``, without which ``arviz.loo`` must be told ``reff=1``.
+    ``prior_predictive`` replicated labels ``y``; ``log_likelihood`` that of each example's labels in nats, ``y``;
+    ``observed_data`` the labels. Local sites have the dimension ``example``. Draws of a guide are independent, so chain
+    diagnostics (R̂, effective sample size) do not measure its distance to the posterior. A network without latent sites
+    has no ``posterior`` group; ``arviz.loo`` then needs ``reff=1``.
 
     >>> arviz.plot_ppc(to_inference_data(model, guide, test))  # doctest: +SKIP
 
     Args:
         model, guide: the model and its guide.
-        data: batches ``(x, y)`` or ``(x, y, mask)``, run through twice and held in memory between.
-        num_samples: draws from the posterior, and as many from the prior.
-        sites: names of the latent sites to export, all by default. One of each example's own is as large as
+        data: batches ``(x, y)`` or ``(x, y, mask)``, iterated twice and held in memory in between.
+        num_samples: number of draws from the posterior, and of draws from the prior.
+        sites: names of the latent sites to export, all by default. A local site takes as much memory as
             ``num_samples`` forward passes over the data.
 
     Raises:
-        ImportError: ArviZ is missing.
-        ValueError: a site that the model does not draw; data without labels, and what ``predict`` refuses.
+        ImportError: ArviZ is not installed.
+        ValueError: an unknown site; data without labels; errors of :func:`~probattn.inference.predict`.
     """
     try:
         import arviz
@@ -52,7 +53,7 @@ def to_inference_data(
         prior = replicate(model, None, batches, num_samples=num_samples)
     unknown = set(sites or ()) - {*drawn.shared, *drawn.local}
     if unknown:
-        raise ValueError(f"the model draws no site {', '.join(sorted(unknown))}: leave out `sites` to export all")
+        raise ValueError(f"the model has no latent site {', '.join(sorted(unknown))}: omit `sites` to export all")
     return arviz.from_dict(
         posterior=_one_chain(drawn.latents),
         posterior_predictive=_one_chain({"y": _signed(posterior.replicated_labels)}),
@@ -65,9 +66,10 @@ def to_inference_data(
 
 
 def _one_chain(draws: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """Add the chain dimension in front of the draws."""
     return {name: values.unsqueeze(0).cpu().numpy() for name, values in draws.items()}
 
 
 def _signed(labels: Tensor) -> Tensor:
-    """Labels in a dtype that ArviZ plots: it takes no unsigned integers and no booleans."""
+    """Convert labels to a dtype that ArviZ can plot: it supports neither unsigned integers nor booleans."""
     return labels if labels.is_floating_point() else labels.long()

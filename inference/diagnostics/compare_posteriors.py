@@ -1,4 +1,4 @@
-"""How far each guide is from the posterior itself: moments, correlations, and the predictions that follow."""
+"""Comparison of guides with reference draws of the posterior: moments, correlations and predictions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 
 from probattn.handlers import is_global_latent
 from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.posterior.fit_guide import Batch, frozen
+from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE, predict
 
 
 @dataclass(frozen=True, eq=False)
 class SiteComparison:
-    """A guide's draws of one site beside the reference's; scalars without spread there, at padding, count nowhere.
+    """Comparison of a guide's draws of one site with the reference; scalars constant there (padding) are ignored.
 
     Args:
-        guide, site: their names.
-        mean, std: of the guide's draws, of each scalar.
-        reference_mean, reference_std: the same of the reference.
-        correlation_error: root mean square difference of the correlations between the site's scalars; NaN of a single
-            scalar or of a point mass.
+        guide, site: names.
+        mean, std: of the guide's draws, for each scalar.
+        reference_mean, reference_std: of the reference's draws, for each scalar.
+        correlation_error: root mean square difference of the correlations between the site's scalars; NaN for a single
+            scalar or a point mass.
     """
 
     guide: str
@@ -43,25 +43,25 @@ class SiteComparison:
 
     @property
     def std_ratio(self) -> float:
-        """The guide's standard deviation over the reference's, averaged over scalars; 1 is right."""
+        """Ratio of the guide's to the reference's standard deviation, averaged over scalars; ideally 1."""
         return (self.std / self.reference_std)[self.reference_std > 0].mean().item()
 
 
 @dataclass(frozen=True, eq=False)
 class PosteriorComparison:
-    """Each guide beside the reference; ``print`` it to read it.
+    """Comparison of all guides with the reference; ``print`` displays a table.
 
     Args:
-        sites: one entry a guide and site.
-        predictive: by guide, the total-variation distance of the predictive probabilities to the reference's, averaged
-            over examples, in [0, 1]; NaN of other likelihoods than one class per example.
+        sites: one entry per guide and site.
+        predictive: by guide, the total variation distance of the predictive probabilities to the reference's, averaged
+            over examples, in [0, 1]; NaN for likelihoods other than categorical.
     """
 
     sites: tuple[SiteComparison, ...]
     predictive: dict[str, float]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row a guide and site: ``mean_error``, ``std_ratio``, ``correlation_error``, ``predictive``."""
+        """Return one row per guide and site: ``mean_error``, ``std_ratio``, ``correlation_error``, ``predictive``."""
         keys = ("guide", "site", "mean_error", "std_ratio", "correlation_error")
         return [
             {key: getattr(each, key) for key in keys} | {"predictive": self.predictive[each.guide]}
@@ -82,31 +82,31 @@ class PosteriorComparison:
 def compare_posteriors(
     model: nn.Module,
     guides: Mapping[str, nn.Module],
-    batch: Batch,
+    batch: tuple[Tensor, ...],
     *,
     reference: Mapping[str, Tensor],
     num_samples: int = 1000,
 ) -> PosteriorComparison:
-    """How far each guide's draws, and the predictions that follow, are from draws of the true posterior.
+    """Compare draws of guides, and the resulting predictions, with reference draws of the posterior.
 
-    Both sides are draws: of S independent ones a perfect guide's mean is still off by about S^−½ standard deviations.
+    With S independent draws, the mean error of an exact guide is still about S^−½ standard deviations.
 
     Args:
         model: the model.
-        guides: guides of this model by name, fitted (:func:`fit_guide`).
-        batch: ``(x, y)`` or ``(x, y, mask)``; predictions are compared at its inputs.
+        guides: fitted guides of this model by name (:func:`~probattn.inference.fit_guide`).
+        batch: ``(x, y)`` or ``(x, y, mask)``; its inputs are used for predictions.
         reference: draws by site, such as ``nuts(...).draws``.
-        num_samples: draws of each guide.
+        num_samples: number of draws of each guide.
 
     Raises:
-        ValueError: a reference without one of the sites.
+        ValueError: a latent site without reference draws.
     """
-    truth = _probabilities(model, batch, reference)
+    expected = _class_probabilities(model, batch, reference)
     sites, predictive = [], {}
     for name, guide in guides.items():
         with record() as drawn:
             probs = predict(model, guide, [batch], num_samples=num_samples).probs
-        predictive[name] = math.nan if truth is None else 0.5 * (probs - truth).abs().sum(-1).mean().item()
+        predictive[name] = math.nan if expected is None else 0.5 * (probs - expected).abs().sum(-1).mean().item()
         for site, draws in drawn.latents.items():
             sites.append(_compare(name, site, draws, reference[site].to(draws)))
     return PosteriorComparison(tuple(sites), predictive)
@@ -123,16 +123,16 @@ def _compare(guide: str, site: str, draws: Tensor, reference: Tensor) -> SiteCom
 
 
 def _correlations(draws: Tensor) -> Tensor:
-    """Correlations of the pairs of scalars of ``(S, ...)``, NaN where a scalar is constant."""
+    """Return the correlations of all pairs of scalars of draws ``(S, ...)``, NaN where a scalar is constant."""
     flat = draws.flatten(1)
-    flat = flat.where(flat.amax(0) > flat.amin(0), torch.nan)  # of equal numbers the mean is off by a rounding error
+    flat = flat.where(flat.amax(0) > flat.amin(0), torch.nan)  # the mean of equal numbers has a rounding error
     pairs = torch.triu_indices(flat.shape[1], flat.shape[1], offset=1)
     return torch.corrcoef(flat.T).reshape(flat.shape[1], -1)[*pairs]
 
 
 @torch.no_grad()
-def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tensor]) -> Tensor | None:
-    """Mean class probabilities ``(n, classes)`` with the latent sites at the reference's draws, some at a time."""
+def _class_probabilities(model: nn.Module, batch: tuple[Tensor, ...], reference: Mapping[str, Tensor]) -> Tensor | None:
+    """Return mean class probabilities ``(n, classes)`` over the reference's draws; None for other likelihoods."""
     x, _, *mask = batch
     with frozen(model), poutine.mask(mask=False):
         prior = poutine.trace(model).get_trace(x, None, *mask)
@@ -141,14 +141,14 @@ def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tenso
             if name == "y":
                 continue
             if name not in reference:
-                raise ValueError(f"the reference has no draws of site {name}; it has {', '.join(reference) or 'none'}")
+                raise ValueError(f"the reference has no draws of site {name}, only of {', '.join(reference) or 'none'}")
             shared[name] = is_global_latent(prior.nodes[name], prior)
         if not shared:
-            raise ValueError("this model draws nothing: there is no posterior to compare")
+            raise ValueError("this model has no latent sites: there is no posterior to compare")
         total, count = 0.0, 0
-        for some in _split({name: reference[name] for name in shared}, max(1, CPU_CHUNK_SIZE // len(x))):
-            given = {name: value.unsqueeze(1) if shared[name] else value for name, value in some.items()}
-            trace = poutine.trace(poutine.condition(model, data=given)).get_trace(x, None, *mask)
+        for some in _chunks({name: reference[name] for name in shared}, max(1, CPU_CHUNK_SIZE // len(x))):
+            values = {name: value.unsqueeze(1) if shared[name] else value for name, value in some.items()}
+            trace = poutine.trace(poutine.condition(model, data=values)).get_trace(x, None, *mask)
             probs = getattr(trace.nodes["y"]["fn"], "probs", None)
             if probs is None:
                 return None
@@ -156,6 +156,6 @@ def _probabilities(model: nn.Module, batch: Batch, reference: Mapping[str, Tenso
     return total / count
 
 
-def _split(draws: dict[str, Tensor], size: int) -> Iterator[dict[str, Tensor]]:
+def _chunks(draws: dict[str, Tensor], size: int) -> Iterator[dict[str, Tensor]]:
     for parts in zip(*(each.split(size) for each in draws.values()), strict=True):
         yield dict(zip(draws, parts, strict=True))

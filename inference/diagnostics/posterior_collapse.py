@@ -1,4 +1,4 @@
-"""Is the posterior alive? What a guide has learned about each site, and what it does to predictions."""
+"""Diagnostics of posterior collapse: distance of q from the prior, and its effect on predictions."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Guide, latent_sites
 from probattn.handlers import at_mean, is_amortised
 from probattn.inference import metrics
@@ -16,15 +17,15 @@ from probattn.inference.prediction.result import Prediction
 
 
 def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100) -> list[dict[str, Any]]:
-    """One row a global latent site: how far q(u) is from its prior.
+    """Summarise how far q(u) is from the prior, one row per global latent site.
 
     Args:
         model: the model.
         guide: a guide of :func:`probattn.guides.for_model`.
-        num_samples: draws that estimate a KL without closed form.
+        num_samples: number of draws to estimate a KL without closed form.
 
     Returns:
-        ``site``; ``kl`` in nats; ``size``, its number of scalars; ``prior_std`` and ``posterior_std``, averaged over
+        ``site``; ``kl`` in nats; ``size``, the number of scalars; ``prior_std`` and ``posterior_std``, averaged over
         scalars; ``posterior_mean_rms``, root mean square of the posterior mean.
     """
     if not isinstance(guide, Guide):
@@ -51,41 +52,31 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
     return rows
 
 
-def local_latents(model: nn.Module, x: Tensor) -> list[str]:
-    """The latent sites of one example that the model's predictions depend on and that carry their posterior.
+def local_latent_sites(model: nn.Module, x: Tensor) -> list[str]:
+    """Return the names of the local latent sites whose layers define their posterior (amortised), in program order.
 
     Args:
         model: traced once, in evaluation mode.
-        x: inputs ``(batch, ...)``; a few do.
-
-    Returns:
-        Names in the order of the program, without the labels'.
+        x: inputs ``(batch, ...)``; a few suffice.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), poutine.mask(mask=False):
-            trace = poutine.trace(model).get_trace(x)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluation_mode(model), torch.no_grad(), poutine.mask(mask=False):
+        trace = poutine.trace(model).get_trace(x)
     return [name for name, site in trace.nodes.items() if is_amortised(site)]
 
 
 def posterior_variants(
     model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 10, drawn: Prediction | None = None
 ) -> dict[str, dict[str, float]]:
-    """Metrics with every latent site, global or of one example, at the mean of q, drawn from q, and from its prior.
+    """Compute metrics with all latent sites, global and local, at the mean of q, drawn from q, and from the prior.
 
-    A posterior that has collapsed predicts as badly from q as from the prior; one that is a point predicts from q as
-    at the mean. A site whose posterior is its prior, as the output of CGP attention, is drawn from the same law in
-    both.
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
+    equal those at the mean. A site whose posterior is its prior, such as the output of CGP attention, does not change.
 
     Args:
         model, guide: a classifier and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: draws from q and from the prior.
-        drawn: a prediction with draws from q, where there is one already.
+        num_samples: number of draws from q and from the prior.
+        drawn: a prediction with draws from q, if it has already been computed.
     """
     with at_mean():
         mean = predict(model, guide, data, num_samples=1)

@@ -1,4 +1,4 @@
-"""Predictive checks: would the model produce data like these? Observed statistics among replicated ones."""
+"""Prior and posterior predictive checks: test statistics of observed data compared with replicated data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -7,18 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.diagnostics.check_statistics import Statistic, asks_for, evaluate, of_kind, resolve
-from probattn.inference.diagnostics.posterior_draws import Replicates, padded, record, replicate
+from probattn.inference.diagnostics.check_statistics import (
+    Statistic,
+    default_statistics,
+    evaluate,
+    optional_parameters,
+    resolve,
+)
+from probattn.inference.diagnostics.posterior_draws import record
+from probattn.inference.diagnostics.replicates import Replicates, pad_to_shape, replicate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PredictiveCheck(Replicates):
-    """Test statistics of a data set's labels and of R replicated ones. Printed, it is a table.
+    """Test statistics T of observed labels and of R replicates; ``print`` displays a table.
 
     Args:
-        observed: T of the data by name, ``()`` or ``(k,)``; of a discrepancy, which depends on the draw of the latent
-            sites, too, T at each draw ``(R,)`` or ``(R, k)``.
-        replicated: T of each replicate, ``(R,)`` or ``(R, k)``; of a discrepancy at the same draws.
+        observed: T of the data by name, ``()`` or ``(k,)``; for a discrepancy, which also depends on the latent sites,
+            T at each of their draws, ``(R,)`` or ``(R, k)``.
+        replicated: T of each replicate, ``(R,)`` or ``(R, k)``; for a discrepancy at the same draws.
     """
 
     observed: dict[str, Tensor]
@@ -26,16 +33,16 @@ class PredictiveCheck(Replicates):
 
     @property
     def p_values(self) -> dict[str, Tensor]:
-        """P(T(replicate) ≥ T(data)) by name, of the shape of the statistic: see :func:`p_value`."""
+        """P(T(replicate) ≥ T(data)) by name, in the shape of the statistic: see :func:`p_value`."""
         return {name: p_value(observed, self.replicated[name]) for name, observed in self.observed.items()}
 
     @property
     def two_sided(self) -> dict[str, Tensor]:
-        """2 min(p, 1 − p) by name: small where the data lie in either tail."""
+        """Two-sided p-values 2 min(p, 1 − p) by name, small if the data lie in either tail."""
         return {name: 2 * torch.minimum(p, 1 - p) for name, p in self.p_values.items()}
 
     def is_discrepancy(self, name: str) -> bool:
-        """True for a statistic of the latent sites' draws, too, whose table shows the mean over them for the data."""
+        """Return True for a discrepancy, for which the table has the mean over draws as observed value."""
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
@@ -66,57 +73,57 @@ def posterior_predictive_check(
     statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
     num_replicates: int = 200,
 ) -> PredictiveCheck:
-    """Ranks a data set's statistics among those of data sets that the trained model would produce.
+    """Compare test statistics of a data set with those of replicates from the posterior predictive.
 
-    A replicate draws all latent sites once and then the labels of all examples given them (Rubin, 1984; Gelman, Meng &
-    Stern, 1996). On the data that the model was trained on the posterior has seen what it is asked to reproduce, so
-    that p-values gather around ½ even for the true model; on held-out data they show misfit more sharply.
+    Each replicate has one draw of all latent sites and labels of all examples sampled given it (Rubin, 1984; Gelman,
+    Meng & Stern, 1996). On training data, p-values concentrate around ½ even for the true model, since the posterior
+    has seen the data; held-out data show misfit more clearly.
 
-    A statistic that has a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites that of
-    the replicate drawn from it is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman et al., 1996).
+    A statistic with a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites, that of the
+    replicate is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman et al., 1996).
 
     Args:
         model, guide: the model and its guide.
-        data: batches ``(x, y)`` or ``(x, y, mask)``, under any likelihood.
-        statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of names out of
-            :data:`~probattn.inference.diagnostics.check_statistics.STATISTICS` and callables. A parameter ``x`` behind these gets
-            the inputs ``(n, ...)``, ``latents`` a draw of the latent sites by name. By default accuracy, class
-            frequencies, ECE and the labels' entropy; mean, standard deviation and RMSE where labels are no classes.
-        num_replicates: R; no p-value is nearer to 0 or 1 than 1/(2 (R + 1)).
+        data: batches ``(x, y)`` or ``(x, y, mask)``, with any likelihood.
+        statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of callables and names
+            in :data:`~probattn.inference.diagnostics.check_statistics.STATISTICS`. Optional parameters: ``x``, the
+            inputs ``(n, ...)``, and ``latents``, a draw of the latent sites by name. Default for classification:
+            accuracy, class frequencies, ECE and entropy of the labels; otherwise mean, standard deviation and RMSE.
+        num_replicates: R; p-values lie between 1/(2 (R + 1)) and 1 − 1/(2 (R + 1)).
 
     Returns:
-        The check. Its ``prediction`` is the mean over the R draws and, as an argument of the statistics, the same for
-        the data and for all replicates; that each replicate is part of it moves their ranks by O(1/R).
+        The check. Its ``prediction``, the mean over the R draws, is the argument of the statistics for the data and all
+        replicates; that it includes each replicate's draw changes ranks by O(1/R).
 
     Raises:
         ValueError: fewer than one replicate; data without labels; a statistic that is NaN or changes its shape, or
-            whose name is unknown; and what :func:`~probattn.inference.predict` refuses.
+            whose name is unknown; errors of :func:`~probattn.inference.predict`.
     """
     if num_replicates < 1:
         raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
     chosen = None if statistics is None else resolve(statistics)
-    wanted = {name: asks_for(each) for name, each in (chosen or {}).items()}
+    optional = {name: optional_parameters(each) for name, each in (chosen or {}).items()}
     inputs: list[Tensor] = []
-    with ExitStack() as held:
-        if any("x" in names for names in wanted.values()):
-            data = _keeping_inputs(data, inputs)
-        drawn = held.enter_context(record()) if any("latents" in names for names in wanted.values()) else None
+    with ExitStack() as handlers:
+        if any("x" in names for names in optional.values()):
+            data = _storing_inputs(data, inputs)
+        drawn = handlers.enter_context(record()) if any("latents" in names for names in optional.values()) else None
         replicates = replicate(model, guide, data, num_samples=num_replicates)
     latents = {} if drawn is None else drawn.latents
     prediction, mask = replicates.prediction, None
     if prediction.mask is not None:
         mask, prediction = prediction.mask, prediction.tokens()
-    x = _of_labels(_joined(inputs), mask) if inputs else None
+    x = _inputs_of_labels(_concatenate(inputs), mask) if inputs else None
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
-        known = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
-        more = {each: known[each] for each in wanted.get(name, ())}
-        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction, **more)
+        available = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
+        arguments = {each: available[each] for each in optional.get(name, ())}
+        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction, **arguments)
 
-    chosen, observed, replicated = chosen or resolve(of_kind(prediction)), {}, {}
+    chosen, observed, replicated = chosen or resolve(default_statistics(prediction)), {}, {}
     for name in chosen:
-        paired = "latents" in wanted.get(name, ())
-        of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if paired else (0,))]
+        is_discrepancy = "latents" in optional.get(name, ())
+        of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if is_discrepancy else (0,))]
         values = [value(name, labels, r) for r, labels in enumerate(replicates.replicated_labels)]
         for each in (*of_data, *values):
             if each.shape != of_data[0].shape:
@@ -124,7 +131,7 @@ def posterior_predictive_check(
                     f"statistic {name!r} changes its shape: {tuple(of_data[0].shape)} for the data's labels, "
                     f"{tuple(each.shape)} for a replicate's"
                 )
-        observed[name], replicated[name] = torch.stack(of_data) if paired else of_data[0], torch.stack(values)
+        observed[name], replicated[name] = torch.stack(of_data) if is_discrepancy else of_data[0], torch.stack(values)
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
@@ -135,20 +142,20 @@ def prior_predictive_check(
     statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
     num_replicates: int = 200,
 ) -> PredictiveCheck:
-    """The same with all latent sites drawn from their priors, at the network's present weights (Box, 1980).
+    """Compare test statistics of a data set with those of replicates from the prior predictive (Box, 1980).
 
-    Data that come from the model have uniform p-values. Arguments, result and errors are those of
-    :func:`posterior_predictive_check`.
+    All latent sites are drawn from their priors, at the network's current weights. Data from the model have uniform
+    p-values. Arguments, result and errors are those of :func:`posterior_predictive_check`.
     """
     return posterior_predictive_check(model, None, data, statistics=statistics, num_replicates=num_replicates)
 
 
 def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
-    """P(T(replicate) ≥ T(data)): the place of the data in the order of all R + 1 values, ties counted half.
+    """Return the mid-p value of T(replicate) ≥ T(data), from the rank of the data among all R + 1 values.
 
-    (#{T_r > T} + ½ #{T_r = T} + ½) / (R + 1). The data count as one more replicate, so that the value is never 0 or 1,
-    which R replicates cannot tell from small (Phipson & Smyth, 2010); with the half it has mean ½ for exchangeable
-    values, ties or not (mid-p, Lancaster, 1961), and that of −T is one minus it.
+    (#{T_r > T} + ½ #{T_r = T} + ½) / (R + 1). The data count as one more replicate, so that p is never 0 or 1, which R
+    replicates cannot resolve (Phipson & Smyth, 2010). Counting ties half gives it mean ½ for exchangeable values
+    (Lancaster, 1961), and makes p of −T one minus that of T.
 
     Args:
         observed: T of the data ``(...)``, or at each draw ``(R, ...)``.
@@ -159,21 +166,21 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
 
 
-def _keeping_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
-    """The batches, whose inputs are kept on their way."""
+def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
+    """Yield the batches and append their inputs to a list."""
     for batch in (data,) if isinstance(data, Tensor) else data:
         inputs.append(batch if isinstance(batch, Tensor) else batch[0])
         yield batch
 
 
-def _joined(inputs: list[Tensor]) -> Tensor:
-    """The inputs of all batches ``(n, ...)``, with 0 behind shorter ones."""
+def _concatenate(inputs: list[Tensor]) -> Tensor:
+    """Concatenate the inputs of all batches to ``(n, ...)``, shorter ones padded with 0."""
     shape = [max(sizes) for sizes in zip(*(each.shape[1:] for each in inputs), strict=True)]
-    return torch.cat([padded(each, torch.Size(shape)) for each in inputs])
+    return torch.cat([pad_to_shape(each, torch.Size(shape)) for each in inputs])
 
 
-def _of_labels(x: Tensor, mask: Tensor | None) -> Tensor:
-    """The inputs themselves, or those of the real tokens ``(m, ...)``."""
+def _inputs_of_labels(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the inputs, or for labels per token those at real tokens ``(m, ...)``."""
     if mask is None:
         return x
     if x.shape[: mask.dim()] != mask.shape:

@@ -1,3 +1,4 @@
-"""Trained networks as plain PyTorch modules and ``torch.export`` programs.
+"""Export of trained models to plain torch modules and ``torch.export`` programs.
 
-May import ``prediction`` and what is above it."""
+May import ``io``, ``distributed`` and ``prediction``.
+"""

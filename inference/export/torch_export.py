@@ -1,4 +1,4 @@
-"""A network as a program that runs where torch alone is installed."""
+"""Export of networks to programs that need only PyTorch to run."""
 
 import os
 from collections.abc import Mapping
@@ -14,39 +14,39 @@ from probattn.inference.io.atomic_write import atomic_write
 def export(
     path: str | os.PathLike, network: nn.Module, *example: Tensor, files: Mapping[str, str] | None = None
 ) -> ExportedProgram:
-    """Writes a network as a program of torch: ``torch.export.load(path).module()`` runs it without this library.
+    """Export a network with ``torch.export``: ``torch.export.load(path).module()`` runs it without this library.
 
-    The batch may have any size, and a text any length that the network takes (where no layer has a fixed number of
-    tokens). A program cannot stop at what it sees: where the network would raise, the example concerned is NaN, and a
-    covariance that needs jitter to be factorised gets the middle one of those that are tried here.
+    The program takes any batch size, and texts of any length that the network takes (if no layer has a fixed number of
+    tokens). It cannot raise errors that depend on values: the affected examples are NaN instead, and a covariance that
+    needs jitter for its Cholesky factor gets the middle one of the usual sequence.
 
     Args:
-        path: the file, ending in ``.pt2``; written beside and renamed.
+        path: the file, ending in ``.pt2``; written atomically.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
-        example: what it is called on, ``(x)`` or ``(x, mask)``, for shapes and dtypes: the values stay here.
-        files: texts to lie in the file by name, for ``torch.export.load(path, extra_files=…)``.
+        example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are not exported.
+        files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.
 
     Raises:
-        ValueError: a path with another ending.
+        ValueError: a path with another suffix.
     """
     path = Path(path)
     if path.suffix != ".pt2":
-        raise ValueError(f"torch loads programs from files that end in .pt2, got {path}")
-    varies = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
-    program = torch.export.export(network, _blank(example), dynamic_shapes=(varies,) * len(example), strict=False)
+        raise ValueError(f"the path of an exported program must end in .pt2, got {path}")
+    dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
+    program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
+        node.meta.pop("stack_trace", None)  # contains paths of this machine
     with atomic_write(path) as draft, draft.open("wb") as file:
         torch.export.save(program, file, extra_files=dict(files or {}))
     return program
 
 
-def _blank(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Ones in the example's place; sizes that are to vary are none that torch takes for fixed, 0 and 1.
+def _ones(example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return ones in the shapes of the example, with dynamic sizes other than 0 and 1, which torch would specialise.
 
-    Nor is the batch's that of anything else, such as the draws, with which a comparison would hold by chance.
+    The batch size 13 differs from other sizes, such as the number of draws, so that no comparison holds by chance.
     """
     shapes = [list(part.shape) for part in example]
     for shape in shapes:

@@ -1,3 +1,4 @@
-"""Posterior of the latent variables with the network fixed: a refitted guide, NUTS, SGLD.
+"""Inference of the latent variables with the weights of the network held fixed: refitted guides, NUTS, SGLD.
 
-May import ``prediction`` and what is above it."""
+May import ``io``, ``distributed`` and ``prediction``.
+"""

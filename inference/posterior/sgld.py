@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics over the latent sites of a model (Welling & Teh, 2011)."""
+"""Posterior samples by stochastic gradient Langevin dynamics (Welling & Teh, 2011)."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ import torch
 from torch.distributions import biject_to
 
 from probattn.handlers import is_global_latent, is_latent
-from probattn.inference.posterior.fit_guide import frozen
+from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.programs import Program
 
@@ -22,25 +22,26 @@ def sgld(
     decay: float = 0.0,
     thinning: int = 1,
 ) -> PosteriorSamples:
-    """Sample the global latent sites given the labels, one step a batch, with weights held fixed.
+    """Sample the posterior of the global latent sites given the labels, one step per batch; weights are held fixed.
 
-    Each step moves the unconstrained values z by −½ ε ∇U + √ε noise, U = −log p(z, y) of the batch, whose likelihood
-    the model scales to the whole data set. The bias of the stationary law is of order ε; there is no acceptance step.
+    Each step moves the unconstrained values z by −½ ε ∇U + √ε N(0, I) with U = −log p(z, y) of the batch, whose
+    likelihood the model scales to the data set. There is no acceptance step; the bias of the stationary distribution is
+    of order ε.
 
     Args:
-        model: its labels are observed where they are given, as by :class:`~probattn.models.Supervised`.
-        data: batches ``(x, y)`` or ``(x, y, mask)``, run through as often as needed.
+        model: observes the labels that it is called with, e.g. :class:`~probattn.models.Supervised`.
+        data: batches ``(x, y)`` or ``(x, y, mask)``, repeated as often as needed.
         num_samples: samples to keep.
-        warmup_steps: steps before the first.
-        step_size: ε of the first step, in nats of the data set.
+        warmup_steps: discarded steps before the first sample.
+        step_size: ε of the first step.
         decay: exponent γ of ε (1 + t / warmup_steps)^−γ, in [0, 1).
-        thinning: steps from one sample to the next.
+        thinning: steps between samples.
 
     Returns:
-        What :func:`~probattn.inference.predict` and the predictive checks take in a guide's place.
+        Samples that :func:`~probattn.inference.predict` and the predictive checks take instead of a guide.
 
     Raises:
-        ValueError: a number below 1; a model without latent sites, or with sites of single examples.
+        ValueError: arguments out of range; a model without latent sites, or with local ones.
     """
     if min(num_samples, warmup_steps, thinning) < 1 or step_size <= 0 or not 0 <= decay < 1:
         raise ValueError("need num_samples, warmup_steps and thinning ≥ 1, step_size > 0 and decay in [0, 1)")
@@ -66,7 +67,7 @@ def sgld(
 
 
 def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> dict[str, torch.Tensor]:
-    """Gradients of log p(z, y) in the unconstrained values, with the Jacobians of their transforms."""
+    """Return gradients of log p(z, y) with respect to the unconstrained values, Jacobians of transforms included."""
     with torch.enable_grad():
         free = {name: value.detach().requires_grad_() for name, value in state.items()}
         values = {name: transforms[name](value) for name, value in free.items()}

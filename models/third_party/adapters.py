@@ -1,4 +1,4 @@
-"""What stands where other libraries' attention layers stood: their call outside, a layer of this library inside."""
+"""Adapters that give a layer of this library the call signature of another library's attention layer."""
 
 from typing import Any
 
@@ -12,73 +12,74 @@ from probattn.models.third_party import masks
 
 Outputs = Tensor | tuple[Tensor | None, ...]
 
-HARMLESS = ("output_attentions",)
-"""Options of other libraries' attention that do not change what it puts out first."""
+IGNORED_OPTIONS = ("output_attentions",)
+"""Options of other libraries' attention layers that do not change their first output."""
 
 
 class Adapter(PyroModule):
-    """A layer that takes draws on the left where a network knows only its batch.
+    """Base class: calls a layer of this library, with draws in a dimension of their own, on plain batches.
 
     Args:
         layer: the layer.
-        outputs: how many the old layer gave, in a tuple; None for a tensor.
+        num_outputs: length of the tuple that the original layer returned; None if it returned a tensor.
     """
 
-    def __init__(self, layer: ProbabilisticAttention, *, outputs: int | None) -> None:
+    def __init__(self, layer: ProbabilisticAttention, *, num_outputs: int | None) -> None:
         super().__init__()
-        self.layer, self.outputs = layer, outputs
+        self.layer, self.num_outputs = layer, num_outputs
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The layer's output; draws that are folded into the batch are unfolded for the layer.
+        """Apply the layer; draws folded into the batch are unfolded around it.
 
         Args:
-            x: ``(batch, tokens, dim)``, or ``(S · batch, tokens, dim)`` inside :class:`~probattn.handlers.draws_in_batch`.
-            mask: ``(batch, tokens)`` or ``(S · batch, tokens)``, True where there is a token; the same in all draws.
+            x: ``(batch, tokens, dim)``, or ``(S · batch, tokens, dim)`` with draws folded into the batch.
+            mask: ``(batch, tokens)`` or ``(S · batch, tokens)``, True at real tokens; the same in all draws.
 
         Raises:
-            ValueError: tokens that are no batch of sequences; draws that appear where no ``draws(S)`` says so.
+            ValueError: x is not a batch of sequences; the layer returns several draws outside ``draws(S)``.
         """
         if x.is_nested or x.dim() != 3:
             found = "a nested tensor" if x.is_nested else f"shape {tuple(x.shape)}"
             raise ValueError(f"{self.layer.label} takes tokens (batch, tokens, dim) and a mask here, got {found}")
         number = num_folded()
-        inside = x if number is None else x.unflatten(0, (number, -1))
-        output = self.layer(inside, None if mask is None else mask[: inside.shape[-3]])
-        if output.shape != inside.shape:
+        unfolded = x if number is None else x.unflatten(0, (number, -1))
+        output = self.layer(unfolded, None if mask is None else mask[: unfolded.shape[-3]])
+        if output.shape != unfolded.shape:
             raise ValueError(
-                f"{self.layer.label} gave {tuple(output.shape)} for tokens {tuple(inside.shape)}: several draws at "
-                "once need `with draws(number)` around the converted network"
+                f"{self.layer.label} returned {tuple(output.shape)} for tokens {tuple(unfolded.shape)}: several draws "
+                "at once need `with draws(number)` around the converted network"
             )
         return output if number is None else output.flatten(0, 1)
 
-    def give(self, attended: Tensor) -> Outputs:
-        """An output in the old layer's form; there are no attention weights, or whatever else that one gave."""
-        return attended if self.outputs is None else (attended, *[None] * (self.outputs - 1))
+    def format_output(self, attended: Tensor) -> Outputs:
+        """Return the output in the original layer's form, with None for attention weights and other outputs."""
+        return attended if self.num_outputs is None else (attended, *[None] * (self.num_outputs - 1))
 
-    def refuse_options(self, options: dict[str, Any]) -> None:
-        """Refuses all that are set, but for the harmless ones."""
+    def reject_options(self, options: dict[str, Any]) -> None:
+        """Raise a ValueError for any option that is set, except :data:`IGNORED_OPTIONS`."""
         for name, option in options.items():
-            if name not in HARMLESS and option is not None and option is not False:
-                self.refuse(name, "it has no counterpart")
+            if name not in IGNORED_OPTIONS and option is not None and option is not False:
+                self.reject(name, "it has no counterpart")
 
-    def refuse(self, what: str, why: str) -> None:
-        """Raises a ValueError that names the layer."""
-        raise ValueError(f"{self.layer.label} got {what}: {why}; leave this layer as it is")
+    def reject(self, argument: str, reason: str) -> None:
+        """Raise a ValueError that names the layer."""
+        raise ValueError(f"{self.layer.label} got {argument}: {reason}; do not replace this layer")
 
 
-class MultiheadAdapter(Adapter):
-    """In the place of ``nn.MultiheadAttention``.
+class MultiheadAttentionAdapter(Adapter):
+    """Replacement for ``nn.MultiheadAttention``.
 
     Args:
-        batch_first: as of the old layer; the rest as of every adapter.
+        layer, num_outputs: as for :class:`Adapter`.
+        batch_first: as for ``nn.MultiheadAttention``.
     """
 
-    # The fused paths of nn.TransformerEncoder and its layers read these, and are not taken.
+    # Read by the fast paths of nn.TransformerEncoder and its layers; these values disable them.
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, layer: ProbabilisticAttention, *, outputs: int | None, batch_first: bool) -> None:
-        super().__init__(layer, outputs=outputs)
+    def __init__(self, layer: ProbabilisticAttention, *, num_outputs: int | None, batch_first: bool) -> None:
+        super().__init__(layer, num_outputs=num_outputs)
         self.batch_first = batch_first
 
     def forward(
@@ -92,57 +93,58 @@ class MultiheadAdapter(Adapter):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> Outputs:
-        """Attends over the real tokens of a sequence; the arguments are those of ``nn.MultiheadAttention``.
+        """Attend over the real tokens of a sequence; arguments are those of ``nn.MultiheadAttention``.
 
         Raises:
-            ValueError: cross-attention, or a mask of more than padding.
+            ValueError: cross-attention, or a mask of anything but padding.
         """
         if any(each is not query and not torch.equal(each, query) for each in (key, value)):
-            self.refuse("a query that is not key and value", "cross-attention has no counterpart")
+            self.reject("a query that is not key and value", "cross-attention has no counterpart")
         if attn_mask is not None or is_causal:
-            self.refuse("attn_mask or is_causal", "it attends over all real tokens")
+            self.reject("attn_mask or is_causal", "it attends over all real tokens")
         mask = key_padding_mask
         if mask is not None:
-            mask = masks.shown(mask) if mask.is_floating_point() else ~mask
+            mask = masks.visible(mask) if mask.is_floating_point() else ~mask
         if self.batch_first:
-            return self.give(self.attend(query, mask))
-        return self.give(self.attend(query.transpose(0, 1), mask).transpose(0, 1))
+            return self.format_output(self.attend(query, mask))
+        return self.format_output(self.attend(query.transpose(0, 1), mask).transpose(0, 1))
 
 
-class JointAdapter(Adapter):
-    """In the place of timm's attention, whose query, key and value are one map ``qkv``.
+class FusedQKVAdapter(Adapter):
+    """Replacement for timm's attention, which has one linear map ``qkv`` for query, key and value.
 
     Args:
-        after: what the output passes through at last, dropout; the rest as of every adapter.
+        layer, num_outputs: as for :class:`Adapter`.
+        proj_drop: dropout of the output.
     """
 
-    def __init__(self, layer: ProbabilisticAttention, *, outputs: int | None, after: nn.Module) -> None:
-        super().__init__(layer, outputs=outputs)
-        self.after = after
+    def __init__(self, layer: ProbabilisticAttention, *, num_outputs: int | None, proj_drop: nn.Module) -> None:
+        super().__init__(layer, num_outputs=num_outputs)
+        self.proj_drop = proj_drop
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Outputs:
-        """Attends over the real tokens ``(batch, tokens, dim)`` that a mask ``(batch, 1, queries, tokens)`` shows.
+        """Attend over the real tokens of x ``(batch, tokens, dim)``, by a mask ``(batch, 1, queries, tokens)``.
 
         Raises:
-            ValueError: a mask of more than padding, or any other option that is set, such as is_causal or rope.
+            ValueError: a mask of anything but padding, or any other option that is set, such as is_causal or rope.
         """
-        self.refuse_options(options)
-        return self.give(self.after(self.attend(x, masks.of_keys(attn_mask, x))))
+        self.reject_options(options)
+        return self.format_output(self.proj_drop(self.attend(x, masks.key_mask(attn_mask, x))))
 
 
-class SeparateAdapter(Adapter):
-    """In the place of Hugging Face attention with maps of its own for query, key and value."""
+class SeparateQKVAdapter(Adapter):
+    """Replacement for Hugging Face attention, which has separate linear maps for query, key and value."""
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *rest: Any, **options: Any
     ) -> Outputs:
-        """Attends over the real tokens ``(batch, tokens, dim)``; arguments are those of transformers 4 and 5.
+        """Attend over the real tokens ``(batch, tokens, dim)``; arguments are those of transformers 4 and 5.
 
         Raises:
-            ValueError: a mask of more than padding, or any other option that is set, such as is_causal, a cache,
+            ValueError: a mask of anything but padding, or any other option that is set, such as is_causal, a cache,
                 encoder_hidden_states or a bias of the scores.
         """
-        self.refuse_options(options)
+        self.reject_options(options)
         if any(argument is not None and argument is not False for argument in rest):
-            self.refuse("more positional arguments than tokens and mask", "head masks and caches have no counterpart")
-        return self.give(self.attend(hidden_states, masks.of_keys(attention_mask, hidden_states)))
+            self.reject("more positional arguments than tokens and mask", "head masks and caches have no counterpart")
+        return self.format_output(self.attend(hidden_states, masks.key_mask(attention_mask, hidden_states)))

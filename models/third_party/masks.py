@@ -1,40 +1,40 @@
-"""Other libraries' attention masks as the masks of this one: True where there is a token."""
+"""Conversion of other libraries' attention masks to token masks: True at real tokens."""
 
 from torch import Tensor
 
 from probattn.functional import errors
 
 
-def shown(mask: Tensor) -> Tensor:
-    """Where a mask lets tokens be seen: True, a non-zero integer, or a summand of 0 to the scores.
+def visible(mask: Tensor) -> Tensor:
+    """Convert a mask to boolean: True where it is True, a non-zero integer, or adds 0 to the scores.
 
     Args:
-        mask: boolean, integer, or floating: 0 or a number so low that it hides, −10⁴ or less.
+        mask: boolean, integer, or additive: 0 for visible, −10⁴ or less for hidden.
 
     Returns:
-        A boolean tensor of that shape.
+        A boolean tensor of the same shape.
 
     Raises:
-        ValueError: summands in between, which say more than which tokens there are.
+        ValueError: an additive mask with other values, which is a bias of the scores.
     """
     if not mask.is_floating_point():
         return mask != 0
-    visible = mask == 0
+    is_zero = mask == 0
     errors.refuse(
-        ~(visible | (mask <= -1e4)),
+        ~(is_zero | (mask <= -1e4)),
         lambda _: ValueError(
-            "this attention mask adds numbers other than 0 and −∞ to the scores: layers of this library have no scores "
-            "to add a bias to; leave such layers as they are"
+            "this attention mask adds numbers other than 0 and −∞ to the scores, and layers of this library have no "
+            "scores to add a bias to: do not replace this layer"
         ),
     )
-    return visible
+    return is_zero
 
 
-def of_keys(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """The mask of tokens that a mask of query-key pairs amounts to.
+def key_mask(mask: Tensor | None, x: Tensor) -> Tensor | None:
+    """Convert a mask of query-key pairs to the equivalent token mask.
 
     Args:
-        mask: ``(batch, 1, queries, keys)`` in a form that :func:`shown` takes, where sizes of 1 broadcast, or
+        mask: ``(batch, 1, queries, keys)`` in a form that :func:`visible` takes, where sizes of 1 broadcast, or
             ``(batch, keys)``, or None.
         x: the tokens ``(batch, tokens, dim)``.
 
@@ -42,7 +42,7 @@ def of_keys(mask: Tensor | None, x: Tensor) -> Tensor | None:
         ``(batch, tokens)``, or None.
 
     Raises:
-        ValueError: another shape; pairs that are hidden in some queries or heads and not in others.
+        ValueError: another shape, or a mask that differs between queries or heads.
     """
     if mask is None:
         return None
@@ -53,14 +53,14 @@ def of_keys(mask: Tensor | None, x: Tensor) -> Tensor | None:
             f"an attention mask of {tokens} tokens must be a tensor (batch, {tokens}) or (batch, 1, queries, {tokens})"
             f', got {found}; of a Hugging Face model, set attn_implementation to "sdpa" or "eager"'
         )
-    visible = shown(mask)
+    keys = visible(mask)
     if mask.dim() == 4:
-        pairs, visible = visible, visible[:, 0, 0]
+        pairs, keys = keys, keys[:, 0, 0]
         errors.refuse(
-            pairs != visible[:, None, None],
+            pairs != keys[:, None, None],
             lambda _: ValueError(
-                "this attention mask differs between queries or heads (causal, windowed, …): layers of this library "
-                "attend over all real tokens; leave such layers as they are"
+                "this attention mask differs between queries or heads (causal, windowed, …), and layers of this "
+                "library attend over all real tokens: do not replace this layer"
             ),
         )
-    return visible.expand(rows, tokens)
+    return keys.expand(rows, tokens)

@@ -1,4 +1,4 @@
-"""Probabilistic attention in a network that exists already."""
+"""Replacement of the attention layers of an existing network."""
 
 import copy
 import operator
@@ -11,10 +11,10 @@ from torch import nn
 from probattn.attention.base import LayerFactory
 from probattn.models.supervised import allow_renaming
 from probattn.models.third_party.adapters import Adapter
-from probattn.models.third_party.behaviour import check_behaviour
-from probattn.models.third_party.converted import Converted
-from probattn.models.third_party.recognise import Old, find
-from probattn.models.third_party.weights import build
+from probattn.models.third_party.build_layer import build_layer
+from probattn.models.third_party.converted_network import ConvertedNetwork
+from probattn.models.third_party.equivalence import check_softmax_attention
+from probattn.models.third_party.find_attention import AttentionParts, find_attention
 
 
 def replace_attention(
@@ -23,43 +23,43 @@ def replace_attention(
     attention: LayerFactory,
     layers: Literal["last", "all"] | Sequence[int] = "last",
     freeze_rest: bool = False,
-) -> Converted:
-    """A copy of a network with attention layers of this library in the place of some or all of its own.
+) -> ConvertedNetwork:
+    """Return a copy of a network in which layers of this library replace some or all attention layers.
 
-    Taken are networks with ``nn.MultiheadAttention`` (torchvision's ViTs, ``nn.TransformerEncoder``), attention as
-    timm's ViTs have it, and Hugging Face encoders of the kind of BERT and ViT. Each new layer starts from the old one's
-    query, key, value and output weights as far as it has their counterpart; with ``SoftmaxAttention`` the network
-    computes what it did. All other weights stay.
+    Supported are networks with ``nn.MultiheadAttention`` (torchvision's ViTs, ``nn.TransformerEncoder``), timm's ViTs,
+    and Hugging Face encoders such as BERT and ViT. Each new layer is initialised with the old one's query, key, value
+    and output weights where it has counterparts; with ``SoftmaxAttention`` the outputs stay the same. All other weights
+    are kept.
 
     >>> converted = replace_attention(vit_b_16(), attention=KEPSVGPAttention.partial(rank=8))  # doctest: +SKIP
 
     Args:
-        network: the network, which is left as it is; called as ``network(x)`` or ``network(x, mask)``, but for those
-            whose calls :class:`Converted` knows.
-        attention: factory ``(dim, heads) -> layer`` of the new layers. A ``bias`` or ``dropout`` that it takes and leaves
-            open is the old layer's.
-        layers: ``"last"``, ``"all"``, or their numbers in the order of definition, from the end if negative.
-        freeze_rest: whether only the new layers are to be trained.
+        network: the network, which is not changed; for how it is called see :func:`call_network
+            <probattn.models.third_party.call_network.call_network>`.
+        attention: factory ``(dim, heads) -> layer`` for the new layers. A ``bias`` or ``dropout`` parameter that it
+            leaves open is set as in the old layer.
+        layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end.
+        freeze_rest: train only the new layers.
 
     Returns:
-        ``converted(x, mask=None)``, which takes draws as networks of this library do.
+        ``converted(x, mask=None)``, which supports draws like networks of this library.
 
     Raises:
-        ValueError: no attention, or numbers out of range; attention with no counterpart here: masks of more than
-            padding, cross-attention, decoders, norms of queries and keys, added tokens; a network in half
-            precision, but with softmax attention; a factory of something else.
+        ValueError: no attention found, or indices out of range; attention without a counterpart: masks of anything but
+            padding, cross-attention, decoders, norms of queries and keys, added tokens; a network in half precision,
+            except with softmax attention; a factory that does not return a layer of this library.
     """
-    copied = copy.deepcopy(network.wrapped if isinstance(network, Converted) else network)
+    copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
     allow_renaming(copied)
-    found = list(find(copied))
-    for path, read in (found[number] for number in _chosen(layers, len(found))):
+    found = list(find_attention(copied))
+    for path, read in (found[index] for index in _indices(layers, len(found))):
         try:
             old = read()
-            outputs = check_behaviour(copied.get_submodule(path))
+            num_outputs = check_softmax_attention(copied.get_submodule(path))
         except ValueError as error:
             raise ValueError(f"the attention at {path!r} cannot be replaced: {error}; leave it out of layers") from None
-        _put(copied, path, old, old.adapt(build(attention, old), outputs=outputs))
-    converted = Converted(copied)
+        _insert(copied, path, old, old.adapter(build_layer(attention, old), num_outputs=num_outputs))
+    converted = ConvertedNetwork(copied)
     if freeze_rest:
         own = {parameter for layer in converted.layers() for parameter in layer.parameters()}
         for parameter in converted.parameters():
@@ -67,34 +67,34 @@ def replace_attention(
     return converted
 
 
-def _chosen(layers: str | Sequence[int], count: int) -> list[int]:
-    """Numbers of the layers, ascending."""
+def _indices(layers: str | Sequence[int], count: int) -> list[int]:
+    """Return the indices of the layers, ascending."""
     if count == 0:
         raise ValueError(
-            "no attention found: known are nn.MultiheadAttention, attention with qkv and proj as timm's, and with "
-            "query, key and value as that of Hugging Face encoders"
+            "no attention found; supported are nn.MultiheadAttention, attention with qkv and proj as in timm, and with "
+            "query, key and value as in Hugging Face encoders"
         )
     if isinstance(layers, str) and layers in ("last", "all"):
         return [count - 1] if layers == "last" else list(range(count))
     if isinstance(layers, (str, int)) or len(layers) == 0:
-        raise ValueError(f'layers must be "last", "all" or a sequence of numbers, got {layers!r}')
-    numbers = [operator.index(number) for number in layers]
-    beyond = [number for number in numbers if not -count <= number < count]
+        raise ValueError(f'layers must be "last", "all" or a sequence of indices, got {layers!r}')
+    indices = [operator.index(index) for index in layers]
+    beyond = [index for index in indices if not -count <= index < count]
     if beyond:
         raise ValueError(f"layers {beyond} are out of range: this network has {count} attention layers")
-    return sorted({number % count for number in numbers})
+    return sorted({index % count for index in indices})
 
 
-def _put(network: nn.Module, path: str, old: Old, adapter: Adapter) -> None:
-    """Puts a new layer in the place of an old one, with PyroModules above it, which give its sites their names."""
+def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter) -> None:
+    """Replace an old layer, and convert the modules above it to PyroModules, which name its sites by their path."""
     target = ".".join(part for part in (path, old.inner) if part)
     replaced = network.get_submodule(target)
-    places = [name for name, module in network.named_modules(remove_duplicate=False) if module is replaced]
-    if not target or len(places) > 1:
-        why = (
-            f"is shared by {', '.join(places)}" if target else "is the network itself: use a layer of probattn as it is"
+    paths = [name for name, module in network.named_modules(remove_duplicate=False) if module is replaced]
+    if not target or len(paths) > 1:
+        reason = (
+            f"is shared by {', '.join(paths)}" if target else "is the network itself: use a layer of probattn instead"
         )
-        raise ValueError(f"the attention at {path!r} {why}")
+        raise ValueError(f"the attention at {path!r} {reason}")
     adapter.training = replaced.training
     adapter.layer.train(replaced.training)
     if old.emptied:
@@ -109,7 +109,7 @@ def _put(network: nn.Module, path: str, old: Old, adapter: Adapter) -> None:
 
 
 def _to_pyro_module(module: nn.Module) -> None:
-    """Makes a module a PyroModule, its children in their order: Pyro would put those that are PyroModules last."""
+    """Convert a module to a PyroModule in place, keeping the order of its children, which Pyro would change."""
     children = dict(module._modules)
     to_pyro_module_(module, recurse=False)
     module._modules.clear()

@@ -12,8 +12,16 @@ from torch.distributions.transforms import SigmoidTransform
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import conformal, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.metrics import multilabel, regression
-from probattn.models import Bernoulli, Supervised
-from probattn.models.likelihoods import Gaussian, HeteroscedasticGaussian, NegativeBinomial, Ordinal, Poisson, StudentT
+from probattn.models import Supervised
+from probattn.models.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    StudentT,
+)
 
 N, EPOCHS = 600, 20
 

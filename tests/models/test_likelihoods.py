@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 
-from probattn.models import Bernoulli, Categorical, TokenCategorical
 from probattn.models.likelihoods import (
+    Bernoulli,
+    Categorical,
     Gaussian,
     HeteroscedasticGaussian,
     NegativeBinomial,
@@ -17,6 +18,7 @@ from probattn.models.likelihoods import (
     PerToken,
     Poisson,
     StudentT,
+    TokenCategorical,
 )
 
 F64 = torch.float64
@@ -268,10 +270,10 @@ def test_numbers_of_tokens_sum_over_the_real_ones_and_padding_may_be_nan():
         (lambda: HeteroscedasticGaussian(0), "min_scale must be positive"),
         (lambda: HeteroscedasticGaussian()(torch.zeros(2, 3)), "an even number; got 3"),
         (lambda: StudentT(0.0), "df must be positive"),
-        (lambda: StudentT(1.0, learn_df=True), "above 1 where it is learned; got 1.0"),
+        (lambda: StudentT(1.0, learn_df=True), "above 1 with learn_df=True; got 1.0"),
         (lambda: StudentT(scale=-1.0), "scale must be positive"),
         (lambda: NegativeBinomial(0.0), "concentration must be positive"),
-        (lambda: Ordinal(1), "two classes or more, got 1"),
+        (lambda: Ordinal(1), "at least two classes, got 1"),
         (lambda: Ordinal(3)(torch.zeros(2, 3)), "one output per example, got 3"),
     ],
 )

@@ -21,9 +21,10 @@ from probattn import (
 )
 from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO, predict
-from probattn.models import Categorical, Classifier, Supervised, TextTagger, TextTransformer, TokenCategorical, last
+from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, last
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
-from probattn.models.text import mean_of_real
+from probattn.models.likelihoods import Categorical, TokenCategorical
+from probattn.models.text import masked_mean
 
 F64 = torch.float64
 SHAPE = {"max_length": 12, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 16, "depth": 2}
@@ -66,7 +67,7 @@ def told(network, x, mask):
 
 
 @layers
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(lengths=LENGTHS, more=st.integers(1, 3), fill=st.integers(1, 19))
 def test_more_padding_and_what_stands_in_it_change_nothing(layer, lengths, more, fill):
     short, long = batch(lengths), batch(lengths, width=max(lengths) + more, fill=fill)
@@ -79,7 +80,7 @@ def test_more_padding_and_what_stands_in_it_change_nothing(layer, lengths, more,
 
 
 @layers
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(lengths=LENGTHS, data=st.data())
 def test_splitting_and_reordering_a_batch_change_nothing(layer, lengths, data):
     order = data.draw(st.permutations(range(len(lengths))))
@@ -191,8 +192,8 @@ def test_words_may_come_spelled_or_as_features():
 def test_the_mean_is_over_real_tokens_whatever_stands_at_padding():
     x = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [0.0]]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    assert_close(mean_of_real(x, mask), torch.tensor([[2.0], [5.0]]))
-    assert_close(mean_of_real(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
+    assert_close(masked_mean(x, mask), torch.tensor([[2.0], [5.0]]))
+    assert_close(masked_mean(x.expand(4, -1, -1, -1), mask), torch.tensor([[2.0], [5.0]]).expand(4, -1, -1))
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])

@@ -171,7 +171,7 @@ def test_inducing_inputs_follow_a_path_whose_modules_and_layers_may_be_replaced(
     weight = layer.query_value.weight[:8].unflatten(0, (2, 4))
     assert_close(layer.inducing_points(), expected @ weight.mT)
     network.blocks[1].attention = SGPAttention(8, 2, inducing=3)
-    network.blocks.connect()
+    network.blocks.connect_inducing_inputs()
     assert_close(
         network.blocks[1].attention.inducing_points(),
         network.blocks[1].norm_attention(network.blocks[0].feed_forward(network.blocks[1].attention.form.inducing))
@@ -198,7 +198,7 @@ def test_training_dropout_leaves_inducing_inputs_whole():
     block = network.blocks[0].train()
     assert not torch.equal(block.feed_forward(tokens), block.feed_forward(tokens))
     block.eval()
-    assert_close(block.carry(tokens), block.feed_forward(tokens), rtol=0, atol=0)
+    assert_close(block.feed_forward_without_dropout(tokens), block.feed_forward(tokens), rtol=0, atol=0)
 
 
 def test_plain_modules_may_stand_in_for_attention():

@@ -16,7 +16,8 @@ from probattn import KEPSVGPAttention, NumericalError, SGPAttention, draws, fami
 from probattn.attention import sgpa_forms
 from probattn.handlers import at_mean, local_posteriors
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
-from probattn.models import Categorical, Classifier, Supervised, ViT, last
+from probattn.models import Classifier, Supervised, ViT, last
+from probattn.models.likelihoods import Categorical
 
 F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])

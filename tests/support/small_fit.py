@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference.training.run_log import read_log
-from probattn.models import Categorical, Supervised
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian
 
 STEPS = 3
 """Training steps per epoch."""

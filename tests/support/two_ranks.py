@@ -32,8 +32,8 @@ from probattn.inference.distributed.random_state import capture_all_ranks, resto
 from probattn.inference.elbo import ELBOS
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
-from probattn.models import Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 
 SIZE, BATCH, STEPS = 21, 5, 10  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 

@@ -9,7 +9,7 @@ from PIL import Image
 from probattn.experiments.studies import posterior_check
 from probattn.inference.posterior.nuts import ConvergenceWarning
 
-FEW = {"num_samples": 12, "warmup": 8, "simulations": 2, "steps": 10}
+FEW = {"num_samples": 12, "warmup_steps": 8, "simulations": 2, "steps": 10}
 
 
 @pytest.fixture

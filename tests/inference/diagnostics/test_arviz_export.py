@@ -15,8 +15,8 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.inference.diagnostics import arviz_export
-from probattn.models import Categorical, Supervised
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
@@ -147,7 +147,7 @@ def test_sites_of_one_example_have_its_dimension_and_may_be_left_out():
     only = exported(model, guide, data, sites=["network.0.u"])
     assert list(only.posterior.data_vars) == list(only.prior.data_vars) == ["network.0.u"]
     np.testing.assert_array_equal(only.posterior["network.0.u"], idata.posterior["network.0.u"])
-    with pytest.raises(ValueError, match="draws no site network.0.w: leave out"):
+    with pytest.raises(ValueError, match="has no latent site network.0.w: omit"):
         exported(model, guide, data, sites=["network.0.u", "network.0.w"])
 
 

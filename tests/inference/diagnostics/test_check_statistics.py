@@ -7,7 +7,13 @@ import torch
 
 from probattn.inference import Prediction, metrics
 from probattn.inference.diagnostics import check_statistics
-from probattn.inference.diagnostics.check_statistics import STATISTICS, asks_for, evaluate, of_kind, resolve
+from probattn.inference.diagnostics.check_statistics import (
+    STATISTICS,
+    default_statistics,
+    evaluate,
+    optional_parameters,
+    resolve,
+)
 
 PROBS = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.6, 0.3, 0.1]])
 CLASSES = Prediction(probs=PROBS)
@@ -28,7 +34,7 @@ def test_statistics_of_classes():
 
 def test_statistics_of_classes_take_the_dtypes_of_labels():
     for dtype in (torch.uint8, torch.int32):
-        for statistic in check_statistics.OF_CLASSES:
+        for statistic in check_statistics.CLASSIFICATION:
             torch.testing.assert_close(
                 torch.as_tensor(statistic(LABELS.to(dtype), CLASSES)), torch.as_tensor(statistic(LABELS, CLASSES))
             )
@@ -46,9 +52,9 @@ def share_of_zeros(labels, prediction):
 
 
 def test_statistics_are_resolved_by_name_by_function_and_by_mapping():
-    assert list(resolve(of_kind(CLASSES))) == ["accuracy", "class_frequencies", "ece", "entropy"]
-    assert list(resolve(of_kind(NUMBERS))) == ["mean", "std", "rmse"]
-    assert list(resolve(of_kind(Prediction(mean=torch.tensor([[math.nan], [1.0]]))))) == ["mean", "std"]
+    assert list(resolve(default_statistics(CLASSES))) == ["accuracy", "class_frequencies", "ece", "entropy"]
+    assert list(resolve(default_statistics(NUMBERS))) == ["mean", "std", "rmse"]
+    assert list(resolve(default_statistics(Prediction(mean=torch.tensor([[math.nan], [1.0]]))))) == ["mean", "std"]
     chosen = resolve(["ece", share_of_zeros, "mean"])
     assert chosen == {"ece": check_statistics.ece, "share_of_zeros": share_of_zeros, "mean": check_statistics.mean}
     assert resolve({"zeros": share_of_zeros}) == {"zeros": share_of_zeros}
@@ -78,7 +84,7 @@ def test_values_are_double_and_what_is_no_number_is_refused_by_name():
         assert torch.equal(result, torch.as_tensor(value).double())
     with pytest.raises(ValueError, match="'broken' is NaN"):
         evaluate("broken", lambda *_: torch.tensor([0.0, math.nan]), LABELS, CLASSES)
-    with pytest.raises(ValueError, match=r"'matrix' must give a number or a vector, got shape \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"'matrix' must return a number or a vector, got shape \(2, 2\)"):
         evaluate("matrix", lambda *_: torch.zeros(2, 2), LABELS, CLASSES)
 
 
@@ -89,11 +95,11 @@ def test_a_statistic_that_does_not_exist_for_some_labels_is_refused():
 
 
 def test_what_a_statistic_asks_for_is_what_its_signature_names_behind_labels_and_prediction():
-    assert asks_for(lambda y, p: 0) == ()
-    assert asks_for(lambda y, p, x: 0) == ("x",)
-    assert asks_for(lambda y, p, latents=None, *, x: 0) == ("x", "latents")
-    assert asks_for(lambda x, latents: 0) == ()  # these are the labels and the prediction
-    assert asks_for(lambda *_: 0) == asks_for(lambda y, p, **_: 0) == ()
-    assert all(asks_for(each) == () for each in STATISTICS.values())
-    assert asks_for(max) == ()
+    assert optional_parameters(lambda y, p: 0) == ()
+    assert optional_parameters(lambda y, p, x: 0) == ("x",)
+    assert optional_parameters(lambda y, p, latents=None, *, x: 0) == ("x", "latents")
+    assert optional_parameters(lambda x, latents: 0) == ()  # these are the labels and the prediction
+    assert optional_parameters(lambda *_: 0) == optional_parameters(lambda y, p, **_: 0) == ()
+    assert all(optional_parameters(each) == () for each in STATISTICS.values())
+    assert optional_parameters(max) == ()
     assert evaluate("t", lambda y, p, *, x: x.sum(), LABELS, CLASSES, x=torch.ones(3)) == 3

@@ -12,7 +12,7 @@ from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SparseCGPAttention, guides
 from probattn.inference import metrics, posterior_summary, posterior_variants
-from probattn.inference.diagnostics.posterior_collapse import local_latents
+from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
 from probattn.models import Classifier
 
 F64 = torch.float64
@@ -187,7 +187,7 @@ def test_local_latents_are_the_sites_of_single_examples_that_predictions_see(lay
     model.network[1].eval()
     modes = [module.training for module in model.modules()]
     x = torch.randn(2, 5, 4, dtype=F64)
-    assert local_latents(model, x) == [f"network.{i}.{name}" for i in range(2) for name in names]
+    assert local_latent_sites(model, x) == [f"network.{i}.{name}" for i in range(2) for name in names]
     assert [module.training for module in model.modules()] == modes
 
 

@@ -10,9 +10,10 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
 from probattn.inference import predict
-from probattn.inference.diagnostics.posterior_draws import posterior_draws, record, replicate
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
+from probattn.inference.diagnostics.replicates import replicate
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

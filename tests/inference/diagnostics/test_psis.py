@@ -15,7 +15,6 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
-from probattn.inference.diagnostics import psis
 from probattn.inference.diagnostics.psis import PSIS, psis_khat
 from probattn.models import Classifier, Supervised
 
@@ -66,7 +65,9 @@ def test_every_ratio_of_the_exact_posterior_is_the_evidence():
     assert torch.allclose(result.log_weights, evidence.expand(200), rtol=1e-9)
     assert result.khat == -math.inf
     assert result.ess == pytest.approx(200)
-    assert str(result).startswith("k̂ = -inf (threshold 0.7): the guide can stand for the posterior; 200 effective")
+    assert str(result).startswith(
+        "k̂ = -inf (threshold 0.7): the guide is close to the posterior; effective sample size 200 of"
+    )
 
 
 def test_a_penalty_that_does_not_depend_on_u_is_a_constant():
@@ -189,14 +190,14 @@ def test_point_masses_are_refused(family):
     model, x, y = conjugate()
     model.network.scale_unconstrained.requires_grad_(False)
     guide = AutoDelta(model) if family == "auto" else guides.for_model(model, "delta")
-    with pytest.raises(ValueError, match=r"a point at network.u, not a density"):
+    with pytest.raises(ValueError, match=r"a point mass at network.u and no density"):
         psis_khat(model, guide, (x, y), num_samples=20)
 
 
 def test_a_part_of_the_data_is_refused_and_the_model_is_left_as_it_was():
     model, x, y = conjugate()
     guide = guides.for_model(model)
-    with pytest.raises(ValueError, match="site y counts 1.5 times"):
+    with pytest.raises(ValueError, match="site y has scale 1.5 in"):
         psis_khat(model, guide, (x[:2], y[:2]))
     psis_khat(model, guide, (x, y), num_samples=10)
     assert model.training
@@ -221,6 +222,7 @@ def test_tokens_of_integers():
 
 
 def test_without_arviz_the_error_names_the_extra(monkeypatch):
+    model, x, y = conjugate()
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):
@@ -230,4 +232,4 @@ def test_without_arviz_the_error_names_the_extra(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ImportError, match=r"pip install probattn\[arviz\]"):
-        psis._psislw()
+        psis_khat(model, guides.for_model(model), (x, y))

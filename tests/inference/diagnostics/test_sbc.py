@@ -12,7 +12,7 @@ from pyro.poutine.messenger import Messenger
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
-from probattn.inference.diagnostics.sbc import SBC, by_guide, by_nuts, simulation_based_calibration
+from probattn.inference.diagnostics.sbc import SBC, guide_inference, nuts_inference, simulation_based_calibration
 from probattn.inference.posterior.nuts import ConvergenceWarning
 from probattn.models import Classifier, Supervised
 
@@ -154,7 +154,7 @@ def test_a_guide_refitted_to_each_simulation_and_left_alone():
     model, x = conjugate()
     guide = guides.for_model(model)
     before = [parameter.clone() for parameter in (*model.parameters(), *guide.parameters())]
-    infer = by_guide(model, guide, num_samples=400, steps=80, lr=0.2)
+    infer = guide_inference(model, guide, num_samples=400, steps=80, lr=0.2)
     y = model(x).detach()
     draws = infer(x, y)[SITE]
     truth = exact(model, number=20_000)(x, y)[SITE]
@@ -167,7 +167,7 @@ def test_a_guide_refitted_to_each_simulation_and_left_alone():
 def test_an_autoguide_is_copied_and_left_where_it_starts():
     model, x = conjugate()
     guide = AutoNormal(model)
-    infer = by_guide(model, guide, num_samples=5, steps=2, lr=0.5)
+    infer = guide_inference(model, guide, num_samples=5, steps=2, lr=0.5)
     y = model(x).detach()
     first = infer(x, y)
     start = [parameter.clone() for parameter in guide.parameters()]
@@ -180,7 +180,7 @@ def test_an_autoguide_is_copied_and_left_where_it_starts():
 def test_inference_by_nuts_and_a_mask_reach_infer():
     model, x = conjugate()
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    infer, seen = by_nuts(model, num_samples=8, warmup=4), []
+    infer, seen = nuts_inference(model, num_samples=8, warmup_steps=4), []
 
     def watched(*batch):
         seen.append(batch)
@@ -202,7 +202,7 @@ def test_sites_of_single_examples_can_be_ranked():
     model = Classifier(PyroModule[nn.Sequential](layer, nn.Flatten(-2), nn.Linear(4, 2)), num_data=2).double()
     x = torch.randn(2, 2, 2, dtype=F64)
     guide = guides.for_model(model)
-    sbc = calibrate(model, x, by_guide(model, guide, num_samples=29), num_samples=29, num_simulations=60)
+    sbc = calibrate(model, x, guide_inference(model, guide, num_samples=29), num_samples=29, num_simulations=60)
     assert sbc.ranks.shape == (60, 8)
     assert sbc.p_value() > 0.05
 
@@ -214,16 +214,16 @@ def test_what_does_not_fit_is_named():
         ValueError, match=r"at least 49 draws of network.u, shape \(draws, 1, 2, 2\); got \(3, 1, 2, 2\)"
     ):
         calibrate(model, x, lambda x, y: few)
-    with pytest.raises(ValueError, match=r"no site v; the model draws network.u"):
+    with pytest.raises(ValueError, match=r"no site v; latent sites of the model are network.u"):
         calibrate(model, x, lambda x, y: few, sites=["v"])
-    with pytest.raises(ValueError, match=r"no site network.u; infer gives draws of v"):
+    with pytest.raises(ValueError, match=r"no site network.u; infer returns draws of v"):
         calibrate(model, x, lambda x, y: {"v": few[SITE]}, sites=[SITE])
-    with pytest.raises(ValueError, match=r"no latent site of the model, which are: network.u"):
+    with pytest.raises(ValueError, match=r"no draws of the latent sites of the model: network.u"):
         calibrate(model, x, lambda x, y: {}, num_simulations=1)
     for options in ({"num_simulations": 0}, {"num_samples": 0}):
         with pytest.raises(ValueError, match="num_simulations ≥ 1 and num_samples ≥ 1"):
             calibrate(model, x, exact(model), **options)
-    with pytest.raises(ValueError, match="site y counts 2 times"):
+    with pytest.raises(ValueError, match="site y has scale 2 in"):
         calibrate(model, x[:1], exact(model))
 
 
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_named():
 def test_refitted_full_guides_are_calibrated_and_point_masses_are_not():
     model, x = conjugate()
     options = {"num_samples": 49, "steps": 150, "lr": 0.2}
-    full = calibrate(model, x, by_guide(model, guides.for_model(model), **options), num_simulations=60)
+    full = calibrate(model, x, guide_inference(model, guides.for_model(model), **options), num_simulations=60)
     assert full.p_value() > 0.01
-    point = by_guide(model, guides.for_model(model, "delta"), **options)
+    point = guide_inference(model, guides.for_model(model, "delta"), **options)
     assert calibrate(model, x, point, num_simulations=60).p_value() < 1e-6

@@ -13,7 +13,8 @@ from probattn.inference import Prediction, predict
 from probattn.inference.methods.ensemble import ensemble, mix
 from probattn.inference.methods.predictor import posterior_predictive
 from probattn.inference.methods.temperature import scale
-from probattn.models import Bernoulli, Classifier, Supervised
+from probattn.models import Classifier, Supervised
+from probattn.models.likelihoods import Bernoulli
 
 F64 = torch.float64
 

@@ -12,17 +12,8 @@ from probattn.handlers import at_mean
 from probattn.inference import predict
 from probattn.inference.methods.features import _last_calls, features
 from probattn.inference.prediction import predict as prediction
-from probattn.models import (
-    Bernoulli,
-    Categorical,
-    Classifier,
-    Supervised,
-    TokenCategorical,
-    ViT,
-    last,
-    replace_attention,
-)
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Classifier, Supervised, ViT, last, replace_attention
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 KEP_SVGP = KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4)

@@ -15,7 +15,8 @@ from probattn.inference import Prediction, predict
 from probattn.inference.methods.ensemble import mix
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import laplace
-from probattn.models import Categorical, Classifier, Supervised, ViT
+from probattn.models import Classifier, Supervised, ViT
+from probattn.models.likelihoods import Categorical
 
 module = importlib.import_module("probattn.inference.methods.laplace")
 F64 = torch.float64

@@ -10,7 +10,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, predict
 from probattn.inference.methods.predictor import class_probs, posterior_predictive
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, TokenCategorical
 
 F64 = torch.float64
 

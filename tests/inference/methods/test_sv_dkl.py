@@ -13,7 +13,8 @@ from probattn.inference import Prediction
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.sv_dkl import sv_dkl
 from probattn.inference.methods.sv_dkl_gps import FeatureGPs
-from probattn.models import Categorical, Classifier, Supervised, ViT
+from probattn.models import Classifier, Supervised, ViT
+from probattn.models.likelihoods import Categorical
 
 module = importlib.import_module("probattn.inference.methods.sv_dkl")
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}

@@ -15,7 +15,8 @@ from probattn.inference import Prediction, metrics, predict
 from probattn.inference.methods.ensemble import ensemble
 from probattn.inference.methods.predictor import posterior_predictive
 from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale, temperature_scaled
-from probattn.models import Classifier, Supervised, TokenCategorical
+from probattn.models import Classifier, Supervised
+from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
 

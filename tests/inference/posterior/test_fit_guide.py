@@ -10,9 +10,8 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
-from probattn.handlers import kl_weight
 from probattn.inference import NonFiniteError
-from probattn.inference.posterior.fit_guide import check_whole, fit_guide, frozen
+from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.models import Classifier, Supervised
 
 F64, NOISE = torch.float64, 0.8
@@ -93,23 +92,6 @@ def test_the_model_is_untouched_bit_for_bit():
     assert not torch.equal(guide.network.get_submodule("0").u.loc, before)
 
 
-def test_frozen_switches_dropout_and_gradients_off_and_on_again_after_an_error():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5).eval(), nn.Dropout(0.5))
-    model[0].bias.requires_grad_(False)
-    seen = []
-
-    def fails():
-        seen.append(any(module.training for module in model.modules()))
-        seen.append(any(parameter.requires_grad for parameter in model.parameters()))
-        raise RuntimeError("inside")
-
-    with pytest.raises(RuntimeError, match="inside"), frozen(model):
-        fails()
-    assert seen == [False, False]
-    assert [module.training for module in model.modules()] == [True, True, False, True]
-    assert [parameter.requires_grad for parameter in model.parameters()] == [True, False]
-
-
 def test_an_autoguide_is_built_and_fitted():
     """A multivariate normal over all of u holds the posterior of every column."""
     model, x, y = conjugate()
@@ -137,24 +119,3 @@ def test_errors_name_their_source():
     with pytest.raises(ValueError, match="built for another model"):
         fit_guide(conjugate()[0], guide, (x, y), steps=1)
     assert all(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_a_batch_of_a_larger_data_set_and_a_weighted_kl_are_refused():
-    model, x, y = conjugate()
-    check_whole(model, (x, y))
-    with pytest.raises(ValueError, match=r"site y counts 1.5 times .* whole data set"):
-        check_whole(model, (x[:2], y[:2]))
-    with kl_weight(0.5), pytest.raises(ValueError, match=r"site network.u counts 0.5 times"):
-        check_whole(model, (x, y))
-
-
-def test_a_weighted_regulariser_is_refused_only_where_it_draws():
-    layer = CGPAttention(2, 1, alpha=1.0, regulariser_norm="example")
-    model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=2).double()
-    batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
-    check_whole(model, batch)
-    layer.regulariser_norm = "column"
-    with pytest.raises(ValueError, match=r"network.z_o counts 0.5 times .* collapsed=True"):
-        check_whole(model, batch)
-    layer.collapsed = True
-    check_whole(model, batch)

@@ -13,7 +13,8 @@ from probattn import KEPSVGPAttention, SGPAttention, guides, local_sites
 from probattn.handlers import at_mean
 from probattn.inference import predict
 from probattn.inference.prediction import latents
-from probattn.models import Categorical, Supervised
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical
 
 F64 = torch.float64
 

@@ -15,8 +15,8 @@ from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import predict
 from probattn.inference.prediction import latents
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Categorical, Supervised
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical, Gaussian
 
 F64 = torch.float64
 

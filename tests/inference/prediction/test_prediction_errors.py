@@ -13,8 +13,8 @@ from probattn import KEPSVGPAttention, SGPAttention, guides
 from probattn.functional import jitter
 from probattn.functional.errors import NumericalError
 from probattn.inference import predict
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

@@ -11,8 +11,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction import latents
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 F64 = torch.float64
 

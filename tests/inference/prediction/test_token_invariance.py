@@ -14,7 +14,8 @@ from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, gu
 from probattn.handlers import at_mean
 from probattn.inference import predict
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Supervised, TokenCategorical
+from probattn.models import Supervised
+from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
 

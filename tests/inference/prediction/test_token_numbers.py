@@ -11,11 +11,19 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO, fit, metrics, posterior_predictive_check, predict
-from probattn.inference.diagnostics.posterior_draws import replicate
+from probattn.inference.diagnostics.replicates import replicate
 from probattn.inference.prediction.real_tokens import RealTokens
 from probattn.inference.training.validation import validate
-from probattn.models import Bernoulli, Supervised
-from probattn.models.likelihoods import Gaussian, HeteroscedasticGaussian, Ordinal, PerToken, Poisson, StudentT
+from probattn.models import Supervised
+from probattn.models.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Ordinal,
+    PerToken,
+    Poisson,
+    StudentT,
+)
 
 F64 = torch.float64
 LENGTHS = [5, 2, 7, 1, 4, 4]

@@ -8,7 +8,8 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, fit, metrics
-from probattn.models import Supervised, TokenCategorical
+from probattn.models import Supervised
+from probattn.models.likelihoods import TokenCategorical
 
 F64 = torch.float64
 

@@ -10,7 +10,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, TraceMeanField_ELBO, metrics, predict, temperature_scaled
 from probattn.inference.metrics import ood
-from probattn.models import Supervised, TokenCategorical
+from probattn.models import Supervised
+from probattn.models.likelihoods import TokenCategorical
 
 WORDS, TAGS = 6, 3
 

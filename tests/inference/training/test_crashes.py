@@ -25,7 +25,8 @@ from probattn.inference import fit
 from probattn.inference.io import atomic_write, checkpoint, lock
 from probattn.inference.training import epoch_log, run_log, trainer
 from probattn.inference.training import fit as training
-from probattn.models import Categorical, Supervised
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical
 
 TRACED = {module.__file__ for module in (atomic_write, checkpoint, epoch_log, lock, run_log, trainer, training)}
 OPTIONS = {"epochs": 2, "log_every": 1, "num_samples": 1, "accelerator": "cpu", "progress": False, "resume": True}

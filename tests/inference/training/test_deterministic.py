@@ -10,7 +10,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import fit
 from probattn.inference.training.deterministic import deterministic
-from probattn.models import Categorical, Supervised
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical
 
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 

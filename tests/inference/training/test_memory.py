@@ -14,7 +14,8 @@ from torch import nn
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO, fit, predict
 from probattn.inference.training.run_log import RunLog
-from probattn.models import Categorical, Supervised
+from probattn.models import Supervised
+from probattn.models.likelihoods import Categorical
 
 EPOCHS = 30
 MOST = 8 * 2**20

@@ -11,8 +11,8 @@ from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, metrics, predict
 from probattn.inference.metrics import multilabel, regression
 from probattn.inference.training.validation import is_better, validate
-from probattn.models import Bernoulli, Categorical, Supervised, TokenCategorical
-from probattn.models.likelihoods import Gaussian, Ordinal, StudentT
+from probattn.models import Supervised
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, StudentT, TokenCategorical
 
 
 class Pool(nn.Module):

@@ -3,17 +3,23 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pyro.poutine as poutine
 import pytest
 import torch
 import torchvision
 from torch import nn
+
+from probattn import KEPSVGPAttention, draws, guides, local_posteriors
+from probattn.inference.prediction.latents import draw_latents
+from probattn.models import Classifier, Supervised, replace_attention
+from probattn.models.likelihoods import TokenCategorical
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
 NAMES = ("torchvision", "torch", "torch-second", "tagger", "timm", "bert-sdpa", "bert-eager", "vit-sdpa", "vit-eager")
 MASKED = ("torch", "torch-second", "tagger", "bert-sdpa", "bert-eager")
 
 
-class Foreign(NamedTuple):
+class ThirdParty(NamedTuple):
     network: nn.Module
     x: torch.Tensor  # (4, ...)
     mask: torch.Tensor | None  # (4, tokens)
@@ -56,17 +62,17 @@ def build(name, dropout):
         network = torchvision.models.VisionTransformer(8, 4, 3, 2, 8, 16, dropout, dropout, num_classes=3)
         nn.init.normal_(network.heads.head.weight)
         path = "encoder.layers.encoder_layer_{}".format
-        return Foreign(network, images, None, lambda network, x, mask: network(x), path)
+        return ThirdParty(network, images, None, lambda network, x, mask: network(x), path)
     if library == "torch":
-        return Foreign(encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format)
+        return ThirdParty(encoder(dropout, kind != "second"), tokens, mask, call_encoder, "layers.{}".format)
     if library == "tagger":
-        return Foreign(Tagger(dropout), ids, mask, lambda network, *args: network(*args), "encoder.layers.{}".format)
+        return ThirdParty(Tagger(dropout), ids, mask, lambda network, *args: network(*args), "encoder.layers.{}".format)
     if library == "timm":
         timm = pytest.importorskip("timm")
         rates = {"pos_drop_rate": dropout, "proj_drop_rate": dropout, "attn_drop_rate": dropout}
         network = timm.models.VisionTransformer(8, 4, embed_dim=8, depth=3, num_heads=2, num_classes=3, **rates)
         nn.init.normal_(network.head.weight)
-        return Foreign(network, images, None, lambda network, x, mask: network(x), "blocks.{}".format)
+        return ThirdParty(network, images, None, lambda network, x, mask: network(x), "blocks.{}".format)
     transformers = pytest.importorskip("transformers")
     options = SIZES | {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, "num_labels": 3}
     options["attn_implementation"] = kind
@@ -74,11 +80,11 @@ def build(name, dropout):
         config = transformers.BertConfig(vocab_size=20, max_position_embeddings=12, **options)
         network = transformers.BertForSequenceClassification(config)
         nn.init.normal_(network.classifier.weight)
-        return Foreign(network, ids, mask, call_bert, "bert.encoder.layer.{}".format)
+        return ThirdParty(network, ids, mask, call_bert, "bert.encoder.layer.{}".format)
     network = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **options))
     nn.init.normal_(network.classifier.weight)
     layers = next(path for path, module in network.named_modules() if isinstance(module, nn.ModuleList))
-    return Foreign(network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format)
+    return ThirdParty(network, images, None, lambda network, x, mask: network(x).logits, f"{layers}.{{}}".format)
 
 
 def call_bert(network, x, mask):
@@ -86,7 +92,7 @@ def call_bert(network, x, mask):
 
 
 @pytest.fixture
-def foreign():
+def third_party():
     """Builds a network by name, in float64, with weights and biases so large that attention matters."""
 
     def make(name, *, dropout=0.0):
@@ -98,6 +104,58 @@ def foreign():
         return made._replace(network=made.network.double(), x=x)
 
     return make
+
+
+KEP = KEPSVGPAttention.partial(rank=2)
+
+
+def _modelled(given, **options):
+    likelihood = TokenCategorical() if given.original(given.network, given.x, None).dim() == 3 else None
+    converted = replace_attention(given.network, **({"attention": KEP} | options))
+    if likelihood is None:
+        return Classifier(converted, num_data=4)
+    return Supervised(converted, likelihood, num_data=4)
+
+
+def _outputs_of(model):
+    """A list to which the network's output at each call is added."""
+    log = []
+    model.network.register_forward_hook(lambda module, args, output: log.append(output))
+    return log
+
+
+def _run(model, number, x, mask):
+    """The trace of one pass under that many draws."""
+    model.eval()
+    with torch.no_grad(), draws(number):
+        latents = draw_latents(model, guides.for_model(model), (x, None, mask))
+        with local_posteriors():
+            return poutine.trace(poutine.replay(model, trace=latents)).get_trace(x, None, mask)
+
+
+def _latents(trace):
+    found = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and name != "y"}
+    return {name: node for name, node in found.items() if not node["is_observed"]}
+
+
+@pytest.fixture
+def modelled():
+    return _modelled
+
+
+@pytest.fixture
+def outputs_of():
+    return _outputs_of
+
+
+@pytest.fixture
+def run():
+    return _run
+
+
+@pytest.fixture
+def latents():
+    return _latents
 
 
 def pytest_generate_tests(metafunc):

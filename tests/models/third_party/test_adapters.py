@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.handlers import draws_in_batch
-from probattn.models.third_party.adapters import JointAdapter, MultiheadAdapter, SeparateAdapter
+from probattn.models.third_party.adapters import FusedQKVAdapter, MultiheadAttentionAdapter, SeparateQKVAdapter
 
 REAL = torch.tensor([[True, True, False], [True, True, True]])
 
@@ -23,7 +23,7 @@ def x():
 
 
 def test_multihead_takes_padding_as_bool_and_as_canonical_float(layer, x):
-    adapter, expected = MultiheadAdapter(layer, outputs=2, batch_first=True), layer(x, REAL)
+    adapter, expected = MultiheadAttentionAdapter(layer, num_outputs=2, batch_first=True), layer(x, REAL)
     added = torch.zeros(2, 3).masked_fill(~REAL, -torch.inf)
     for padding in (~REAL, added):
         output, weights = adapter(x, x, x, key_padding_mask=padding, need_weights=False)
@@ -33,7 +33,9 @@ def test_multihead_takes_padding_as_bool_and_as_canonical_float(layer, x):
 
 def test_multihead_takes_its_batch_second(layer, x):
     second = x.transpose(0, 1)
-    output, _ = MultiheadAdapter(layer, outputs=2, batch_first=False)(second, second, second, key_padding_mask=~REAL)
+    output, _ = MultiheadAttentionAdapter(layer, num_outputs=2, batch_first=False)(
+        second, second, second, key_padding_mask=~REAL
+    )
     assert_close(output, layer(x, REAL).transpose(0, 1))
 
 
@@ -41,9 +43,9 @@ def test_folded_draws_are_unfolded_draw_by_draw(layer, x):
     seen = []
     layer.register_forward_pre_hook(lambda _, args: seen.append(args))
     with draws_in_batch(3):
-        output = SeparateAdapter(layer, outputs=2)(torch.cat([x, 2 * x, 3 * x]), torch.cat([REAL] * 3)[:, None, None])[
-            0
-        ]
+        output = SeparateQKVAdapter(layer, num_outputs=2)(
+            torch.cat([x, 2 * x, 3 * x]), torch.cat([REAL] * 3)[:, None, None]
+        )[0]
     ((inside, mask),) = seen
     assert torch.equal(inside, torch.stack([x, 2 * x, 3 * x]))
     assert torch.equal(mask, REAL)
@@ -51,7 +53,7 @@ def test_folded_draws_are_unfolded_draw_by_draw(layer, x):
 
 
 def test_multihead_takes_equal_tensors_that_are_not_one(layer, x):
-    norm, adapter = nn.LayerNorm(4), MultiheadAdapter(layer, outputs=None, batch_first=True)
+    norm, adapter = nn.LayerNorm(4), MultiheadAttentionAdapter(layer, num_outputs=None, batch_first=True)
     assert torch.equal(adapter(norm(x), norm(x), norm(x)), layer(norm(x)))
 
 
@@ -59,9 +61,9 @@ def test_multihead_takes_equal_tensors_that_are_not_one(layer, x):
 @pytest.mark.parametrize("kind", ["multihead", "joint", "separate"])
 def test_the_output_has_the_form_of_the_old_layers(layer, x, kind, outputs):
     output = {
-        "multihead": lambda: MultiheadAdapter(layer, outputs=outputs, batch_first=True)(x, x, x),
-        "joint": lambda: JointAdapter(layer, outputs=outputs, after=nn.Identity())(x),
-        "separate": lambda: SeparateAdapter(layer, outputs=outputs)(x),
+        "multihead": lambda: MultiheadAttentionAdapter(layer, num_outputs=outputs, batch_first=True)(x, x, x),
+        "joint": lambda: FusedQKVAdapter(layer, num_outputs=outputs, proj_drop=nn.Identity())(x),
+        "separate": lambda: SeparateQKVAdapter(layer, num_outputs=outputs)(x),
     }[kind]()
     if outputs is not None:
         assert isinstance(output, tuple)
@@ -82,11 +84,13 @@ def test_the_output_has_the_form_of_the_old_layers(layer, x, kind, outputs):
 )
 def test_multihead_refuses_by_name(layer, x, arguments, message):
     with pytest.raises(ValueError, match=message):
-        MultiheadAdapter(layer, outputs=2, batch_first=True)(**({"query": x, "key": x, "value": x} | arguments))
+        MultiheadAttentionAdapter(layer, num_outputs=2, batch_first=True)(
+            **({"query": x, "key": x, "value": x} | arguments)
+        )
 
 
 def test_unbatched_and_nested_tokens_are_refused(layer, x):
-    adapter = MultiheadAdapter(layer, outputs=2, batch_first=True)
+    adapter = MultiheadAttentionAdapter(layer, num_outputs=2, batch_first=True)
     with pytest.raises(ValueError, match=r"got shape \(3, 4\)"):
         adapter(first := x[0], first, first)
     nested = torch.nested.nested_tensor(list(x), layout=torch.jagged)
@@ -95,7 +99,7 @@ def test_unbatched_and_nested_tokens_are_refused(layer, x):
 
 
 def test_joint_passes_its_output_through_what_came_after(layer, x):
-    adapter = JointAdapter(layer, outputs=None, after=nn.Dropout(0.999))
+    adapter = FusedQKVAdapter(layer, num_outputs=None, proj_drop=nn.Dropout(0.999))
     assert not adapter(x).any() or (adapter(x) == 0).double().mean() > 0.8
     adapter.eval()
     assert torch.equal(adapter(x, REAL[:, None, None], is_causal=False, rope=None), layer(x, REAL))
@@ -105,7 +109,7 @@ def test_joint_passes_its_output_through_what_came_after(layer, x):
 
 
 def test_separate_takes_the_calls_of_transformers_4_and_5(layer, x):
-    adapter, mask = SeparateAdapter(layer, outputs=2), REAL[:, None, None]
+    adapter, mask = SeparateQKVAdapter(layer, num_outputs=2), REAL[:, None, None]
     calls = [
         adapter(x, mask, None, None, None, None, False),
         adapter(x, attention_mask=mask, encoder_hidden_states=None, past_key_values=None),

@@ -25,12 +25,12 @@ ADDED = torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, 0.0]])
     ],
 )
 def test_every_form_of_padding_is_the_mask_of_tokens(mask):
-    assert torch.equal(masks.of_keys(mask, X), REAL)
+    assert torch.equal(masks.key_mask(mask, X), REAL)
 
 
 def test_one_mask_for_the_whole_batch_and_none():
-    assert torch.equal(masks.of_keys(REAL[:1, None, None], X), REAL[:1].expand(2, 3))
-    assert masks.of_keys(None, X) is None
+    assert torch.equal(masks.key_mask(REAL[:1, None, None], X), REAL[:1].expand(2, 3))
+    assert masks.key_mask(None, X) is None
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_one_mask_for_the_whole_batch_and_none():
 )
 def test_more_than_padding_is_refused(mask: Tensor, message):
     with pytest.raises(ValueError, match=message):
-        masks.of_keys(mask, X)
+        masks.key_mask(mask, X)

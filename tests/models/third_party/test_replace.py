@@ -19,7 +19,8 @@ from probattn import (
     guides,
 )
 from probattn.inference import fit, load, predict, save
-from probattn.models import Classifier, Supervised, TokenCategorical, replace_attention
+from probattn.models import Classifier, Supervised, replace_attention
+from probattn.models.likelihoods import TokenCategorical
 from probattn.models.third_party.adapters import Adapter
 
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -35,17 +36,17 @@ KINDS = {
 NESTED = "ignore:The PyTorch API of nested tensors"
 
 
-def model_of(foreign, **options):
+def model_of(third_party, **options):
     options = {"attention": KEP} | options
-    converted = replace_attention(foreign.network, **options)
-    outputs = foreign.original(foreign.network, foreign.x, None)
+    converted = replace_attention(third_party.network, **options)
+    outputs = third_party.original(third_party.network, third_party.x, None)
     if outputs.dim() == 2:
         return Classifier(converted, num_data=4), torch.tensor([0, 1, 2, 0])
     return Supervised(converted, TokenCategorical(), num_data=4), torch.arange(20).view(4, 5) % 3
 
 
-def batch_of(foreign, y):
-    return (foreign.x, y) if foreign.mask is None else (foreign.x, y, foreign.mask)
+def batch_of(third_party, y):
+    return (third_party.x, y) if third_party.mask is None else (third_party.x, y, third_party.mask)
 
 
 def probs(model, guide, batch):
@@ -56,8 +57,8 @@ def probs(model, guide, batch):
 @pytest.mark.filterwarnings(NESTED)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("layers", ["last", "all", [0]])
-def test_softmax_attention_reproduces_the_original(foreign, name, layers, training):
-    given = foreign(name)
+def test_softmax_attention_reproduces_the_original(third_party, name, layers, training):
+    given = third_party(name)
     given.network.train(training)
     converted = replace_attention(given.network, attention=SoftmaxAttention, layers=layers)
     assert sum(isinstance(module, SoftmaxAttention) for module in converted.modules()) == (3 if layers == "all" else 1)
@@ -69,8 +70,8 @@ def test_softmax_attention_reproduces_the_original(foreign, name, layers, traini
         assert_close(actual, expected, atol=1e-6 if name == "vit-eager" else 1e-10, rtol=0)
 
 
-def test_a_changed_query_shows(foreign, name):
-    given = foreign(name)
+def test_a_changed_query_shows(third_party, name):
+    given = third_party(name)
     converted = replace_attention(given.network, attention=SoftmaxAttention)
     (layer,) = converted.layers()
     layer.query_key_value.weight.data[:8] *= -3
@@ -78,8 +79,8 @@ def test_a_changed_query_shows(foreign, name):
     assert not torch.allclose(converted(given.x), given.original(given.network, given.x, None), atol=1e-4)
 
 
-def test_trains_and_predicts_and_leaves_the_original_alone(foreign, name):
-    given = foreign(name, dropout=0.1)
+def test_trains_and_predicts_and_leaves_the_original_alone(third_party, name):
+    given = third_party(name, dropout=0.1)
     state, kinds = copy.deepcopy(given.network.state_dict()), [type(module) for module in given.network.modules()]
     model, y = model_of(given)
     guide = guides.for_model(model)
@@ -102,8 +103,8 @@ def test_trains_and_predicts_and_leaves_the_original_alone(foreign, name):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["torchvision", "tagger", "bert-sdpa"])
-def test_each_layer_of_ours_trains_and_predicts(foreign, which, kind):
-    given = foreign(which)
+def test_each_layer_of_ours_trains_and_predicts(third_party, which, kind):
+    given = third_party(which)
     model, y = model_of(given, attention=KINDS[kind], layers=[1, -1])
     guide, batch = guides.for_model(model), batch_of(given, y)
     model.network.initialise_inducing(given.x, given.mask)
@@ -116,6 +117,7 @@ def test_each_layer_of_ours_trains_and_predicts(foreign, which, kind):
     assert ((draws[0] - draws[1]).abs().max() > 1e-8) == stochastic
 
 
+@pytest.mark.slow
 def test_vit_b_16_converted_trained_and_predicted():
     network = torchvision.models.vit_b_16(weights=None, image_size=32, num_classes=3)
     nn.init.normal_(network.heads.head.weight, std=0.1)
@@ -141,8 +143,8 @@ def test_vit_b_16_converted_trained_and_predicted():
         assert (draws[0] - draws[1]).abs().max() > 1e-6
 
 
-def test_a_frozen_rest_does_not_move(foreign, name):
-    given = foreign(name)
+def test_a_frozen_rest_does_not_move(third_party, name):
+    given = third_party(name)
     model, y = model_of(given, freeze_rest=True, attention=KEPSVGPAttention.partial(rank=2, learn_scale=False))
     state = copy.deepcopy(model.state_dict())
     fit(model, guides.for_model(model), [batch_of(given, y)], epochs=2, progress=False, weight_decay=0.1)
@@ -154,8 +156,8 @@ def test_a_frozen_rest_does_not_move(foreign, name):
     assert {key.rsplit(".layer.")[-1] for key in trained} >= {"query_key.weight", "out.weight"}
 
 
-def test_saved_and_loaded(foreign, name, tmp_path):
-    given = foreign(name)
+def test_saved_and_loaded(third_party, name, tmp_path):
+    given = third_party(name)
     model, y = model_of(given)
     guide = guides.for_model(model)
     fit(model, guide, [batch_of(given, y)], epochs=1, progress=False)
@@ -167,8 +169,8 @@ def test_saved_and_loaded(foreign, name, tmp_path):
     assert torch.equal(probs(again, other, batch), probs(model, guide, batch))
 
 
-def test_copied_with_its_guide(foreign, name):
-    given = foreign(name)
+def test_copied_with_its_guide(third_party, name):
+    given = third_party(name)
     model, y = model_of(given)
     guide, batch = guides.for_model(model), batch_of(given, y)
     expected = probs(model, guide, batch)
@@ -178,8 +180,8 @@ def test_copied_with_its_guide(foreign, name):
     assert torch.equal(probs(again, other, batch), expected)
 
 
-def test_layers_are_counted_in_the_order_of_definition(foreign):
-    given = foreign("torch")
+def test_layers_are_counted_in_the_order_of_definition(third_party):
+    given = third_party("torch")
     chosen = {"last": [2], "all": [0, 1, 2], (0, -1): [0, 2], (1, 1, -2): [1], range(2): [0, 1]}
     arrays = [(np.array([0, -1]), [0, 2]), (torch.tensor([1]), [1]), ([np.int64(0), 2], [0, 2])]
     for layers, expected in (*chosen.items(), *arrays):
@@ -204,16 +206,16 @@ def test_modules_keep_their_order():
     assert len(again.layers()) == 2
 
 
-def test_other_layers_can_be_replaced_later(foreign):
-    given = foreign("torch")
+def test_other_layers_can_be_replaced_later(third_party):
+    given = third_party("torch")
     first = replace_attention(given.network, attention=KernelAttention, layers=[0])
     second = replace_attention(first, attention=KEP, layers="last")
     assert [type(layer) for layer in second.layers()] == [KernelAttention, KEPSVGPAttention]
     assert len(first.layers()) == 1
 
 
-def test_a_converted_network_that_has_run_can_be_converted_again(foreign, name):
-    given = foreign(name)
+def test_a_converted_network_that_has_run_can_be_converted_again(third_party, name):
+    given = third_party(name)
     first = replace_attention(given.network, attention=KEP, layers=[0])
     given = given._replace(network=first, original=lambda network, x, mask: network(x, mask))
     for numbers in ((0, 2), (0, 1, 2)):
@@ -225,8 +227,8 @@ def test_a_converted_network_that_has_run_can_be_converted_again(foreign, name):
         given = given._replace(network=model.network)
 
 
-def test_a_network_that_has_run_on_its_own_becomes_part_of_a_model(foreign, name):
-    given = foreign(name)
+def test_a_network_that_has_run_on_its_own_becomes_part_of_a_model(third_party, name):
+    given = third_party(name)
     model, y = model_of(given)
     converted = replace_attention(given.network, attention=KEP)
     converted.load_state_dict(model.network.state_dict())
@@ -238,8 +240,8 @@ def test_a_network_that_has_run_on_its_own_becomes_part_of_a_model(foreign, name
     assert torch.equal(probs(looked_at, other, batch_of(given, y)), probs(model, guide, batch_of(given, y)))
 
 
-def test_training_mode_is_kept(foreign):
-    given = foreign("timm", dropout=0.2)
+def test_training_mode_is_kept(third_party):
+    given = third_party("timm", dropout=0.2)
     given.network.eval()
     converted = replace_attention(given.network, attention=SoftmaxAttention)
     assert not any(module.training for module in converted.wrapped.modules())
@@ -247,15 +249,15 @@ def test_training_mode_is_kept(foreign):
     given.network.blocks[2].attn.proj_drop.eval()
     converted = replace_attention(given.network, attention=SoftmaxAttention)
     assert [name for name, module in converted.wrapped.named_modules() if not module.training] == [
-        "blocks.2.attn.after"
+        "blocks.2.attn.proj_drop"
     ]
     assert [name for name, module in given.network.named_modules() if not module.training] == [
         "blocks.2.attn.proj_drop"
     ]
 
 
-def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees(foreign):
-    given = foreign("bert-sdpa")
+def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees(third_party):
+    given = third_party("bert-sdpa")
     converted = replace_attention(given.network, attention=SGPAttention.partial(inducing=4), layers=[1, 2])
     streams = []
     for layer in converted.layers():
@@ -292,7 +294,7 @@ def test_inducing_inputs_come_from_the_real_tokens_that_a_layer_sees(foreign):
         (
             nn.ModuleList([nn.MultiheadAttention(8, 2)]),
             {"attention": lambda *_: nn.Identity()},
-            "must make attention layers",
+            "must build attention layers",
         ),
     ],
 )

@@ -41,9 +41,9 @@ def loss(network):
 def test_batch_norm_is_refused_where_it_runs_behind_a_stochastic_layer():
     for network in (converted := replace_attention(Stem(first=False), attention=KEP), copy.deepcopy(converted)):
         for _ in range(2):
-            with pytest.raises(ValueError, match="BatchNorm1d at 'norm' runs behind a stochastic layer"):
+            with pytest.raises(ValueError, match="BatchNorm1d at 'norm' runs after a stochastic layer"):
                 network(X)
-        with draws(2), pytest.raises(ValueError, match="runs behind a stochastic layer"):
+        with draws(2), pytest.raises(ValueError, match="runs after a stochastic layer"):
             network(X)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in converted.modules())
 
@@ -63,7 +63,7 @@ def test_batch_norm_in_evaluation_is_an_affine_map_unless_it_keeps_no_statistics
     converted.wrapped.norm.eval()
     converted(X)
     without = replace_attention(Stem(first=False, track_running_stats=False), attention=KEP).eval()
-    with pytest.raises(ValueError, match="runs behind a stochastic layer"):
+    with pytest.raises(ValueError, match="runs after a stochastic layer"):
         without(X)
 
 
@@ -83,7 +83,7 @@ def test_gradient_checkpointing_of_hugging_face_is_refused_where_it_would_draw_a
     network, x = bert()
     converted = replace_attention(network, attention=attention)
     switch(converted.wrapped, True)
-    with pytest.raises(ValueError, match=r"site wrapped.*layer\.1\..* stands in a network with gradient checkpointing"):
+    with pytest.raises(ValueError, match=r"site wrapped.*layer\.1\..* is in a network with gradient checkpointing"):
         converted(x)
     with torch.no_grad():
         converted(x)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.models import replace_attention
-from probattn.models.third_party.adapters import MultiheadAdapter
+from probattn.models.third_party.adapters import MultiheadAttentionAdapter
 
 
 class Joint(nn.Module):
@@ -62,7 +62,7 @@ class Residual(nn.Module):
         self.attention = attention
 
     def forward(self, x):
-        output = self.attention(*(x,) * (3 if isinstance(self.attention, Multihead | MultiheadAdapter) else 1))
+        output = self.attention(*(x,) * (3 if isinstance(self.attention, Multihead | MultiheadAttentionAdapter) else 1))
         return x + (output if isinstance(output, torch.Tensor) else output[0])
 
 
@@ -127,7 +127,7 @@ def test_a_zero_output_map_hides_nothing():
     network = nn.Sequential(nn.Linear(8, 8), Joint(factor=2.0))
     for parameter in network[1].proj.parameters():
         nn.init.zeros_(parameter)
-    with pytest.raises(ValueError, match="is not the softmax attention of its maps"):
+    with pytest.raises(ValueError, match="is not the softmax attention of its linear maps"):
         replace_attention(network, attention=SoftmaxAttention)
     network[1].factor = 1.0
     converted = replace_attention(network, attention=SoftmaxAttention)
@@ -188,17 +188,17 @@ def test_encoders_without_a_head_give_their_last_hidden_state(which):
 @pytest.mark.parametrize(
     ("attention", "message"),
     [
-        (lambda: Joint(factor=2.0), "is not the softmax attention of its maps"),
+        (lambda: Joint(factor=2.0), "is not the softmax attention of its linear maps"),
         (lambda: Joint(16), r"shapes \[\(8, 16\), \(16, 8\)\]"),
         (lambda: Joint(gate=nn.Linear(8, 8)), r"its gate \(Linear\)"),
         (lambda: Joint(q_norm=nn.LayerNorm(4, elementwise_affine=False)), r"its q_norm \(LayerNorm\)"),
         (lambda: Joint(bias_table=nn.Parameter(torch.zeros(2))), "its parameter bias_table"),
-        (lambda: Joint(rows=2), "its maps have shapes"),
+        (lambda: Joint(rows=2), "its linear maps have shapes"),
         (lambda: Joint(is_causal=True), "is_causal is set"),
         (lambda: Joint(attn_drop=nn.Dropout(0.1), dropout=nn.Dropout(0.1)), r"its dropout \(Dropout\)"),
         (lambda: Separate(resid_dropout=nn.Dropout(0.1)), r"its resid_dropout \(Dropout\)"),
         (lambda: Separate(dropout=nn.LayerNorm(8)), r"its dropout \(LayerNorm\)"),
-        (lambda: Separate(outputs=0), "it gives a tuple, and neither"),
+        (lambda: Separate(outputs=0), "it returns a tuple, neither"),
     ],
 )
 def test_what_looks_alike_is_refused_by_name(attention, message):

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
-from probattn.models.third_party.recognise import find
-from probattn.models.third_party.weights import build
+from probattn.models.third_party.build_layer import build_layer
+from probattn.models.third_party.find_attention import find_attention
 
 F64 = torch.float64
 
@@ -18,7 +18,7 @@ def old(bias=True, dropout=0.0):
     if bias:
         nn.init.normal_(module.in_proj_bias)
         nn.init.normal_(module.out_proj.bias)
-    ((_, read),) = find(nn.ModuleList([module]))
+    ((_, read),) = find_attention(nn.ModuleList([module]))
     return module, read()
 
 
@@ -38,7 +38,7 @@ def old(bias=True, dropout=0.0):
 )
 def test_weights_and_biases_have_their_rows_and_gain(factory, joint, rows, scale):
     module, read = old()
-    layer = build(factory, read)
+    layer = build_layer(factory, read)
     linear = getattr(layer, joint)
     factors = {"q": scale, "k": scale, "v": 1.0}
     for number, part in enumerate(rows):
@@ -56,17 +56,17 @@ def test_weights_and_biases_have_their_rows_and_gain(factory, joint, rows, scale
 
 def test_copies_share_no_memory():
     module, read = old()
-    layer = build(SoftmaxAttention, read)
+    layer = build_layer(SoftmaxAttention, read)
     layer.query_key_value.weight.data.zero_()
     assert module.in_proj_weight.any()
 
 
 def test_a_missing_bias_is_none_or_zero():
     _, read = old(bias=False)
-    layer = build(SoftmaxAttention, read)
+    layer = build_layer(SoftmaxAttention, read)
     assert layer.query_key_value.bias is None
     assert not layer.out.bias.any()
-    layer = build(SoftmaxAttention.partial(bias=True), read)
+    layer = build_layer(SoftmaxAttention.partial(bias=True), read)
     assert not layer.query_key_value.bias.any()
 
 
@@ -74,28 +74,28 @@ def test_a_factorys_own_default_gives_way_to_an_old_layer_without_bias_or_dropou
     def biased(dim, heads, *, bias=True, dropout=0.5):
         return SoftmaxAttention(dim, heads, bias=bias, dropout=dropout)
 
-    layer = build(biased, old(bias=False)[1])
+    layer = build_layer(biased, old(bias=False)[1])
     assert layer.query_key_value.bias is None
     assert layer.dropout == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_for_softmax_alone(dtype):
-    ((_, read),) = find(nn.ModuleList([nn.MultiheadAttention(8, 2, dtype=dtype)]))
-    assert build(SoftmaxAttention, read()).out.weight.dtype == dtype
+    ((_, read),) = find_attention(nn.ModuleList([nn.MultiheadAttention(8, 2, dtype=dtype)]))
+    assert build_layer(SoftmaxAttention, read()).out.weight.dtype == dtype
     for factory in (KEPSVGPAttention.partial(rank=2), CGPAttention.partial(output="mean"), KernelAttention):
         with pytest.raises(ValueError, match=f"Attention needs float32 or better, .*in {dtype}: convert network.float"):
-            build(factory, read())
+            build_layer(factory, read())
 
 
 def test_bias_and_dropout_are_the_old_layers_unless_the_factory_says():
     _, read = old(dropout=0.25)
-    assert build(SoftmaxAttention, read).dropout == 0.25
-    assert build(SoftmaxAttention.partial(dropout=0.0), read).dropout == 0.0
-    assert build(SoftmaxAttention.partial(bias=False), read).query_key_value.bias is None
+    assert build_layer(SoftmaxAttention, read).dropout == 0.25
+    assert build_layer(SoftmaxAttention.partial(dropout=0.0), read).dropout == 0.0
+    assert build_layer(SoftmaxAttention.partial(bias=False), read).query_key_value.bias is None
     nested = functools.partial(SoftmaxAttention.partial(bias=False), dropout=0.5)
-    assert build(nested, read).dropout == 0.5
-    assert build(KEPSVGPAttention.partial(rank=2), read).query_key.bias is not None
-    plain = build(lambda dim, heads: SoftmaxAttention(dim, heads), read)
+    assert build_layer(nested, read).dropout == 0.5
+    assert build_layer(KEPSVGPAttention.partial(rank=2), read).query_key.bias is not None
+    plain = build_layer(lambda dim, heads: SoftmaxAttention(dim, heads), read)
     assert plain.query_key_value.bias is None
     assert plain.dropout == 0.0

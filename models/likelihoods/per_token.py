@@ -1,19 +1,19 @@
-"""Likelihoods of a label per token, where padding counts nothing."""
+"""Likelihoods with one label per token; padding contributes nothing."""
 
 import pyro.distributions as dist
 from torch import Tensor, nn
 
-from probattn.models.likelihoods.classes import Categorical
+from probattn.models.likelihoods.classification import Categorical
 
 
 class PerToken(nn.Module):
-    """A likelihood of examples for every token; outputs are ``(*draws, batch, tokens, ...)``, labels likewise.
+    """Apply a likelihood of examples to every token; outputs are ``(*draws, batch, tokens, ...)``, labels likewise.
 
     ``PerToken(Gaussian())`` takes outputs ``(*draws, batch, tokens, targets)`` and labels ``(batch, tokens, targets)``.
-    Padding counts nothing: its log probability is 0, whatever stands there as its output or label (−100 or NaN, say).
+    Padding has log probability 0, whatever its outputs or labels (−100 or NaN, for example).
 
     Args:
-        likelihood: a module ``outputs -> Distribution`` with batch shape ``(*draws, batch)``, of this library or yours.
+        likelihood: a module ``outputs -> Distribution`` with batch shape ``(*draws, batch)``.
     """
 
     def __init__(self, likelihood: nn.Module) -> None:
@@ -21,7 +21,7 @@ class PerToken(nn.Module):
         self.likelihood = likelihood
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
-        """The distribution of all labels of an example; without a mask all tokens are real."""
+        """Return the joint distribution of an example's labels; without a mask all tokens are real."""
         if mask is None:
             mask = outputs.new_ones(outputs.shape[-3:-1]).bool()
         tokens = self.likelihood(outputs.where(mask.unsqueeze(-1), 0))
@@ -36,8 +36,8 @@ class TokenCategorical(PerToken):
 
 
 class _Masked(dist.MaskedDistribution):
-    """A masked distribution that does not look at values where they do not count, not even to validate them."""
+    """Masked distribution that ignores values at masked positions completely, argument validation included."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        counted = self._mask[(..., *(None,) * len(self.event_shape))]
-        return super().log_prob(value.where(counted, 1))  # which is in the support of numbers, counts and classes
+        real = self._mask[(..., *(None,) * len(self.event_shape))]
+        return super().log_prob(value.where(real, 1))  # 1 is in the support of real, count and class distributions

@@ -1,0 +1,158 @@
+"""Posterior networks against predict with the same draws."""
+
+import copy
+
+import pyro
+import pytest
+import torch
+from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+    guides,
+)
+from probattn.functional.errors import NumericalError
+from probattn.inference import mean_network, predictor_network
+from probattn.models import TextTagger
+from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
+
+KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
+LAYERS = {
+    "softmax": SoftmaxAttention,
+    "kernel": KernelAttention,
+    "kep-svgp": KEP,
+    "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
+    "sgpa": SGPAttention.partial(inducing=3),
+    "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
+    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "cgp": CGPAttention.partial(noise=0.3),
+    "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
+}
+layers = pytest.mark.parametrize("name", LAYERS)
+spread = pytest.mark.parametrize("num_samples", [None, 3])
+
+
+@layers
+@spread
+def test_a_network_predicts_what_predict_does_with_the_same_draws(
+    images, network_of, predicted, same_as, seeded, vit, name, num_samples
+):
+    model, guide = vit(LAYERS[name], depth=2)
+    x = images()
+    expected = seeded(predicted, model, guide, x, num_samples)
+    found = seeded(lambda: network_of(model, guide, num_samples)(x))
+    same_as(expected, found, rtol=0, atol=1e-12)
+    more = {"entropy", "expected_entropy", "mutual_information"} if num_samples else set()
+    assert set(found) == {"probs", "energy"} | more
+    if num_samples and name not in ("softmax", "kernel"):
+        assert (found["mutual_information"] > 1e-6).any()
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian, Bernoulli])
+@spread
+def test_other_labels_have_mean_and_variance(
+    images, network_of, predicted, same_as, seeded, vit, likelihood, num_samples
+):
+    model, guide = vit(likelihood=likelihood())
+    x = images()
+    expected = seeded(predicted, model, guide, x, num_samples)
+    found = seeded(lambda: network_of(model, guide, num_samples)(x))
+    assert set(found) == {"mean", "variance"}
+    same_as(expected, found)
+    if likelihood is Gaussian:  # noise, and what the draws add to it
+        assert (found["variance"] > 1).all() if num_samples else (found["variance"] == 1).all()
+
+
+@spread
+def test_a_class_of_every_token_is_0_at_padding(network_of, predicted, same_as, seeded, text, texts, num_samples):
+    model, guide = text(kind=TextTagger, likelihood=TokenCategorical())
+    x, mask = texts()
+    expected = seeded(predicted, model, guide, [(x, None, mask)], num_samples)
+    found = seeded(lambda: network_of(model, guide, num_samples)(x, mask))
+    same_as(expected, found)
+    assert (found["probs"].sum(-1)[mask] > 0.99).all()
+    assert (found["probs"][~mask] == 0).all()
+
+
+@pytest.mark.parametrize("family", ["diagonal", "lowrank", "delta", AutoNormal, AutoMultivariateNormal, None])
+@spread
+def test_any_guide(images, network_of, predicted, same_as, seeded, vit, family, num_samples):
+    model, _ = vit()
+    x = images()
+    if isinstance(family, type):
+        guide = family(guides.global_part(model))
+        guides.materialise(guide, (x, torch.zeros(len(x))))
+    else:
+        guide = None if family is None else guides.for_model(model, family)
+    expected = seeded(predicted, model, guide, x, num_samples)
+    same_as(expected, seeded(lambda: network_of(model, guide, num_samples)(x)))
+
+
+class Own(PyroModule):
+    """A guide of a user that asks for the inputs, and draws a site of each example where ``local``."""
+
+    def __init__(self, site, prior, local=False):
+        super().__init__()
+        self.site, self.prior, self.local = site, prior, local
+
+    def forward(self, x, y=None, mask=None):
+        pyro.sample(self.site, self.prior, infer={"local": True} if self.local else {})
+
+
+def test_a_guide_that_asks_for_inputs_gets_them(images, predicted, same_as, vit):
+    model, _ = vit()
+    x = images()
+    guide = Own(*next(guides.latent_sites(model)))
+    with pytest.raises(TypeError, match="'x'"):
+        mean_network(model, guide)
+    same_as(predicted(model, guide, x, None), mean_network(model, guide, x)(x))
+
+
+def test_what_a_network_cannot_fix_is_refused(images, vit):
+    model, guide = vit()
+    x = images()
+    site, prior = next(guides.latent_sites(model))
+    with pytest.raises(ValueError, match=f"site {site} is neither a global site of the guide nor"):
+        mean_network(model, Own(site, prior, local=True), x)(x)
+    with pytest.raises(ValueError, match="built for another model"):
+        mean_network(copy.deepcopy(model), guide)
+    with pytest.raises(ValueError, match="materialise"):
+        mean_network(model, AutoNormal(guides.global_part(model)))
+    with pytest.raises(ValueError, match="positive number"):
+        predictor_network(model, guide, num_samples=0)
+
+
+@spread
+def test_a_network_is_a_copy_that_stays_as_it_is(images, network_of, vit, num_samples):
+    model, guide = vit(dropout=0.5)
+    x = images()
+    network = network_of(model, guide, num_samples).train()
+    assert model.training
+    assert all(parameter.requires_grad for parameter in [*model.parameters(), *guide.parameters()])
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    before = network(x)
+    with torch.no_grad():
+        for parameter in [*model.parameters(), *guide.parameters()]:
+            parameter += 1
+    same = network(x)
+    assert all(torch.equal(before[name], same[name]) for name in before)
+    wrapped = nn.Sequential(network).train()
+    assert torch.equal(wrapped(x)["probs"], before["probs"])
+    assert torch.equal(copy.deepcopy(network)(x)["probs"], before["probs"])
+
+
+def test_a_network_raises_what_predict_does(text, texts):
+    model, guide = text(SGPAttention.partial(inducing=3))
+    x, mask = texts()
+    with pytest.raises(ValueError, match=r"without any token, rows \[2\]"):
+        mean_network(model, guide)(x, mask.index_fill(0, torch.tensor(2), False))
+    model.network.embedding.weight.data[3] = torch.nan
+    with pytest.raises(NumericalError, match="SGPAttention 'network.blocks.0.attention'"):
+        mean_network(model, guide)(x.fill_(3), mask)

@@ -1,0 +1,217 @@
+"""Draws folded into the batch against a loop over the draws."""
+
+from types import SimpleNamespace
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws, guides
+from probattn.inference import predict
+from probattn.inference.methods.mc_dropout import active_dropout
+from probattn.inference.prediction.latents import draw_latents
+from probattn.models import Classifier, replace_attention
+from probattn.models.third_party.draws_in_batch import find_blocks
+
+KEP = KEPSVGPAttention.partial(rank=2)
+STOCHASTIC = {
+    "kep": KEP,
+    "sgpa": SGPAttention.partial(inducing=3),
+    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "cgp": CGPAttention,
+}
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+@pytest.mark.parametrize("layers", ["last", "all", [1]])
+def test_equals_a_loop_over_the_draws(latents, modelled, outputs_of, run, third_party, name, layers, number):
+    given = third_party(name)
+    model = modelled(given, layers=layers)
+    log = outputs_of(model)
+    trace = run(model, number, given.x, given.mask)
+    _check_loop(model, log, latents(trace), number, given)
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+@pytest.mark.parametrize("which", ["torchvision", "tagger", "bert-eager"])
+def test_each_stochastic_layer_equals_a_loop_over_the_draws(
+    latents, modelled, outputs_of, run, third_party, which, kind
+):
+    given = third_party(which)
+    model = modelled(given, layers=[1, 2], attention=STOCHASTIC[kind])
+    log = outputs_of(model)
+    trace = run(model, 4, given.x, given.mask)
+    _check_loop(model, log, latents(trace), 4, given)
+
+
+def _check_loop(model, log, sites, number, given):
+    (folded,) = log
+    assert folded.shape[:2] == (number, len(given.x))
+    assert sites
+    for s in range(number):
+        log.clear()
+        data = {name: node["value"][s] for name, node in sites.items()}
+        data = {name: value[0] if name.endswith(".u") else value for name, value in data.items()}
+        with torch.no_grad():
+            poutine.condition(model, data=data)(given.x, None, given.mask)
+        (plain,) = log
+        assert_close(folded[s], plain, atol=1e-10, rtol=1e-8)
+
+
+class Block(nn.Module):
+    """A user's own, whose attention wants its batch second, or is called with three tensors that are equal."""
+
+    def __init__(self, *, second=True):
+        super().__init__()
+        self.norm, self.mlp, self.second = nn.LayerNorm(8), nn.Linear(8, 8), second
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=not second)
+
+    def attend(self, x):
+        if not self.second:
+            return x + self.attention(self.norm(x), self.norm(x), self.norm(x))[0]
+        turned = self.norm(x).transpose(0, 1)
+        return x + self.attention(turned, turned, turned)[0].transpose(0, 1)
+
+    def forward(self, x):
+        x = self.attend(x)
+        return x + self.mlp(x)
+
+
+class Own(nn.Module):
+    """A user's own network of blocks, which runs them or their halves."""
+
+    def __init__(self, *, halves=False, **options):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(**options) for _ in range(3))
+        self.head, self.halves = nn.Linear(8, 3), halves
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block.attend(x) if self.halves else block(x)
+            x = x + block.mlp(x) if self.halves else x
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("layers", ["last", [1], "all"])
+@pytest.mark.parametrize("options", [{}, {"second": False}, {"halves": True}, {"halves": True, "second": False}])
+def test_networks_of_ones_own_equal_a_loop_over_the_draws(latents, outputs_of, run, options, layers):
+    given = SimpleNamespace(x=torch.randn(4, 5, 8).double(), mask=None)
+    model = Classifier(replace_attention(Own(**options).double(), attention=KEP, layers=layers), num_data=4)
+    log, seen = outputs_of(model), []
+    model.network.wrapped.blocks[0].mlp.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    trace = run(model, 3, given.x, None)
+    if not options.get("halves"):
+        assert seen == ([12] if layers == "all" else [4])
+    _check_loop(model, log, latents(trace), 3, given)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("inner", [KEP, SoftmaxAttention])
+@pytest.mark.parametrize("outer", [KEP, SoftmaxAttention])
+def test_a_converted_network_inside_another_leaves_the_folding_to_it(
+    latents, outputs_of, run, third_party, inner, outer, batch
+):
+    given = SimpleNamespace(x=torch.randn(batch, 5, 8).double(), mask=None)
+    network = nn.Sequential(
+        replace_attention(third_party("torch").network, attention=inner, layers=[1]), Own().double()
+    )
+    model = Classifier(replace_attention(network, attention=outer), num_data=4)
+    log, calls = outputs_of(model), []
+    model.network.wrapped[0].wrapped.register_forward_pre_hook(lambda *_: calls.append(True))
+    trace = run(model, 3, given.x, None)
+    if inner is outer is SoftmaxAttention:
+        assert log[0].shape == (batch, 3)
+    else:
+        assert len(calls) == 2, "up to the first stochastic layer, and on the draws"
+        _check_loop(model, log, latents(trace), 3, given)
+    log.clear()
+    with active_dropout(model, rate=0.3), torch.no_grad(), draws(3):
+        model(given.x)
+    assert log[0].shape == (3, batch, 3)
+
+
+def test_predict_equals_a_loop_over_the_draws(latents, modelled, third_party, name):
+    given = third_party(name)
+    model = modelled(given, layers=[1, 2])
+    guide = guides.for_model(model)
+    torch.manual_seed(5)
+    result = predict(model, guide, [(given.x, None, given.mask)], num_samples=4, keep_draws=True)
+    torch.manual_seed(5)
+    with torch.no_grad(), draws(4):
+        values = latents(draw_latents(model, guide, (given.x, None, given.mask)))
+    for s in range(4):
+        data = {name: node["value"][s, 0] for name, node in values.items()}
+        with torch.no_grad():
+            trace = poutine.trace(poutine.condition(model, data=data)).get_trace(given.x, None, given.mask)
+        fn = trace.nodes["y"]["fn"]
+        while hasattr(fn, "base_dist"):
+            fn = fn.base_dist
+        real = ... if fn.probs.dim() == 2 else given.mask
+        assert_close(result.draws[s][real], fn.probs[real], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("number", [3, 4])
+def test_blocks_below_the_first_stochastic_one_run_once(modelled, run, third_party, name, number):
+    given = third_party(name)
+    model, seen = modelled(given), []
+    for each in range(3):
+        inner = next(
+            m for m in model.network.wrapped.get_submodule(given.block(each)).modules() if type(m) is nn.Linear
+        )
+        inner.register_forward_hook(lambda module, args, output, each=each: seen.append((each, args[0].numel())))
+    run(model, number, given.x, given.mask)
+    sizes = dict(seen)
+    assert [each for each, _ in seen] == [0, 1, 2], "each block once"
+    assert sizes[0] == sizes[1]
+    seen.clear()
+    with torch.no_grad():
+        model(given.x, None, given.mask)
+    once = dict(seen)
+    assert sizes == {0: once[0], 1: once[1], 2: number * once[2]}
+
+
+MEAN_CGP = CGPAttention.partial(output="mean", collapsed=True)
+
+
+@pytest.mark.parametrize("attention", [SoftmaxAttention, KernelAttention, MEAN_CGP])
+def test_nothing_is_folded_where_nothing_is_drawn(third_party, name, attention):
+    given = third_party(name)
+    converted = replace_attention(given.network, attention=attention, layers="all").eval()
+    with torch.no_grad(), draws(3):
+        output = converted(given.x, given.mask)
+    assert output.shape[0] == 4
+    assert torch.equal(output, converted(given.x, given.mask))
+
+
+def test_forwards_are_restored_even_after_an_error(modelled, run, third_party, name):
+    given = third_party(name)
+    model = modelled(given)
+    run(model, 3, given.x, given.mask)
+    assert not any("forward" in vars(module) for module in model.modules())
+    head = [module for module in model.modules() if isinstance(module, nn.LayerNorm)][-1]
+    head.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(model, 3, given.x, given.mask)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_blocks_are_the_children_of_the_container_that_holds_the_attention():
+    def layer():
+        return nn.MultiheadAttention(8, 2)
+
+    def stage():
+        return nn.Sequential(nn.Sequential(nn.LayerNorm(8), layer()), nn.Sequential(layer(), nn.Linear(8, 8)))
+
+    network = nn.ModuleDict(
+        {
+            "stages": nn.Sequential(stage(), stage()),
+            "pairs": nn.ModuleList([nn.ModuleList([layer(), nn.Linear(8, 8)]), nn.ModuleList([layer()])]),
+            "alone": layer(),
+        }
+    )
+    paths = [path for path, module in network.named_modules() if isinstance(module, nn.MultiheadAttention)]
+    found = list(find_blocks(network, paths))
+    assert found == ["stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1", "pairs.0.0", "pairs.1.0", "alone"]
+    assert find_blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == ("0",)
