@@ -7,15 +7,15 @@ from contextlib import contextmanager
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.handlers import at_mean, local_posteriors
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
+from probattn.torch_compat import is_dropout
 
 
-class Block(Quiet, PyroModule):
+class Block(SkipParamEffects, PyroModule):
     """Pre-norm encoder block: x + attention(norm(x)), then x + mlp(norm(x)).
 
     Args:
@@ -57,7 +57,7 @@ class Block(Quiet, PyroModule):
         return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
-class Blocks(Quiet, PyroModule[nn.Sequential]):
+class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
     """Blocks one behind the other.
 
     Args:
@@ -147,7 +147,7 @@ def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
         for part in module:
             x = without_dropout(part, x)
         return x
-    return x if isinstance(module, _DropoutNd) else module(x)
+    return x if is_dropout(module) else module(x)
 
 
 @contextmanager

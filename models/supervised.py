@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models.likelihoods import Categorical
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
+from probattn.pyro_compat import allow_renaming, module_path
 
 
-class Supervised(Quiet, PyroModule):
+class Supervised(SkipParamEffects, PyroModule):
     """The model ``y ~ likelihood(network(x))`` of ``num_data`` examples, of which a batch is seen at a time.
 
     The likelihood and the layers' local sites are scaled by ``num_data / batch``; global sites count once, so that
@@ -30,7 +31,7 @@ class Supervised(Quiet, PyroModule):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
-        if getattr(network, "_pyro_name", None) == "":
+        if module_path(network) == "":
             allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
         list(latent_sites(self))
@@ -74,13 +75,3 @@ class Classifier(Supervised):
 
     def __init__(self, network: nn.Module, *, num_data: int) -> None:
         super().__init__(network, Categorical(), num_data=num_data)
-
-
-def allow_renaming(network: nn.Module) -> None:
-    """Lets a network that has run on its own become a part of another: Pyro fixes the names of sites at the first run.
-
-    A guide that was built before it did become one knows its sites by their old names.
-    """
-    for module in network.modules():
-        if isinstance(module, PyroModule):
-            module._pyro_context.used = False

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Blocks, evaluating
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
 
 
-class TextTransformer(Quiet, PyroModule):
+class TextTransformer(SkipParamEffects, PyroModule):
     """One answer for a text: embedded tokens with positions, pre-norm blocks, mean over the real tokens, linear head.
 
     Padding is masked out of attention and pooling: it never changes what is said of a real token.

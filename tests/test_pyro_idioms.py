@@ -446,7 +446,7 @@ def test_two_models_in_one_process_share_no_parameters(problem):
 
     pyro.clear_param_store()
     inference.Trace_ELBO()(first, function_guide)(x, y)
-    with pytest.raises(RuntimeError, match="'loc' in Pyro's param store belongs to another program"):
+    with pytest.raises(RuntimeError, match="'loc' in Pyro's parameter store belongs to another program"):
         inference.Trace_ELBO()(second, other_guide)(x, y)
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
 from probattn.inference.prediction.predict import Prediction, predict
+from probattn.pyro_compat import HANDLER_STACK
 
 
 class record(Messenger):  # noqa: N801 - lower case as the other handlers are
@@ -193,4 +194,4 @@ def padded(labels: Tensor, shape: torch.Size) -> Tensor:
 
 def _in_model() -> bool:
     """Whether it is the model that runs, not the guide: ``predict`` says where its local sites are drawn from."""
-    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK)
+    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in HANDLER_STACK)

@@ -6,12 +6,12 @@ from functools import partial
 
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.handlers import num_folded, num_samples, stochastic_input
 from probattn.inference.methods.predictor import Predictor
 from probattn.inference.prediction.predict import Prediction, predict
+from probattn.torch_compat import is_dropout
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
             setattr(module, attribute, own if rate is None else rate)
             if getattr(module, attribute) > 0:
                 stack.callback(module.register_forward_pre_hook(partial(state.switch_on, path)).remove)
-                if isinstance(module, _DropoutNd):
+                if is_dropout(module):
                     stack.callback(module.register_forward_hook(state.unfold).remove)
         yield
 
@@ -117,7 +117,7 @@ class _Pass(stochastic_input):
             )
         x = self._with_draws(args[0], number, path)
         # Whole channels are dropped by their position, so the draws go into the batch.
-        return (x.contiguous().flatten(0, 1) if isinstance(module, _DropoutNd) else x, *args[1:])
+        return (x.contiguous().flatten(0, 1) if is_dropout(module) else x, *args[1:])
 
     def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         """After one of torch's dropout modules."""
@@ -142,7 +142,7 @@ class _Pass(stochastic_input):
 def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Path, module and name of the rate of everything that drops out in training."""
     for path, module in model.named_modules():
-        if isinstance(module, _DropoutNd):
+        if is_dropout(module):
             yield path, module, "p"
         elif isinstance(getattr(module, "dropout", None), float):
             yield path, module, "dropout"

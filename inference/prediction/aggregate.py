@@ -11,6 +11,7 @@ from probattn.distributions import OrderedCategorical
 from probattn.functional import errors
 from probattn.inference.prediction.marginals import device_of, masked_part, moments, unwrap
 from probattn.inference.prediction.result import Prediction, entropy
+from probattn.pyro_compat import mask_of
 
 
 def summarise(
@@ -115,7 +116,7 @@ def counted(likelihood: dist.TorchDistribution) -> Tensor | None:
     masked = masked_part(likelihood)
     if masked is None:
         return None
-    mask = torch.as_tensor(masked._mask, device=device_of(masked))
+    mask = torch.as_tensor(mask_of(masked), device=device_of(masked))
     return mask.expand(masked.batch_shape)[0]
 
 

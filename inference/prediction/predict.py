@@ -12,7 +12,6 @@ from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
 from probattn import guides
@@ -37,6 +36,7 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.stacked_likelihood import stack
 from probattn.inference.prediction.vectorization import NON_BROADCASTING, has_bayesian_weights, note_sequential
 from probattn.programs import FunctionModule, Program, as_module, device, local_params
+from probattn.pyro_compat import HANDLER_STACK
 
 __all__ = ["CPU_EXAMPLE_DRAWS", "GPU_EXAMPLE_DRAWS", "Prediction", "draw_latents", "predict"]
 
@@ -177,7 +177,7 @@ class _Predictor:
         length = len(inputs[0])
         limit = CPU_EXAMPLE_DRAWS if inputs[0].device.type == "cpu" else GPU_EXAMPLE_DRAWS
         size = max(1, limit // self.num_samples if self.vectorize else limit)
-        if self.has_guided_examples or isinstance(self.model, FunctionModule) or any(map(_sets_values, _PYRO_STACK)):
+        if self.has_guided_examples or isinstance(self.model, FunctionModule) or any(map(_sets_values, HANDLER_STACK)):
             size = length  # values of single examples may be given for the whole batch alone
         for start in range(0, length, size):
             piece = slice(start, start + size)

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
+from probattn.torch_compat import distribution_fields, set_batch_shape
+
 
 def stack(parts: Sequence[dist.TorchDistribution]) -> dist.TorchDistribution:
     """Return S distributions of one kind as one of batch shape ``(S, *batch)``.
@@ -27,7 +29,7 @@ def _joined(parts: Sequence[Distribution]) -> Distribution | None:
     if any(type(part) is not type(first) for part in parts):
         return None
     joined = copy.copy(first)
-    for name, value in list(vars(first).items()):
+    for name, value in distribution_fields(first).items():
         if not all(name in vars(part) for part in parts):
             delattr(joined, name)  # computed when it is first asked for
         elif isinstance(value, Distribution):
@@ -39,9 +41,9 @@ def _joined(parts: Sequence[Distribution]) -> Distribution | None:
             if value.shape[: len(batch)] != batch:
                 return None
             setattr(joined, name, torch.stack([getattr(part, name) for part in parts]))
-        elif isinstance(value, list | tuple) and name != "_batch_shape" and not isinstance(value, torch.Size):
+        elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             return None  # transforms, with parameters of their own
-    joined._batch_shape = torch.Size((len(parts), *batch))
+    set_batch_shape(joined, torch.Size((len(parts), *batch)))
     return joined
 
 

@@ -6,13 +6,13 @@ from weakref import WeakSet
 
 import pyro.poutine as poutine
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import guides
 from probattn.handlers import draws, global_sites_only, is_global_latent
 from probattn.inference.elbo import Trace_ELBO
 from probattn.programs import Program, local_params, modules
+from probattn.pyro_compat import has_pyro_samples
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of draws."""
@@ -23,7 +23,7 @@ _LOGGER = logging.getLogger("probattn")
 def has_bayesian_weights(model: Program) -> bool:
     """Return True where a weight of a module of PyTorch is a ``PyroSample``: these take no dimension of draws."""
     return any(
-        isinstance(part, PyroModule) and part._pyro_samples and _is_of_torch(part)
+        has_pyro_samples(part) and _is_of_torch(part)
         for module in modules(model)
         for part in module.modules()
     )

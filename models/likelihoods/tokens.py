@@ -4,6 +4,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 
 from probattn.models.likelihoods.classes import Categorical
+from probattn.pyro_compat import mask_of
 
 
 class PerToken(nn.Module):
@@ -39,5 +40,5 @@ class _Masked(dist.MaskedDistribution):
     """A masked distribution that does not look at values where they do not count, not even to validate them."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        counted = self._mask[(..., *(None,) * len(self.event_shape))]
+        counted = mask_of(self)[(..., *(None,) * len(self.event_shape))]
         return super().log_prob(value.where(counted, 1))  # which is in the support of numbers, counts and classes

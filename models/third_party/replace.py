@@ -9,12 +9,13 @@ from pyro.nn.module import to_pyro_module_
 from torch import nn
 
 from probattn.attention.base import LayerFactory
-from probattn.models.supervised import allow_renaming
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.behaviour import check_behaviour
 from probattn.models.third_party.converted import Converted
 from probattn.models.third_party.recognise import Old, find
 from probattn.models.third_party.weights import build
+from probattn.pyro_compat import allow_renaming
+from probattn.torch_compat import own_modules
 
 
 def replace_attention(
@@ -105,12 +106,12 @@ def _put(network: nn.Module, path: str, old: Old, adapter: Adapter) -> None:
         _to_pyro_module(module)
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
-    module._modules[name] = adapter
+    own_modules(module)[name] = adapter
 
 
 def _to_pyro_module(module: nn.Module) -> None:
     """Makes a module a PyroModule, its children in their order: Pyro would put those that are PyroModules last."""
-    children = dict(module._modules)
+    children = dict(own_modules(module))
     to_pyro_module_(module, recurse=False)
-    module._modules.clear()
-    module._modules.update(children)
+    own_modules(module).clear()
+    own_modules(module).update(children)

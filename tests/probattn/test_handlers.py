@@ -240,7 +240,7 @@ def plated(dim):
 
 
 def test_draws_refuse_a_site_whose_plate_has_their_dimension():
-    with draws(4), pytest.raises(ValueError, match="slope stands in a plate of dimension -2.*vectorize=False"):
+    with draws(4), pytest.raises(ValueError, match="slope is in a plate of dimension -2.*vectorize=False"):
         poutine.trace(plated(-2)).get_trace(X)
 
 
