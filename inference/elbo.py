@@ -21,8 +21,9 @@ from torch.distributions import Independent, kl_divergence
 from probattn import families, guides
 from probattn.coverage import check_coverage, checked_replay
 from probattn.handlers import global_sites_only, local_posteriors
+from probattn.param_effects import params_hidden_from_traces
 from probattn.programs import Program, as_module, device, local_params
-from probattn.quiet import quiet
+from probattn.pyro_compat import TracePairs
 
 
 class ELBOModule(pyro.infer.elbo.ELBOModule):
@@ -58,7 +59,7 @@ class ELBOModule(pyro.infer.elbo.ELBOModule):
         return super().named_parameters(*args, **kwargs)
 
 
-class _ELBOWithTerms:
+class _ELBOWithTerms(TracePairs):
     """Mixin that runs guide, log densities and KL outside autocast, and keeps traces and terms of the last loss.
 
     Attributes:
@@ -87,8 +88,8 @@ class _ELBOWithTerms:
         model_in_autocast = with_current_autocast(model, device_type)
         loss, self.term_tensors = 0.0, {}
         scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else nullcontext()
-        with torch.autocast(device_type, enabled=False), quiet(), scoped:
-            for traces in self._get_traces(model_in_autocast, guide, args, kwargs):
+        with torch.autocast(device_type, enabled=False), params_hidden_from_traces(), scoped:
+            for traces in self.trace_pairs(model_in_autocast, guide, args, kwargs):
                 terms = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
                 loss = loss + self._loss(terms, *traces)
                 for name, value in terms.items():
@@ -107,9 +108,9 @@ class _ELBOWithTerms:
             loss.backward(retain_graph=self.retain_graph)
         return loss.item()
 
-    def _get_trace(self, model, guide, args, kwargs) -> tuple[Trace, Trace]:
+    def trace_pair(self, model: Program, guide: Program, args: tuple, kwargs: dict) -> tuple[Trace, Trace]:
         single_pass = _SinglePassTrace(model, guide, skips_log_prob=self._skips_log_prob, check=self._check)
-        self.traces = super()._get_trace(model, single_pass, args, kwargs)
+        self.traces = super().trace_pair(model, single_pass, args, kwargs)
         return self.traces
 
     def _check(self, model_trace: Trace, guide_trace: Trace) -> None:
@@ -208,7 +209,7 @@ class Trace_ELBO(_ELBOWithTerms, pyro.infer.Trace_ELBO):  # noqa: N801 - Pyro's 
         loss = super()._loss(terms, model_trace, guide_trace)
         if all(is_identically_zero(site["score_parts"].score_function) for _, site in _sample_sites(guide_trace)):
             return loss
-        surrogate = self._differentiable_loss_particle(model_trace, guide_trace)[1] / self.num_particles
+        surrogate = self.surrogate_loss(model_trace, guide_trace) / self.num_particles
         return surrogate + (loss - surrogate).detach()
 
 

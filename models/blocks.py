@@ -6,16 +6,16 @@ from collections.abc import Sequence
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import at_mean, local_posteriors
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
+from probattn.torch_compat import is_dropout
 
 
-class Block(Quiet, PyroModule):
+class Block(SkipParamEffects, PyroModule):
     """Pre-norm encoder block: x + attention(norm(x)), then x + mlp(norm(x)).
 
     Args:
@@ -57,7 +57,7 @@ class Block(Quiet, PyroModule):
         return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
-class Blocks(Quiet, PyroModule[nn.Sequential]):
+class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
     """Sequence of blocks.
 
     Args:
@@ -149,4 +149,4 @@ def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
         for part in module:
             x = without_dropout(part, x)
         return x
-    return x if isinstance(module, _DropoutNd) else module(x)
+    return x if is_dropout(module) else module(x)

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models import likelihoods
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
+from probattn.pyro_compat import allow_renaming, module_path
 
 
-class Supervised(Quiet, PyroModule):
+class Supervised(SkipParamEffects, PyroModule):
     """Pyro model ``y ~ likelihood(network(x))`` of ``num_data`` examples, evaluated on mini-batches.
 
     The likelihood and the local sites are scaled by ``num_data / batch`` and global sites are not, so the ELBO of a
@@ -30,7 +31,7 @@ class Supervised(Quiet, PyroModule):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
-        if getattr(network, "_pyro_name", None) == "":
+        if module_path(network) == "":
             allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
         list(latent_sites(self))
@@ -74,13 +75,3 @@ class Classifier(Supervised):
 
     def __init__(self, network: nn.Module, *, num_data: int) -> None:
         super().__init__(network, likelihoods.Categorical(), num_data=num_data)
-
-
-def allow_renaming(network: nn.Module) -> None:
-    """Allow a network that has already run to become a submodule: Pyro fixes site names at a module's first run.
-
-    A guide built before that refers to the old names.
-    """
-    for module in network.modules():
-        if isinstance(module, PyroModule):
-            module._pyro_context.used = False

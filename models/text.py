@@ -10,10 +10,10 @@ from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
 
 
-class TextTransformer(Quiet, PyroModule):
+class TextTransformer(SkipParamEffects, PyroModule):
     """Text classifier: embedding, learned positions, pre-norm blocks, mean over the real tokens, linear head.
 
     Padding is masked out of attention and pooling, so it never changes an output.

@@ -10,10 +10,10 @@ from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
 
 
-class ViT(Quiet, PyroModule):
+class ViT(SkipParamEffects, PyroModule):
     """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean pool, linear head.
 
     Args:

@@ -1,4 +1,4 @@
-"""Coverage check: a guide draws each latent site of its model once, on the same support and in the same plates."""
+"""Coverage check: a guide samples each latent site of its model, on the same support and in the same plates."""
 
 from collections.abc import Iterator
 
@@ -8,23 +8,23 @@ from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine import Trace
 from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import Message
-from pyro.poutine.subsample_messenger import _Subsample
 from torch.distributions import Independent, constraints
 from torch.distributions.constraints import Constraint
 
 from probattn.functional import errors
 from probattn.handlers import is_latent, is_of_draws
+from probattn.pyro_compat import is_subsample
 
 
 def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True) -> None:
-    """Refuse a pair of traces whose ELBO would be wrong without a sign.
+    """Check that a pair of traces has a valid ELBO.
 
-    Sites that the model observes (:func:`pyro.condition`) are ignored in the guide; so are auxiliary sites.
+    Sites that the model observes (:func:`pyro.condition`) are ignored in the guide, and so are auxiliary sites.
 
     Args:
         model_trace: of the model, replayed against the guide.
-        guide_trace: of the guide; sites that carry their own posterior may be left out.
-        scale: compare the subsampling scales of plates, which predictions do not depend on.
+        guide_trace: of the guide; sites that carry their posterior may be missing.
+        scale: compare the subsampling scales of plates; predictions do not depend on them.
 
     Raises:
         ValueError: naming each latent site that the guide lacks, each guide site that the model lacks, and the first
@@ -39,7 +39,7 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
     if missing:
         raise ValueError(
             f"the guide draws no site {', '.join(missing)} of the model: add it to the guide, or use "
-            "guides.for_model(model, rest=AutoNormal), which covers sites that it does not know by an AutoGuide"
+            "guides.for_model(model, rest=AutoNormal), which covers all remaining sites by an AutoGuide"
         )
     unused = [
         name for name, site in guided.items() if name not in model_trace.nodes and not site["infer"].get("is_auxiliary")
@@ -58,13 +58,13 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
 
 
 class checked_replay(ReplayMessenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Replays a guide's trace; keeps the model's ``infer`` of its sites, but for the posterior of those guided.
+    """Replay a guide's trace, keeping the model's ``infer`` at its sites except the posterior at guided ones.
 
     Args:
         trace: of the guide.
 
     Raises:
-        ValueError: a site with another event shape in the guide, before the model's shapes would fail on it.
+        ValueError: a site with another event shape in the guide.
     """
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -86,7 +86,7 @@ def _check_site(name: str, model: dict, guide: dict) -> None:
     ours, theirs = _plates(model), _plates(guide)
     if ours != theirs:
         raise ValueError(
-            f"site {name} stands in {_told(ours)} in the model and in {_told(theirs)} in the guide: sample it inside "
+            f"site {name} is in {_format(ours)} in the model and in {_format(theirs)} in the guide: sample it inside "
             "the same pyro.plate, at the same dimension, in both"
         )
     if not _is_within(guide, p):
@@ -119,7 +119,7 @@ def _check_event(name: str, p: dist.TorchDistribution, q: dist.TorchDistribution
 
 def _latent(trace: Trace) -> Iterator[tuple[str, dict]]:
     for name, site in trace.nodes.items():
-        if site["type"] == "sample" and is_latent(site) and not isinstance(site["fn"], _Subsample):
+        if site["type"] == "sample" and is_latent(site) and not is_subsample(site["fn"]):
             yield name, site
 
 
@@ -128,30 +128,30 @@ def _plates(site: dict) -> set[tuple[int, int]]:
     return {(frame.dim, int(frame.size)) for frame in frames}
 
 
-def _told(plates: set[tuple[int, int]]) -> str:
+def _format(plates: set[tuple[int, int]]) -> str:
     return " and ".join(f"a plate of size {size} at dim {dim}" for dim, size in sorted(plates)) or "no plate"
 
 
 def _is_within(guide: dict, p: dist.TorchDistribution) -> bool:
-    """True if the guide's support lies within the model's; a point mass is judged by its value."""
+    """Return True if the guide's support lies within the model's; for a point mass, if its value does."""
     q = guide["fn"]
     while isinstance(q, Independent | ExpandedDistribution | dist.MaskedDistribution):
         q = q.base_dist
     if isinstance(q, dist.Delta):
         return _holds(p.support, guide["value"])
     ours, theirs = _base(p.support), _base(guide["fn"].support)
-    mapped = isinstance(q, torch.distributions.TransformedDistribution)  # its codomain is not told exactly
+    mapped = isinstance(q, torch.distributions.TransformedDistribution)  # its declared codomain is not exact
     if ours is constraints.real or (theirs is constraints.real and not mapped):
         return ours is constraints.real
     return _holds(p.support, guide["value"])
 
 
 def _holds(support: Constraint, value: torch.Tensor) -> bool:
-    if errors.gathered() is not None:  # nothing may wait for the device
+    if errors.gathered() is not None:  # the host must not wait for the device
         return True
     try:
         return bool(support.check(value).all())
-    except RuntimeError:  # torch.vmap has no values to look at
+    except RuntimeError:  # under torch.vmap there are no values to check
         return True
 
 

@@ -1,4 +1,4 @@
-"""Distributions of what a layer draws at every token, and of labels that remember their logits' normaliser."""
+"""Distributions of a layer's local sites at every token, and likelihoods of classes."""
 
 import pyro.distributions as dist
 import torch
@@ -12,7 +12,7 @@ from probattn.functional.gaussian import Covariance
 class ColumnNormal(dist.TorchDistribution):
     """Gaussian over tokens whose d columns in each head are independent and share one covariance.
 
-    Its event is ``(H, N, d)``, so that a site has the batch shape that plates and draws know. Padding counts nothing.
+    Its event is ``(H, N, d)``, so that a site's batch shape is that of plates and draws. Padding has no log density.
 
     Args:
         loc: ``(..., H, N, d)``.
@@ -29,12 +29,12 @@ class ColumnNormal(dist.TorchDistribution):
         super().__init__(shape[:-2], self.loc.shape[-3:], validate_args=False)
 
     def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "ColumnNormal":
-        """The same with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         return ColumnNormal(self.loc.expand(*batch_shape, *self.event_shape), self.covariance)
 
     @property
     def mean(self) -> Tensor:
-        """loc."""
+        """The mean, loc."""
         return self.loc
 
     @property
@@ -43,22 +43,22 @@ class ColumnNormal(dist.TorchDistribution):
         return self.covariance.variance().unsqueeze(-1).expand_as(self.loc)
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
-        """Draws ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
-        return self.loc + self.covariance.draw(self._extended_shape(torch.Size(sample_shape)))
+        """Sample ``(*sample_shape, ..., H, N, d)``, differentiable in loc and covariance."""
+        return self.loc + self.covariance.draw(torch.Size(sample_shape) + self.batch_shape + self.event_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density in nats, ``(...)``."""
+        """Return the log density in nats, ``(...)``."""
         return self.covariance.log_density(value - self.loc).sum(-1)
 
 
 class MarginalWithJointKL(dist.TorchDistribution):
-    """Draws from one distribution, and counts a KL that is known for the larger one that it stands for.
+    """Marginals of a joint distribution, with the known KL of the joint one.
 
-    Marginal draws of SGPA stand for joint ones, whose KL is not that of the marginals. The log density is the prior's
-    plus that KL, so that both ELBOs count it exactly.
+    Marginal draws of SGPA replace joint draws, whose KL differs from that of the marginals. The log density is the
+    prior's plus the joint KL, so that both ELBOs count it exactly.
 
     Args:
-        drawn: what draws come from.
+        drawn: the distribution that is sampled.
         prior: the site's prior.
         kl: ``(...)``, in nats.
     """
@@ -72,40 +72,40 @@ class MarginalWithJointKL(dist.TorchDistribution):
     has_rsample = True
 
     def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "MarginalWithJointKL":
-        """The same with a larger batch shape."""
+        """Return the same distribution with a larger batch shape."""
         return MarginalWithJointKL(
             self.drawn.expand(batch_shape), self.prior.expand(batch_shape), self.kl.expand(batch_shape)
         )
 
     @property
     def support(self) -> constraints.Constraint:
-        """The prior's."""
+        """The support of the prior."""
         return self.prior.support
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the draws."""
+        """The mean of the sampled distribution."""
         return self.drawn.mean
 
     @property
     def variance(self) -> Tensor:
-        """The variance of the draws."""
+        """The variance of the sampled distribution."""
         return self.drawn.variance
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
-        """A draw."""
+        """Sample the marginals."""
         return self.drawn.rsample(sample_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The prior's log density plus the KL."""
+        """Return the prior's log density plus the KL."""
         return self.prior.log_prob(value) + self.kl
 
 
 class CategoricalWithEnergy(dist.Categorical):
-    """Categorical distribution of logits that keeps their free energy, which normalising them removes.
+    """Categorical distribution that keeps the free energy of its logits, which their normalisation removes.
 
     Args:
-        logits: ``(..., classes)``, of any normalisation.
+        logits: ``(..., classes)``, normalised or not.
 
     Attributes:
         energy: −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4).
@@ -118,14 +118,14 @@ class CategoricalWithEnergy(dist.Categorical):
     def expand(
         self, batch_shape: torch.Size, _instance: "CategoricalWithEnergy | None" = None
     ) -> "CategoricalWithEnergy":
-        """The same distribution with another batch shape."""
-        new = super().expand(batch_shape, _instance=self._get_checked_instance(CategoricalWithEnergy, _instance))
+        """Return the same distribution with another batch shape."""
+        new = super().expand(batch_shape, self.__new__(type(self)) if _instance is None else _instance)
         new.energy = self.energy.expand(batch_shape)
         return new
 
 
 class OrderedCategorical(dist.Categorical):
-    """Categorical distribution of classes that have an order, so that a miss by one is better than one by two."""
+    """Categorical distribution of ordered classes, for which a miss by one is better than a miss by two."""
 
 
 @register_kl(ColumnNormal, ColumnNormal)

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.coverage import is_real
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
 
-class Full(Quiet, PyroModule):
-    """Gaussian with mean m and S = L Lᵀ over the last dimension of the site, one each per output (paper, eq. 17).
+class Full(SkipParamEffects, PyroModule):
+    """Gaussian with mean m and covariance S = L Lᵀ over the last dimension of the site (KEP-SVGP paper, eq. 17).
 
     Args:
-        prior: the site's prior, which gives shape and initial scale: m is a draw from it, L a share of its scale.
-        init_scale: that share.
-        init_loc: factor on that draw; 0 starts at the mean.
+        prior: the site's prior, for shape and initial scale.
+        init_scale: initial standard deviation relative to the prior's.
+        init_loc: the initial mean is this times a draw from the prior.
     """
 
     def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
@@ -38,16 +38,16 @@ class Full(Quiet, PyroModule):
         return transform_to(constraints.softplus_lower_cholesky)(self.raw_tril)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-        """q(u)."""
+        """Return q(u)."""
         return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril).to_event(self.loc.dim() - 1)
 
 
-class Diagonal(Quiet, PyroModule):
+class Diagonal(SkipParamEffects, PyroModule):
     """Gaussian with independent components.
 
     Args:
-        prior: the site's prior, which gives shape and initial scale.
-        init_scale: initial standard deviation as a share of the prior's.
+        prior: the site's prior, for shape and initial scale.
+        init_scale: initial standard deviation relative to the prior's.
         init_loc: the initial mean is this times a draw from the prior.
     """
 
@@ -57,17 +57,17 @@ class Diagonal(Quiet, PyroModule):
         self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * stddev_of(prior).detach()))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-        """q(u)."""
+        """Return q(u)."""
         return dist.Normal(self.loc, F.softplus(self.raw_scale)).to_event(self.loc.dim())
 
 
-class LowRank(Quiet, PyroModule):
+class LowRank(SkipParamEffects, PyroModule):
     """Gaussian with covariance D + V Vᵀ over the last dimension of the site.
 
     Args:
-        prior: the site's prior, which gives shape and initial scale.
-        rank: columns of V, by default the rounded root of the last dimension.
-        init_scale: initial standard deviation as a share of the prior's, half its variance from D and half from V.
+        prior: the site's prior, for shape and initial scale.
+        rank: columns of V, by default the rounded square root of the last dimension.
+        init_scale: initial standard deviation relative to the prior's, half its variance from D and half from V.
         init_loc: the initial mean is this times a draw from the prior.
     """
 
@@ -83,20 +83,20 @@ class LowRank(Quiet, PyroModule):
         self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-        """q(u)."""
+        """Return q(u)."""
         diagonal = F.softplus(self.raw_scale).square()
         return dist.LowRankMultivariateNormal(self.loc, self.factor, diagonal).to_event(self.loc.dim() - 1)
 
 
-class Delta(Quiet, PyroModule):
-    """A point mass on v = Λ⁻¹ u, so that the objective is the posterior density of v.
+class Delta(SkipParamEffects, PyroModule):
+    """Point mass on v = Λ⁻¹ u, for which the objective is the posterior density of v.
 
-    A point mass on u itself would gain without bound from a learned Λ that runs to 0, since the function values
-    depend on Λ⁻¹ u alone.
+    The objective of a point mass on u itself is unbounded as a learned Λ goes to 0, since the function values depend
+    on Λ⁻¹ u alone.
 
     Args:
-        prior: the site's prior, which gives shape and scale.
-        init_loc: the point is at first this times a draw from the prior.
+        prior: the site's prior, for shape and scale.
+        init_loc: the initial point is this times a draw from the prior.
     """
 
     def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
@@ -106,14 +106,14 @@ class Delta(Quiet, PyroModule):
         self.whitened = nn.Parameter(init_loc * prior.sample() / scale)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-        """The point mass at Λ v, with the log density of the change of variables."""
+        """Return the point mass at Λ v, with the log density of the change of variables."""
         scale, dims = prior.stddev if self.scale is None else self.scale, self.whitened.dim()
         log_density = -scale.log().flatten(-dims).sum(-1)
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=dims)
 
 
 class PointMass(dist.Delta):
-    """A ``Delta`` whose KL counts its log density, as its samples do under ``Trace_ELBO``."""
+    """``Delta`` whose KL includes its log density, as its samples do under ``Trace_ELBO``."""
 
 
 @register_kl(PointMass, dist.Distribution)
@@ -121,11 +121,11 @@ def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
     return q.log_density - p.log_prob(q.v)
 
 
-class Constrained(Quiet, PyroModule):
-    """A family on the unconstrained space of a site whose support is not ℝ, mapped to the support by ``biject_to``.
+class Constrained(SkipParamEffects, PyroModule):
+    """Family on the unconstrained space of a site, mapped to the site's support by ``biject_to``.
 
     Args:
-        prior: the site's prior; median and spread of its draws, unconstrained, are where the family starts.
+        prior: the site's prior; median and spread of its unconstrained draws are the initial values.
         family: one of :data:`FAMILIES`.
     """
 
@@ -137,7 +137,7 @@ class Constrained(Quiet, PyroModule):
         self.unconstrained = family(self._reference())
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
-        """q at the site."""
+        """Return q at the site."""
         q, transform = self.unconstrained(self._reference()), biject_to(prior.support)
         if not isinstance(q, PointMass):
             return dist.TransformedDistribution(q, [transform])
@@ -162,15 +162,15 @@ def resolve(family: str | Family) -> Family:
 
 
 def on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
-    """Return a family's module for a site; the library's own on another support than ℝ by a bijection."""
+    """Return a family's module for a site; named families reach supports other than ℝ by a bijection."""
     own = family in FAMILIES.values()
     if own and prior.support.is_discrete:
-        raise ValueError("no family of this library guides a discrete site: give overrides, or a guide by rest=")
+        raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
     return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)
 
 
 def stddev_of(prior: dist.TorchDistribution) -> Tensor:
-    """Return the prior's standard deviation, or the spread of its draws where that does not exist."""
+    """Return the prior's standard deviation, or a robust one of its draws if that does not exist."""
     return prior.stddev if _has_stddev(prior) else _robust_moments(prior.sample((1001,)))[1]
 
 
@@ -183,7 +183,7 @@ def _has_stddev(prior: dist.TorchDistribution) -> bool:
 
 
 def _robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Median and scaled median absolute deviation over the first dimension, those of a normal distribution."""
+    """Return median and median absolute deviation over the first dimension, the latter scaled to a normal's stddev."""
     median = samples.median(0).values
     return median, 1.4826 * (samples - median).abs().median(0).values
 

@@ -1,7 +1,7 @@
 """Priors over inducing variables: callables ``scale -> Distribution`` whose event has the shape of ``scale``.
 
-A layer scales its prior by its own Λ. Every prior here is centred and has the scale λ > 0 elementwise. Hierarchical
-priors draw hyperparameters of their own, at sites of their own.
+A layer scales its prior by its own Λ. Every prior here is centred, with scale λ > 0 elementwise. Hierarchical priors
+sample hyperparameters at sites of their own.
 """
 
 import copy
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from probattn.sites import SiteModule
 
 Prior = Callable[[Tensor], dist.TorchDistribution]
-"""A callable, function or module; a module becomes part of its layer, with sites and parameters at paths below it."""
+"""A function or module; a module becomes part of its layer, with sites and parameters at paths below it."""
 
 
 def normal(scale: Tensor) -> dist.TorchDistribution:
-    """N(0, Λ²) over the last dimension of ``scale`` (KEP-SVGP paper, eq. 16).
+    """Return N(0, Λ²) over the last dimension of ``scale`` (KEP-SVGP paper, eq. 16).
 
     It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide is analytic
     under ``TraceMeanField_ELBO``.
@@ -29,16 +29,16 @@ def normal(scale: Tensor) -> dist.TorchDistribution:
 
 
 def laplace(scale: Tensor) -> dist.TorchDistribution:
-    """Laplace(0, λ): heavier tails and a sharper peak than the normal; its KL is mostly sampled."""
+    """Return Laplace(0, λ), with heavier tails and a sharper peak than the normal; few of its KLs are analytic."""
     return dist.Laplace(torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
 @dataclass(frozen=True)
-class student_t:  # noqa: N801 - a prior like the functions beside it
+class student_t:  # noqa: N801 - called like the functions above
     """Student-t with ``df`` degrees of freedom and scale λ; its KL is sampled.
 
     Raises:
-        ValueError: where df ≤ 2, since guides start from the prior's standard deviation.
+        ValueError: df ≤ 2, since guides are initialised from the prior's standard deviation.
     """
 
     df: float = 4.0
@@ -48,33 +48,33 @@ class student_t:  # noqa: N801 - a prior like the functions beside it
             raise ValueError(f"student_t needs df > 2 for a finite variance, got {self.df}")
 
     def __call__(self, scale: Tensor) -> dist.TorchDistribution:
-        """The prior at a scale."""
+        """Return the prior at a scale."""
         return dist.StudentT(self.df, torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
 class Hierarchical(SiteModule):
-    """Base of priors that draw their own hyperparameters in :meth:`forward`, by :meth:`sample`.
+    """Base of priors that sample hyperparameters in :meth:`forward`, by :meth:`sample`.
 
     Each layer gets a copy; sites are called ``LAYER.prior.NAME``, and :func:`probattn.guides.for_model` covers them.
     """
 
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
-        """Return the prior given hyperparameters drawn here.
+        """Return the prior given hyperparameters sampled here.
 
         Args:
             scale: λ > 0, ``(..., *event)``.
-            event_dim: number of dimensions of the event, all by default; those left of it hold draws of a random Λ.
+            event_dim: number of event dimensions, all by default; dimensions left of them are draws of a random Λ.
         """
         raise NotImplementedError
 
 
 class Horseshoe(Hierarchical):
-    """Horseshoe prior (Carvalho, Polson & Scott, 2010): u ~ N(0, (λ τ ζ)²), few large entries among many near 0.
+    """Horseshoe prior (Carvalho, Polson & Scott, 2010): u ~ N(0, (λ τ ζ)²), with few large entries and many near 0.
 
     Sites: ``tau`` ~ HalfCauchy(``scale``), one for each head; ``zeta`` ~ HalfCauchy(1), one for each scalar.
 
     Args:
-        scale: of τ, the share of entries that are expected to be large.
+        scale: scale of τ, the fraction of entries that are expected to be large.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -82,7 +82,7 @@ class Horseshoe(Hierarchical):
         self.scale = scale
 
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
-        """Return the normal prior given τ and ζ drawn here."""
+        """Return the normal prior given τ and ζ sampled here."""
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         heads = _constant((event[0], *(1,) * (event_dim - 1)), self.scale, like=scale)
@@ -97,7 +97,7 @@ class ARD(Hierarchical):
     Site: ``precision`` ρ, one for each head and inducing index (the last dimension), shared by all outputs.
 
     Args:
-        shape, rate: of the Gamma distribution of ρ.
+        shape, rate: parameters of the Gamma distribution of ρ.
     """
 
     def __init__(self, shape: float = 2.0, rate: float = 2.0) -> None:
@@ -105,7 +105,7 @@ class ARD(Hierarchical):
         self.shape, self.rate = shape, rate
 
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
-        """Return the normal prior given ρ drawn here."""
+        """Return the normal prior given ρ sampled here."""
         event_dim = scale.dim() if event_dim is None else event_dim
         event = scale.shape[-event_dim:]
         shared = event if event_dim < 3 else (event[0], *(1,) * (event_dim - 2), event[-1])
@@ -115,7 +115,7 @@ class ARD(Hierarchical):
 
 
 def _constant(shape: tuple[int, ...], value: float, *, like: Tensor) -> Tensor:
-    """A constant that does not depend on ``like`` for Pyro's provenance tracking, as one of ``new_full`` does."""
+    """Return a constant that, unlike one of ``new_full``, does not depend on ``like`` in Pyro's provenance tracking."""
     return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
@@ -146,7 +146,7 @@ def resolve(prior: Prior | str | None) -> Prior:
 
 
 def at(prior: Prior, scale: Tensor, event_dim: int) -> dist.TorchDistribution:
-    """Return a prior at a scale ``(..., *event)``, whose leading dimensions, draws of Λ, become batch dimensions."""
+    """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch dimensions."""
     distribution = prior(scale, event_dim) if isinstance(prior, Hierarchical) else prior(scale)
     excess = len(distribution.event_shape) - event_dim
     if excess <= 0:

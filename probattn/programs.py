@@ -1,4 +1,4 @@
-"""Programs that are no modules: functions, and models wrapped by handlers such as ``pyro.condition(model, ...)``."""
+"""Pyro programs of any kind: modules, functions, and either wrapped by handlers such as ``pyro.condition``."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -16,19 +16,20 @@ from pyro.poutine.trace_messenger import TraceHandler
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from probattn.quiet import Listener
+from probattn.param_effects import ParamListener
+from probattn.pyro_compat import add_param_state, is_param_state_missing, store_param, stored_params
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
 
 _OWNERS = WeakTensorKeyDictionary()
-"""The function that made each parameter in Pyro's global store, as a weak reference."""
+"""The function that created each parameter in Pyro's parameter store, as a weak reference."""
 
 
 def modules(program: Program) -> list[nn.Module]:
-    """Modules that a program calls: itself, one under handlers, or those that a function refers to.
+    """Return the modules that a program calls: itself, one under handlers, or those that a function refers to.
 
-    A function's are found in its closure, its defaults, the globals that it names and the functions among these.
+    Those of a function are found in its closure, its defaults, the globals that it names, and functions among these.
     """
     found: dict[int, nn.Module] = {}
     _collect(program, found, set())
@@ -36,7 +37,7 @@ def modules(program: Program) -> list[nn.Module]:
 
 
 def attribute(program: Program, name: str) -> Any:
-    """An attribute of a program, or of the first module behind it that has it; None where there is none."""
+    """Return an attribute of a program, or of the first of its modules that has it, else None."""
     held = (part for module in modules(program) for part in module.modules())
     for owner in (program, getattr(program, "function", None), *held):
         if hasattr(owner, name):
@@ -45,7 +46,7 @@ def attribute(program: Program, name: str) -> Any:
 
 
 def device(*programs: Program | None) -> torch.device | None:
-    """The device of the first parameter of any of these programs, or None without parameters."""
+    """Return the device of the first parameter of any of these programs, or None without parameters."""
     for program in programs:
         for module in () if program is None else modules(program):
             for parameter in module.parameters():
@@ -54,15 +55,15 @@ def device(*programs: Program | None) -> torch.device | None:
 
 
 def as_module(program: Program) -> nn.Module:
-    """The program itself if it is a module, else a :class:`FunctionModule` around it."""
+    """Return the program if it is a module, else a :class:`FunctionModule` around it."""
     return program if isinstance(program, nn.Module) else FunctionModule(program)
 
 
 class FunctionModule(nn.Module):
-    """A function with ``pyro.param`` statements, or a wrapped model, as a module with parameters.
+    """Module around a function with ``pyro.param`` statements, or around a wrapped model.
 
-    Values of ``pyro.param`` statements stay in Pyro's global store, where ``pyro.param(name)`` and
-    :class:`pyro.infer.SVI` find them; here they are registered as well. They exist behind the first run.
+    Values of ``pyro.param`` statements stay in Pyro's parameter store, where ``pyro.param(name)`` and
+    :class:`pyro.infer.SVI` find them, and are registered here as well. They exist after the first run.
 
     Args:
         function: the program.
@@ -81,7 +82,7 @@ class FunctionModule(nn.Module):
             RuntimeError: a ``pyro.param`` statement that did not run in the first run, or whose parameter belongs to
                 another program.
         """
-        with _Captured(self) as captured:
+        with _CaptureParams(self) as captured:
             result = self.function(*args, **kwargs)
         known = {id(parameter) for parameter in self.parameters()}
         for name, parameter in captured.parameters.items():
@@ -104,18 +105,18 @@ class FunctionModule(nn.Module):
 
 @contextmanager
 def local_params(*programs: Program) -> Iterator[None]:
-    """Parameters of modules inside stay out of Pyro's global store (its setting ``module_local_params``).
+    """Keep parameters of modules out of Pyro's parameter store inside (Pyro's setting ``module_local_params``).
 
     Raises:
-        RuntimeError: a ``PyroModule`` that runs inside and is not found behind the programs.
+        RuntimeError: a ``PyroModule`` runs inside that was not found in the programs.
     """
     for program in programs:
-        _make_state(program, set())
+        _add_param_states(program, set())
     with pyro.settings.context(module_local_params=True):
         try:
             yield
         except AttributeError as error:
-            if "param_state" not in str(error):
+            if not is_param_state_missing(error):
                 raise
             raise RuntimeError(
                 "a PyroModule runs in this program that was not found in its closure, defaults or globals: make it an "
@@ -123,20 +124,20 @@ def local_params(*programs: Program) -> Iterator[None]:
             ) from error
 
 
-def _make_state(program: Program, seen: set[int]) -> None:
-    """Gives the modules of a program, and of the model that a guide holds, their own parameter states."""
+def _add_param_states(program: Program, seen: set[int]) -> None:
+    """Give the modules of a program, and of the model that a guide holds, their own parameter states."""
     for module in modules(program):
         for part in module.modules():
-            if isinstance(part, PyroModule) and not hasattr(part._pyro_context, "param_state"):
-                part._pyro_context.param_state = {"params": {}, "constraints": {}}
+            if isinstance(part, PyroModule):
+                add_param_state(part)
             held = part.__dict__.get("_model")
             if isinstance(held, tuple) and id(held[0]) not in seen:
                 seen.add(id(held[0]))
-                _make_state(held[0], seen)
+                _add_param_states(held[0], seen)
 
 
-class _Captured(Listener):
-    """Collects the parameters of a run; tensors in the global store become ``nn.Parameter`` before they are used."""
+class _CaptureParams(ParamListener):
+    """Collects the parameters of a run; tensors in the parameter store become ``nn.Parameter`` before they are used."""
 
     def __init__(self, module: FunctionModule) -> None:
         super().__init__()
@@ -144,22 +145,22 @@ class _Captured(Listener):
         self.parameters: dict[str, nn.Parameter] = {}
 
     def _pyro_post_param(self, msg: Message) -> None:
-        name, store = msg["name"], pyro.get_param_store()
-        value = store._params.get(name)
+        name = msg["name"]
+        value = stored_params().get(name)
         if value is None or getattr(msg["value"], "unconstrained", lambda: None)() is not value:
-            if isinstance(msg["value"], nn.Parameter):  # of a module that keeps its parameters to itself
+            if isinstance(msg["value"], nn.Parameter):  # of a module, outside the parameter store
                 self.parameters[name] = msg["value"]
             return
         if not isinstance(value, nn.Parameter):
             value = nn.Parameter(value.detach())
-            store._params[name], store._param_to_name[value] = value, name
-            msg["value"] = store[name]
+            store_param(name, value)
+            msg["value"] = pyro.get_param_store()[name]
         function = unwrap(self.module.function)
         owner = _OWNERS.setdefault(value, ref(function))()
         if owner is not None and owner is not function:
             raise RuntimeError(
-                f"parameter {name!r} in Pyro's param store belongs to another program: give parameters of different "
-                "models and guides different names, or call pyro.clear_param_store() before the second"
+                f"parameter {name!r} in Pyro's parameter store belongs to another program: give parameters of "
+                "different models and guides different names, or call pyro.clear_param_store() before the second"
             )
         self.parameters[name] = value
 
@@ -191,7 +192,7 @@ def _collect(thing: Any, found: dict[int, nn.Module], seen: set[int]) -> None:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Global names in a function and in those defined inside."""
+    """Yield the global names in a function and in functions defined inside."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

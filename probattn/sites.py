@@ -1,4 +1,4 @@
-"""Modules with named sample sites: global ones for the whole data set, local ones for each example."""
+"""Base class of modules with named sample sites, global ones and local ones."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,28 +12,29 @@ from pyro.poutine.runtime import am_i_wrapped
 from torch import Tensor
 
 from probattn import handlers
-from probattn.quiet import Quiet
+from probattn.param_effects import SkipParamEffects
+from probattn.pyro_compat import full_name
 
 
-class SiteModule(Quiet, PyroModule):
-    """Base of modules that make sample statements; names of sites are the module's path and a name.
+class SiteModule(SkipParamEffects, PyroModule):
+    """Base of modules with sample sites, whose names are the module's path and a name.
 
-    The module may run inside or outside a plate of the examples, whose dimension is −1: local sites use that plate or
-    open one of their own, and global sites are outside it, so that their KL counts once.
+    The module may run inside or outside a data plate (dimension −1): local sites use that plate or open their own, and
+    global sites are outside it, so that their KL counts once.
     """
 
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Draw a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
+        """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         with handlers.outside_data_plate():
-            value = pyro.sample(self._pyro_get_fullname(name), prior)
+            value = pyro.sample(full_name(self, name), prior)
         return handlers.left_of_examples(value, prior.event_dim)
 
     def sample_local(
         self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
     ) -> Tensor:
-        """Draw a latent site of one example, whose posterior depends on the module's own input.
+        """Sample a local latent site, whose posterior is amortised: it depends on the module's own input.
 
-        The library's ELBOs, guides and ``predict`` draw it from the posterior; without a guide it is drawn from the
+        The library's ELBOs, guides and ``predict`` sample it from the posterior; without a guide it is sampled from the
         prior, like every site.
 
         Args:
@@ -45,30 +46,30 @@ class SiteModule(Quiet, PyroModule):
         """
         infer |= {"local": True, "posterior": posterior}
         with self._data_plate(prior), handlers.checked_guide(infer.get("weight")):
-            return pyro.sample(self._pyro_get_fullname(name), prior, infer=infer)
+            return pyro.sample(full_name(self, name), prior, infer=infer)
 
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
-        """Add the log density of a value of each example to the log joint, as an observed local site."""
+        """Add the log density of each example's value to the log joint, as an observed local site."""
         infer = {"is_auxiliary": True, "local": True, **infer}
         with self._data_plate(distribution):
-            pyro.sample(self._pyro_get_fullname(name), distribution, obs=value, infer=infer)
+            pyro.sample(full_name(self, name), distribution, obs=value, infer=infer)
 
     def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
         """Add −penalty to the log joint as a named local factor site.
 
         Args:
-            per_example: gives the penalty of each example ``(..., batch)``, computed in float32 or better; called
-                only where :meth:`is_scored`.
+            per_example: returns the penalty of each example ``(..., batch)``, computed in float32 or better; called
+                only if :meth:`is_scored`.
         """
         if self.is_scored():
             unit = dist.Unit(-per_example())
             self.observe(name, unit, unit.sample())
 
     def is_scored(self) -> bool:
-        """Return True under a handler to which log densities matter; ``poutine.mask(mask=False)`` says they do not."""
+        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
         return am_i_wrapped() and poutine.get_mask() is not False
 
     def _data_plate(self, distribution: dist.TorchDistribution) -> AbstractContextManager:
         if not am_i_wrapped() or handlers.has_data_plate():
             return nullcontext()
-        return handlers.data_plate(self._pyro_get_fullname("examples"), distribution.batch_shape[-1])
+        return handlers.data_plate(full_name(self, "examples"), distribution.batch_shape[-1])

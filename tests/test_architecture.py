@@ -12,7 +12,13 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pyro
+import pyro.distributions as dist
 import pytest
+import torch
+from pyro.nn import PyroModule
+from pyro.poutine.messenger import Messenger
+from torch import nn
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
@@ -21,16 +27,19 @@ FOLDERS = {
     "inference": "probattn.inference",
     "experiments": "probattn.experiments",
 }
-STATEMENTS = {"probattn.quiet", "probattn.handlers", "probattn.sites"}
+COMPAT = {"probattn.pyro_compat", "probattn.torch_compat"}
+STATEMENTS = COMPAT | {"probattn.param_effects", "probattn.handlers", "probattn.sites"}
 LAYERS = STATEMENTS | {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.attention"}
 CORE = LAYERS | {"probattn"}
 ALLOWED = {
     "probattn.functional": {"probattn.functional"},
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.priors"},
     "probattn.distributions": {"probattn.functional", "probattn.distributions"},
-    "probattn.quiet": {"probattn.handlers"},
-    "probattn.handlers": {"probattn.handlers"},
-    "probattn.sites": {"probattn.quiet", "probattn.handlers"},
+    "probattn.pyro_compat": set(),
+    "probattn.torch_compat": set(),
+    "probattn.handlers": COMPAT | {"probattn.handlers"},
+    "probattn.param_effects": COMPAT | {"probattn.handlers"},
+    "probattn.sites": COMPAT | {"probattn.param_effects", "probattn.handlers"},
     "probattn.attention": LAYERS,
     "probattn": CORE,
     "probattn.models": CORE | {"probattn.models"},
@@ -58,6 +67,8 @@ ROOMS = {
 }
 """Rooms of a package by floor; a room imports itself, files beside the rooms, and rooms of lower floors."""
 PURE = "probattn.functional"
+HANDLER_METHODS = {"_pyro_sample", "_pyro_post_sample", "_pyro_param", "_pyro_post_param"}
+"""Private by name, but Pyro's protocol for effect handlers."""
 SKIPPED = {"build", "dist", "runs", "data"}
 """Folders of the root that hold no sources."""
 
@@ -137,6 +148,73 @@ def wrong_floors(root):
                     wrong = room in level and level[room] >= level[own]
                 if wrong:
                     yield f"{module} → {target}"
+
+
+def private_names():
+    """Private attributes of the classes of Pyro and PyTorch that ours extend or hold."""
+    extended = (PyroModule(), dist.MaskedDistribution(dist.Normal(0.0, 1.0), True), pyro.infer.TraceMeanField_ELBO())
+    held = (
+        pyro.get_param_store(),
+        Messenger(),
+        pyro.poutine.Trace(),
+        nn.Parameter(),
+        torch.optim.SGD([nn.Parameter()]),
+    )
+    names = {name for each in (*extended, *held, pyro.infer.Trace_ELBO()) for name in dir(each)}
+    return {name for name in names if re.match(r"_[a-z]", name)} - HANDLER_METHODS
+
+
+def private_uses(module, path, names):
+    """Private names of Pyro and PyTorch in one file, as ``module → name``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        used = []
+        if isinstance(node, ast.Import):
+            used = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            used = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            used = [ast.unparse(node)] if ast.unparse(node).startswith(("torch.", "pyro.")) else []
+            used += [node.attr] if node.attr in names else []
+        elif isinstance(node, ast.ClassDef):
+            used = [method.name for method in node.body if isinstance(method, ast.FunctionDef)]
+        elif isinstance(node, ast.Constant) and node.value in names:
+            used = [node.value]
+        for name in used:
+            if name in names or re.fullmatch(r"(torch|pyro)(\.\w+)*\._[A-Za-z][\w.]*", name):
+                yield f"{module} → {name}"
+
+
+def test_private_names_of_pyro_and_pytorch_are_in_the_two_files_for_them():
+    names, known = private_names(), sources(ROOT)
+    assert {"_pyro_name", "_pyro_context", "_parameters", "_params", "_get_traces", "_mask", "_batch_shape"} <= names
+    found = [use for module, path in known.items() if module not in COMPAT for use in private_uses(module, path, names)]
+    assert found == [], "put these behind a function of probattn/pyro_compat.py or probattn/torch_compat.py"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from pyro.poutine.runtime import _PYRO_STACK",
+        "from torch.nn.modules.dropout import _DropoutNd",
+        "from torch.utils._pytree import tree_map",
+        "import torch._dynamo",
+        "import torch\ntorch._dynamo.reset()",
+        "import pyro\nstack = pyro.poutine.runtime._PYRO_STACK",
+        "def path(module):\n    return module._pyro_name",
+        "def path(module):\n    return getattr(module, '_pyro_name', None)",
+        "class ELBO:\n    def _get_trace(self):\n        pass",
+    ],
+)
+def test_a_private_name_is_found(tmp_path, code):
+    path = tmp_path / "planted.py"
+    path.write_text(code, encoding="utf-8")
+    assert list(private_uses("planted", path, private_names()))
+
+
+def test_handler_methods_and_our_own_private_names_are_no_use(tmp_path):
+    path = tmp_path / "planted.py"
+    path.write_text("class H:\n    def _pyro_sample(self, msg):\n        self._seen = msg", encoding="utf-8")
+    assert list(private_uses("planted", path, private_names())) == []
 
 
 def test_rooms_import_lower_floors_alone():

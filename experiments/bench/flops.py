@@ -7,6 +7,7 @@ import torch
 from torch.utils import flop_counter
 
 from probattn.experiments.bench.timing import Step, seconds
+from probattn.torch_compat import CPU_ATTENTION, CPU_ATTENTION_BACKWARD
 
 _SIZES = {"cpu": 2048, "cuda": 8192}
 _DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
@@ -61,8 +62,8 @@ def _attention_backward(
 
 _FORMULAS = {
     # Attention on CPUs, which PyTorch's own counter knows from 2.15 on.
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    CPU_ATTENTION: _attention,
+    CPU_ATTENTION_BACKWARD: _attention_backward,
     torch.ops.aten.linalg_cholesky_ex: _cholesky,
     torch.ops.aten.linalg_solve_triangular: _solve_triangular,
     torch.ops.aten.cholesky_solve: _cholesky_solve,

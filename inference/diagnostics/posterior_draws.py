@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable
 
 import torch
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import predict
+from probattn.pyro_compat import HANDLER_STACK
 
 
 class record(Messenger):  # noqa: N801 - lower case like other handlers
@@ -77,4 +78,4 @@ def posterior_draws(
 
 def _in_model() -> bool:
     """Return True while the model runs, not the guide: ``predict`` wraps only the model in handlers of local sites."""
-    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in _PYRO_STACK)
+    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in HANDLER_STACK)

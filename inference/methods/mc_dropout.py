@@ -6,13 +6,13 @@ from functools import partial
 
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.handlers import num_folded, num_samples, stochastic_input
 from probattn.inference.methods.predictor import Predictor
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.torch_compat import is_dropout
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
             setattr(module, attribute, own if rate is None else rate)
             if getattr(module, attribute) > 0:
                 stack.callback(module.register_forward_pre_hook(partial(state.switch_on, path)).remove)
-                if isinstance(module, _DropoutNd):
+                if is_dropout(module):
                     stack.callback(module.register_forward_hook(state.unfold).remove)
         yield
 
@@ -118,7 +118,7 @@ class _DropoutSampling(stochastic_input):
             )
         x = self._with_draws(args[0], number, path)
         # Channels are dropped by their position among the dimensions, so samples are folded into the batch.
-        return (x.contiguous().flatten(0, 1) if isinstance(module, _DropoutNd) else x, *args[1:])
+        return (x.contiguous().flatten(0, 1) if is_dropout(module) else x, *args[1:])
 
     def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         """Hook of PyTorch's dropout modules."""
@@ -143,7 +143,7 @@ class _DropoutSampling(stochastic_input):
 def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield path, module and the rate's attribute of all dropout modules."""
     for path, module in model.named_modules():
-        if isinstance(module, _DropoutNd):
+        if is_dropout(module):
             yield path, module, "p"
         elif isinstance(getattr(module, "dropout", None), float):
             yield path, module, "dropout"

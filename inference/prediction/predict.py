@@ -10,7 +10,6 @@ from pyro.poutine import Trace
 from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
 from probattn import guides
@@ -33,6 +32,7 @@ from probattn.inference.prediction.vectorization import (
     warn_sequential,
 )
 from probattn.programs import FunctionModule, Program, as_module, device, local_params
+from probattn.pyro_compat import HANDLER_STACK
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; larger chunks fall out of its caches and take a third longer."""
@@ -215,4 +215,4 @@ class _PosteriorPredictive:
 
 def _handlers_set_values() -> bool:
     """Return True under handlers that set values of sites, which may be those of whole batches."""
-    return any(isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in _PYRO_STACK)
+    return any(isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in HANDLER_STACK)

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
+from probattn.torch_compat import distribution_fields, set_batch_shape
+
 
 def stack(parts: Sequence[dist.TorchDistribution]) -> dist.TorchDistribution:
     """Stack S distributions of one class into one of batch shape ``(S, *batch)``.
@@ -29,7 +31,7 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
     if any(type(part) is not type(first) for part in parts):
         return None
     stacked = copy.copy(first)
-    for name, value in list(vars(first).items()):
+    for name, value in distribution_fields(first).items():
         if not all(name in vars(part) for part in parts):
             delattr(stacked, name)  # lazy property, recomputed on first access
         elif isinstance(value, Distribution):
@@ -41,9 +43,9 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
             if value.shape[: len(batch)] != batch:
                 return None
             setattr(stacked, name, torch.stack([getattr(part, name) for part in parts]))
-        elif isinstance(value, list | tuple) and name != "_batch_shape" and not isinstance(value, torch.Size):
+        elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             return None  # transforms, which have parameters
-    stacked._batch_shape = torch.Size((len(parts), *batch))
+    set_batch_shape(stacked, torch.Size((len(parts), *batch)))
     return stacked
 
 

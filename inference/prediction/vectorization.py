@@ -6,7 +6,6 @@ from weakref import WeakSet
 
 import pyro.poutine as poutine
 import torch
-from pyro.nn import PyroModule
 from pyro.poutine import Trace
 from torch import nn
 
@@ -14,6 +13,7 @@ from probattn import guides
 from probattn.handlers import draws, global_sites_only, is_global_latent, is_of_draws
 from probattn.inference.elbo import Trace_ELBO
 from probattn.programs import Program, local_params, modules
+from probattn.pyro_compat import has_pyro_samples
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of samples."""
@@ -24,9 +24,7 @@ _LOGGER = logging.getLogger("probattn")
 def has_bayesian_weights(model: Program) -> bool:
     """Return True if a weight of a PyTorch module is a ``PyroSample``; these do not broadcast over samples."""
     return any(
-        isinstance(part, PyroModule) and part._pyro_samples and _is_torch_module(part)
-        for module in modules(model)
-        for part in module.modules()
+        has_pyro_samples(part) and _is_torch_module(part) for module in modules(model) for part in module.modules()
     )
 
 

@@ -4,6 +4,7 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 
 from probattn.models.likelihoods.classification import Categorical
+from probattn.pyro_compat import mask_of
 
 
 class PerToken(nn.Module):
@@ -39,5 +40,5 @@ class _Masked(dist.MaskedDistribution):
     """Masked distribution that ignores values at masked positions completely, argument validation included."""
 
     def log_prob(self, value: Tensor) -> Tensor:
-        real = self._mask[(..., *(None,) * len(self.event_shape))]
+        real = mask_of(self)[(..., *(None,) * len(self.event_shape))]
         return super().log_prob(value.where(real, 1))  # 1 is in the support of real, count and class distributions

@@ -5,9 +5,9 @@ from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 
 from probattn.models.third_party.adapters import Adapter, FusedQKVAdapter, MultiheadAttentionAdapter, SeparateQKVAdapter
+from probattn.torch_compat import is_dropout
 
 DROPOUT_ATTRIBUTES = ("attention_dropout", "dropout_prob", "attn_drop", "dropout")
 """Attributes that hold the dropout of attention probabilities, as a module or a rate."""
@@ -146,7 +146,7 @@ def _dropout_rate(module: nn.Module, *known: nn.Module) -> float:
         if getattr(module, flag, False) is True:
             raise ValueError(f"{flag} is set: decoders and cross-attention have no counterpart")
     for name, child in module.named_children():
-        dropped = isinstance(child, _DropoutNd) and (child is dropout or child.p == 0)
+        dropped = is_dropout(child) and (child is dropout or child.p == 0)
         if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
     for name, _ in module.named_parameters(recurse=False):

@@ -8,9 +8,9 @@ import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from probattn.models.third_party.adapters import Adapter
+from probattn.torch_compat import is_batch_norm
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def reject_incompatible_modules(network: nn.Module) -> Iterator[None]:
         for path, module in network.named_modules():
             if isinstance(module, Adapter) and module.layer.is_stochastic():
                 stack.callback(module.register_forward_hook(lambda *_: drawn.append(True)).remove)
-            elif isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            elif is_batch_norm(module) and (module.training or module.running_mean is None):
                 stack.callback(module.register_forward_pre_hook(partial(_check_batch_norm, path, drawn)).remove)
         yield
 

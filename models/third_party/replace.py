@@ -9,12 +9,13 @@ from pyro.nn.module import to_pyro_module_
 from torch import nn
 
 from probattn.attention.base import LayerFactory
-from probattn.models.supervised import allow_renaming
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.build_layer import build_layer
 from probattn.models.third_party.converted_network import ConvertedNetwork
 from probattn.models.third_party.equivalence import check_softmax_attention
 from probattn.models.third_party.find_attention import AttentionParts, find_attention
+from probattn.pyro_compat import allow_renaming
+from probattn.torch_compat import own_modules
 
 
 def replace_attention(
@@ -105,12 +106,12 @@ def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter
         _to_pyro_module(module)
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
-    module._modules[name] = adapter
+    own_modules(module)[name] = adapter
 
 
 def _to_pyro_module(module: nn.Module) -> None:
     """Convert a module to a PyroModule in place, keeping the order of its children, which Pyro would change."""
-    children = dict(module._modules)
+    children = dict(own_modules(module))
     to_pyro_module_(module, recurse=False)
-    module._modules.clear()
-    module._modules.update(children)
+    own_modules(module).clear()
+    own_modules(module).update(children)

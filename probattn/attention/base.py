@@ -1,4 +1,4 @@
-"""What every attention layer shares: shapes, checks, named sites and penalties."""
+"""Base class of attention layers: shapes, checks, named sites and penalties."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.functional import dtypes, errors
+from probattn.pyro_compat import module_path
 from probattn.sites import SiteModule
 
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
@@ -18,16 +19,16 @@ LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 class ProbabilisticAttention(SiteModule):
     """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
 
-    A subclass draws its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
-    and lists its latent sites in :meth:`sites`. Site names are the layer's path in the model. The layer may run inside
-    or outside a user's plate of the examples (see :class:`~probattn.sites.SiteModule`).
+    A subclass samples its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
+    and lists its global latent sites in :meth:`sites`. Site names start with the layer's path in the model. The layer
+    may run inside or outside a data plate (see :class:`~probattn.sites.SiteModule`).
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
     """
 
-    gain = 1.0  # of the initial queries and keys, for the sake of a kernel
+    gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -37,36 +38,40 @@ class ProbabilisticAttention(SiteModule):
 
     @classmethod
     def partial(cls, **options: Any) -> LayerFactory:
-        """A factory ``(dim, heads) -> layer`` with these options, which is what networks take as ``attention=``."""
+        """Return a factory ``(dim, heads) -> layer`` with these options, for the ``attention=`` of a network."""
         return functools.partial(cls, **options)
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the global latent sites by name with their present priors, from which guides are built without data.
+        """Return the global latent sites by name with their current priors, from which guides are built without data.
 
-        Priors may draw their own hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
+        Priors may sample hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
         """
         return {}
 
     def is_stochastic(self) -> bool:
-        """Whether the output depends on latent sites; to be overridden where it depends on local ones alone."""
+        """Return True if the output depends on latent sites; override it where it depends on local ones alone."""
         return bool(self.sites())
 
     @contextmanager
     def precise(self) -> Iterator[None]:
-        """No autocast inside, and errors of :mod:`probattn.functional.errors` name this layer."""
+        """Disable autocast inside, and name this layer in errors of :mod:`probattn.functional.errors`."""
         with errors.located(self.label), dtypes.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
             yield
 
     @property
     def label(self) -> str:
         """Class and path, for messages."""
-        return f"{type(self).__name__} {self._pyro_name!r}".removesuffix(" ''")
+        return f"{type(self).__name__} {module_path(self)!r}".removesuffix(" ''")
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Told by a network what vectors of its residual stream pass through on their way here; few layers need it."""
+        """Receive the path of the residual stream to this layer; called by networks, ignored by most layers.
+
+        Args:
+            path: the modules that vectors of the stream pass through on their way to this layer.
+        """
 
     def initialise(self, stream: Tensor) -> None:
-        """Sets inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
+        """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
 
     def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
         """Add −penalty to the log joint as a named local factor site; outside autocast, with errors naming this layer.
@@ -78,11 +83,11 @@ class ProbabilisticAttention(SiteModule):
             super().penalty(name, per_example)
 
     def signature(self) -> dict[str, int | str]:
-        """What a checkpoint must share with this layer beside the shapes of its parameters."""
+        """Return what a checkpoint must share with this layer, in addition to the shapes of its parameters."""
         return {"layer": type(self).__name__, "dim": self.dim, "heads": self.heads}
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x with its padding at zero, whatever stood there.
+        """Check x and its mask, and return x with zeros at padding.
 
         Raises:
             ValueError: x not ``(..., batch, tokens, dim)``, mask not boolean ``(batch, tokens)``, or a row of the
@@ -107,11 +112,11 @@ class ProbabilisticAttention(SiteModule):
         return x.where(mask.unsqueeze(-1), 0.0)
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Splits ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
+        """Split ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
         chunks = (part.unflatten(-1, (self.heads, self.head_dim)) for part in x.chunk(parts, dim=-1))
         return tuple(chunk.transpose(-3, -2) for chunk in chunks)
 
     @staticmethod
     def join_heads(x: Tensor) -> Tensor:
-        """Joins ``(..., heads, N, width)`` into ``(..., N, heads · width)``."""
+        """Join ``(..., heads, N, width)`` into ``(..., N, heads · width)``."""
         return x.transpose(-3, -2).flatten(-2)

@@ -1,7 +1,7 @@
-"""Guides of z_o, the canonical process at the tokens of an example, by the names that layers know them by.
+"""Guides of z_o, the canonical process at the tokens of an example.
 
 A guide is built as ``guide(dim, heads)`` and called as ``guide(law, x)``, with the joint law at the tokens and the
-tokens themselves ``(..., N, dim)``; it returns q(z_o).
+tokens ``(..., N, dim)``; it returns q(z_o).
 """
 
 import torch.nn.functional as F
@@ -11,22 +11,22 @@ from probattn.functional.correlated import Canonical, Correlated
 
 
 class Prior(nn.Module):
-    """q(z_o) = p(z_o), with which R is the paper's bound (27)."""
+    """q(z_o) = p(z_o), for which R is the paper's bound (27)."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
 
     def forward(self, law: Correlated, x: Tensor) -> Canonical:
-        """q(z_o)."""
+        """Return q(z_o)."""
         return Canonical(None, law.prior)
 
     def regulariser(self, law: Correlated, x: Tensor) -> Tensor:
-        """R in closed form, ``(..., H)``."""
+        """Return R in closed form, ``(..., H)``."""
         return law.regulariser(self(law, x))
 
 
 class Learned(Prior):
-    """A mean and a scale of each token, linear in it; the prior at first.
+    """Amortised q(z_o): a mean and a scale for each token, linear in it; initialised at the prior.
 
     Args:
         dim: width of the tokens.
@@ -41,10 +41,10 @@ class Learned(Prior):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, law: Correlated, x: Tensor) -> Canonical:
-        """q(z_o)."""
+        """Return q(z_o)."""
         loc, raw_scale = self.linear(x).split([self.dim, self.heads], dim=-1)
         loc = loc.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
-        scale = 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 at first
+        scale = 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 initially
         if law.real is not None:
             loc, scale = loc.where(law.real.unsqueeze(-1), 0.0), scale.where(law.real, 1.0)
         return law.learned(loc, scale)
@@ -57,11 +57,11 @@ class Posterior(Prior):
     """
 
     def forward(self, law: Correlated, x: Tensor) -> Canonical:
-        """q(z_o)."""
+        """Return q(z_o)."""
         return law.posterior()
 
     def regulariser(self, law: Correlated, x: Tensor) -> Tensor:
-        """log p(z_q = ν, z_k), ``(..., H)``."""
+        """Return log p(z_q = ν, z_k), ``(..., H)``."""
         return law.log_marginal()
 
 

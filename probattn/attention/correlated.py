@@ -1,4 +1,4 @@
-"""What the dense and the sparse correlated-GP layers share: projections, output and regulariser."""
+"""Base of the dense and the sparse correlated-GP layers: projections, output and regulariser."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -24,7 +24,7 @@ CHOICES = {
 
 
 class CorrelatedAttention(ProbabilisticAttention):
-    """Base of :class:`CGPAttention` and :class:`SparseCGPAttention`, whose options these are; see them."""
+    """Base of :class:`CGPAttention` and :class:`SparseCGPAttention`, which document the options."""
 
     def __init__(
         self,
@@ -68,23 +68,23 @@ class CorrelatedAttention(ProbabilisticAttention):
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Law of the output, beside what every layer has: the guide of z_o has a part in it where z_o is drawn."""
+        """Return the base signature and what determines the law of the output (the guide of z_o if it is sampled)."""
         through = {} if self.collapsed else {"canonical_guide": self.canonical_guide}
         return super().signature() | {"output": self.output, "collapsed": self.collapsed} | through
 
     def is_stochastic(self) -> bool:
-        """False only for the mean output of the collapsed form."""
+        """Return False for the mean output of the collapsed form, else True."""
         return not self.collapsed or self.output == "draw"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Runs the program once.
+        """Run the program once.
 
         Args:
             x: ``(*draws, batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True where there is a token.
 
         Returns:
-            ``(*draws, batch, tokens, dim)``, with draws broadcast in.
+            ``(*draws, batch, tokens, dim)``, with draws as leading dimensions.
 
         Raises:
             NumericalError: a NaN or Inf, or a covariance that cannot be factorised.
@@ -99,10 +99,14 @@ class CorrelatedAttention(ProbabilisticAttention):
 
     @abstractmethod
     def law(self, given: dict[str, Any]) -> Correlated:
-        """The joint law at the tokens, from the fields that both kinds share."""
+        """Return the joint law at the tokens.
+
+        Args:
+            given: the fields of :class:`Correlated`.
+        """
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The matrix ``(..., H, N, N)`` that maps values to the mean output, 0 at padding."""
+        """Return the matrix ``(..., H, N, N)`` that maps values to the mean output, 0 at padding."""
         x = self.checked(x, mask)
         query, key, _ = self.split_heads(self.query_key_value(x), 3)
         (latent,) = self.split_heads(self.latent(x), 1)
@@ -111,7 +115,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             return self.law(self._given(query, key, unit, latent, mask)).mean
 
     def _given(self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, mask: Tensor | None) -> dict[str, Any]:
-        """The fields of :class:`Correlated`, from projections ``(..., H, N, head_dim)``."""
+        """Return the fields of :class:`Correlated`, from projections ``(..., H, N, head_dim)``."""
         query, key, value, latent = map(dtypes.at_least_float32, (query, key, value, latent))
         real = None if mask is None else mask.unsqueeze(-2)
         return {
@@ -126,7 +130,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         }
 
     def weight(self, law: Correlated) -> float | Tensor:
-        """α over what R is divided by: 1, the columns of all heads, or these times the real tokens of each example."""
+        """Return α divided by the norm of R: 1, the columns of all heads, or these times each example's real tokens."""
         if self.regulariser_norm == "example":
             return self.alpha
         tokens = law.count if self.regulariser_norm == "scalar" else 1

@@ -1,28 +1,38 @@
-"""The two forms of correlated-GP attention: the output drawn through z_o, or given z_k with z_o integrated out.
+"""The two programs of correlated-GP attention: with z_o sampled, or integrated out in closed form.
 
 Each is called with the layer, the joint law at the tokens, and the tokens ``(..., N, dim)`` in float32 or better, and
 returns the heads' outputs ``(..., H, N, head_dim)``.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from probattn.distributions import ColumnNormal
 from probattn.functional import errors
 from probattn.functional.correlated import Canonical, Correlated
 from probattn.functional.gaussian import Covariance
 
-if TYPE_CHECKING:
-    from probattn.attention.correlated import CorrelatedAttention
+
+class Layer(Protocol):
+    """What the programs use of :class:`~probattn.attention.correlated.CorrelatedAttention`."""
+
+    alpha: float
+    output: str
+    canonical: nn.Module
+
+    def weight(self, law: Correlated) -> float | Tensor: ...  # noqa: D102
+    def is_scored(self) -> bool: ...  # noqa: D102
+    def sample_local(self, name: str, prior: Any, posterior: Any, **infer: Any) -> Tensor: ...  # noqa: D102
+    def observe(self, name: str, distribution: Any, value: Tensor, **infer: Any) -> None: ...  # noqa: D102
 
 
-def through_z_o(layer: "CorrelatedAttention", law: Correlated, x: Tensor) -> Tensor:
-    """Draws z_o, observes z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and draws the output given it."""
+def through_z_o(layer: Layer, law: Correlated, x: Tensor) -> Tensor:
+    """Sample z_o, observe z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and sample the output given it."""
     prior, weight = ColumnNormal(torch.zeros_like(law.value), law.prior), layer.weight(law)
     with _weighted(layer, weight):
         posterior = _posterior(prior, layer.canonical(law, x))
@@ -36,8 +46,8 @@ def through_z_o(layer: "CorrelatedAttention", law: Correlated, x: Tensor) -> Ten
     return _output(layer, query, law.query_covariance) if layer.output == "draw" else query
 
 
-def collapsed(layer: "CorrelatedAttention", law: Correlated, x: Tensor) -> Tensor:
-    """Adds α R in closed form (CGP paper, eq. 28), and draws the output given z_k alone."""
+def collapsed(layer: Layer, law: Correlated, x: Tensor) -> Tensor:
+    """Add α R in closed form (CGP paper, eq. 28), and sample the output given z_k alone."""
     output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
     if _is_regularised(layer):
         unit = dist.Unit(layer.weight(law) * layer.canonical.regulariser(law, x).sum(-1))
@@ -45,25 +55,25 @@ def collapsed(layer: "CorrelatedAttention", law: Correlated, x: Tensor) -> Tenso
     return _output(layer, output, law.predictive) if layer.output == "draw" else output
 
 
-def _output(layer: "CorrelatedAttention", loc: Tensor, covariance: Covariance) -> Tensor:
-    """Draws z_q, whose prior is its posterior."""
+def _output(layer: Layer, loc: Tensor, covariance: Covariance) -> Tensor:
+    """Sample z_q, whose posterior is its prior."""
     law = ColumnNormal(loc, covariance)
     return layer.sample_local("z_q", law, law)
 
 
 def _posterior(prior: ColumnNormal, found: Canonical | dist.TorchDistribution) -> dist.TorchDistribution:
-    """q(z_o): the prior itself where that is the guide, so that neither density is computed."""
+    """Return q(z_o): the prior object itself where that is the guide, so that neither density is computed."""
     if not isinstance(found, Canonical):
         return found
     return prior if found.loc is None else ColumnNormal(*found)
 
 
-def _is_regularised(layer: "CorrelatedAttention") -> bool:
+def _is_regularised(layer: Layer) -> bool:
     return layer.alpha > 0 and layer.is_scored()
 
 
-def _weighted(layer: "CorrelatedAttention", weight: float | Tensor) -> AbstractContextManager:
-    """Scales the densities of sites inside; α = 0 leaves them out."""
+def _weighted(layer: Layer, weight: float | Tensor) -> AbstractContextManager:
+    """Return a context that scales the densities of sites inside; α = 0 leaves them out."""
     if layer.alpha == 0:
         return poutine.mask(mask=False)
     return poutine.scale(scale=weight) if layer.is_scored() else nullcontext()

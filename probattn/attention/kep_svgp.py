@@ -22,7 +22,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
 
     The program of one layer: scores E, R by KSVD (eq. 10); **u_d ~ N(0, Λ²)** for each head and output d, shared by
     both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
-    heads' outputs to ``dim`` (the composition of the paper's s → d map of each head and the output projection).
+    heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
     Parameter ``scale``: Λ > 0 ``(head, inducing index)``, the learned singular values of the attention kernel.
@@ -32,19 +32,19 @@ class KEPSVGPAttention(ProbabilisticAttention):
         heads: number of heads; must divide ``dim``.
         rank: s, the number of singular triplets and of outputs of each head; at most the head width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
-        pair: the branches merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has E and R in any case.
+        pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
         projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
-        tokens: the number of tokens, where it is fixed; another one is then refused.
+        tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
         eta: weight η of the KSVD penalty.
         penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
         scale: initial λ.
-        learn_scale: whether Λ is learned.
-        bias: whether query and key have a bias.
+        learn_scale: learn Λ.
+        bias: give query and key a bias.
 
     Raises:
-        ValueError: an option that does not fit, named with the ones that do.
+        ValueError: an invalid option, with the valid ones.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class KEPSVGPAttention(ProbabilisticAttention):
         self.out = nn.Linear(heads * rank, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Merge, pair, projection and prior, beside what every layer has."""
+        """Return the base signature, and merge, pair, projection and prior."""
         parts = {"merge": type(self.merge).__name__, "pair": self.pair, "projection": type(self.projection).__name__}
         return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """The prior of ``u`` at the present Λ."""
+        """Return the prior of ``u`` at the current Λ."""
         return {"u": self._prior_at(self.scale)}
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Runs the program once.
+        """Run the program once.
 
         Args:
             x: ``(*draws, batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True where there is a token.
 
         Returns:
-            ``(*draws, batch, tokens, dim)``, with the draws of u broadcast in.
+            ``(*draws, batch, tokens, dim)``, with draws of u as leading dimensions.
         """
         x, scale = self.checked(x, mask), self.scale
         e, r, w_e, w_r = self.scores(x, mask)
@@ -109,7 +109,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         return self.out(self.join_heads(kep_svgp.function_values(self.merge(first, second), scale, u)))
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """E and R ``(..., H, N, s)``, zero at padding, and the weights that made them ``(..., H, d, s)`` (eq. 10)."""
+        """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)`` (eq. 10)."""
         query_key = self.query_key(x).unflatten(-1, (2, self.heads, self.head_dim)).movedim(-3, 0).transpose(-3, -2)
         weights = self.projection(x, mask)
         scores = ksvd.scores(query_key, weights)
@@ -118,13 +118,13 @@ class KEPSVGPAttention(ProbabilisticAttention):
         return *scores, *weights
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""
+        """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""
         query, key = map(ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2))
         matrix = query @ key.mT
         return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x with its padding at zero; refuses another number of tokens where it is fixed."""
+        """Check x, its mask, and the number of tokens if that is fixed; return x with zeros at padding."""
         x = super().checked(x, mask)
         if self.tokens not in (None, x.shape[-2]):
             hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
@@ -132,7 +132,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         return x
 
     def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
-        """The prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
+        """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
         return priors.at(self.prior, scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1), event_dim=3)
 
     def _weighted_penalty(self, *tensors: Tensor | int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Kernel attention: a kernel matrix in the place of the softmax."""
+"""Kernel attention: a kernel matrix in place of the softmax."""
 
 from typing import Literal
 
@@ -13,18 +13,18 @@ from probattn.functional import dtypes, errors
 class KernelAttention(ProbabilisticAttention):
     """Kernel attention, 𝒦_qk V in each head (CGP paper, eq. 6; Tsai et al., 2019). It has no latent sites.
 
-    The weights are not normalised: the sum runs over all real tokens, as in the paper. At first the kernel is neither
-    flat nor a diagonal: between the projections of two independent LayerNorm'ed tokens ‖(q − k)/ℓ‖² is 1 on average
+    The weights are not normalised: the sum runs over all real tokens, as in the paper. Initially the kernel is neither
+    constant nor diagonal: between the projections of two independent LayerNorm'ed tokens ‖(q − k)/ℓ‖² is 1 on average
     (for ``"exponential"`` q·k/ℓ² has the scale of softmax attention).
 
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
-        kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``, its baselines'.
-        symmetric: whether W_q = W_k.
-        variance: initial σ² of ``"ard"`` and ``"exponential"``; with one over the number of tokens, 𝒦V is at first of
-            the size of a value.
-        bias: whether query, key and value have a bias.
+        kernel: ``"rbf"``, the CGP paper's κ_o without parameters; ``"ard"`` or ``"exponential"``, as in its baselines.
+        symmetric: share the weights of queries and keys, W_q = W_k.
+        variance: initial σ² of ``"ard"`` and ``"exponential"``; with 1 / (number of tokens), 𝒦V initially has the scale
+            of a value.
+        bias: give query, key and value a bias.
 
     Raises:
         ValueError: an unknown kernel, or a variance that does not fit it.
@@ -54,11 +54,11 @@ class KernelAttention(ProbabilisticAttention):
         self.out = nn.Linear(dim, dim)
 
     def signature(self) -> dict[str, int | str]:
-        """Kernel and symmetry, beside what every layer has."""
+        """Return the base signature, kernel and symmetry."""
         return super().signature() | {"kernel": type(self.kernel).__name__, "symmetric": self.symmetric}
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attends over the real tokens.
+        """Attend over the real tokens.
 
         Args:
             x: ``(*draws, batch, tokens, dim)``.
@@ -77,13 +77,13 @@ class KernelAttention(ProbabilisticAttention):
         return self.out(self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""
+        """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""
         query, key, _ = self._project(self.checked(x, mask))
         with self.precise():
             return errors.check_finite(self._matrix(query, key, mask), "kernel matrix 𝒦_qk")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys (the same tensor where W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
+        """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
         joint = self.query_value(x) if self.symmetric else self.query_key_value(x)
         joint = dtypes.at_least_float32(joint)
         if self.symmetric:

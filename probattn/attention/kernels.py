@@ -1,9 +1,9 @@
-"""Kernels of attention layers, one for each head (CGP paper, sections 3 and 5.1).
+"""Kernels of attention layers, with parameters for each head (CGP paper, sections 3 and 5.1).
 
 A kernel maps points a ``(..., H, N, d)`` and b ``(..., H, M, d)`` to ``(..., H, N, M)``; pass one tensor twice for the
-kernel of one set of points. ``gain`` is the factor on the weights that `torch.nn.Linear` draws which makes
-‖(a − b)/ℓ‖², or the variance of the exponent, about 1 for points projected from LayerNorm'ed tokens; their entries
-have variance 1/3 before it.
+kernel of one set of points. ``gain`` is the factor on the initial weights of ``torch.nn.Linear`` for which
+‖(a − b)/ℓ‖², or the variance of the exponent, is about 1 for points projected from LayerNorm'ed tokens; without it
+their entries have variance 1/3.
 """
 
 import torch
@@ -28,16 +28,16 @@ class RBF(nn.Module):
         self.gain = (1.5 / head_dim) ** 0.5
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """The kernel of all pairs, ``(..., H, N, M)``."""
+        """Return the kernel of all pairs, ``(..., H, N, M)``."""
         return kernels.rbf(a, b)
 
     def diagonal(self, a: Tensor) -> Tensor:
-        """The kernel of each point with itself, ``(..., H, N)``."""
+        """Return the kernel of each point with itself, ``(..., H, N)``."""
         return a.new_ones(a.shape[:-1])
 
 
 class _Scaled(nn.Module):
-    """A kernel of head h at points a / ℓ_h, times σ_h²; subclasses give it and the initial ℓ²."""
+    """Base of kernels σ_h² κ(a / ℓ_h, b / ℓ_h) of head h; subclasses define κ and the initial ℓ²."""
 
     gain = 1.0
 
@@ -59,7 +59,7 @@ class _Scaled(nn.Module):
         return self.log_variance.exp()
 
     def scaled(self, a: Tensor) -> Tensor:
-        """a / ℓ."""
+        """Return a / ℓ."""
         return a * (-self.log_lengthscale).exp().unsqueeze(-2)
 
 
@@ -76,17 +76,17 @@ class ARD(_Scaled):
         super().__init__(heads, head_dim, square=head_dim / 1.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """The kernel of all pairs, ``(..., H, N, M)``."""
+        """Return the kernel of all pairs, ``(..., H, N, M)``."""
         scaled = self.scaled(a)
         return kernels.rbf(scaled, scaled if b is a else self.scaled(b), self.log_variance)
 
     def diagonal(self, a: Tensor) -> Tensor:
-        """The kernel of each point with itself, ``(..., H, N)``."""
+        """Return the kernel of each point with itself, ``(..., H, N)``."""
         return self.variance.unsqueeze(-1).expand(a.shape[:-1])
 
 
 class Exponential(_Scaled):
-    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); at first the scale is softmax's 1/√d.
+    """σ² exp(Σ_i a_i b_i / ℓ_i²), the kernel for text (CGP paper, section 5.1); the initial scale is softmax's 1/√d.
 
     Args:
         heads: number of heads H.
@@ -98,12 +98,12 @@ class Exponential(_Scaled):
         super().__init__(heads, head_dim, square=head_dim**0.5, variance=variance)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """The kernel of all pairs, ``(..., H, N, M)``."""
+        """Return the kernel of all pairs, ``(..., H, N, M)``."""
         scaled = self.scaled(a)
         return self.variance[:, None, None] * kernels.exponential(scaled, scaled if b is a else self.scaled(b))
 
     def diagonal(self, a: Tensor) -> Tensor:
-        """The kernel of each point with itself, ``(..., H, N)``."""
+        """Return the kernel of each point with itself, ``(..., H, N)``."""
         return self.variance.unsqueeze(-1) * self.scaled(a).square().sum(-1).exp()
 
 
@@ -111,7 +111,7 @@ KERNELS = {"rbf": RBF, "ard": ARD, "exponential": Exponential}
 
 
 def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> nn.Module:
-    """The kernel of that name in :data:`KERNELS`, with an initial σ².
+    """Return the kernel of that name in :data:`KERNELS`, with an initial σ².
 
     Raises:
         ValueError: an unknown name; a variance that is not positive, or not 1 for ``"rbf"``.

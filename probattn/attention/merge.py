@@ -1,4 +1,4 @@
-"""How the two branches of a KEP-SVGP layer become one (KEP-SVGP paper, eq. 19): on scores, before u is applied."""
+"""Merges of the two branches of a KEP-SVGP layer (KEP-SVGP paper, eq. 19), on scores, before u is applied."""
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,12 @@ class Add(nn.Module):
     """F^e + F^r, for any number of tokens."""
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
         return kep_svgp.merge_add(e, r)
 
 
 class Concat(nn.Module):
-    """W₁ [F^e; F^r] with one W₁ for all heads, for a fixed number of tokens.
+    """W₁ [F^e; F^r] with a W₁ shared by all heads, for a fixed number of tokens.
 
     Args:
         tokens: N.
@@ -26,7 +26,7 @@ class Concat(nn.Module):
         self.weights = nn.Parameter(_fan_in_uniform(tokens, 2 * tokens))
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
         return kep_svgp.merge_tokens(e, r, self.weights)
 
 
@@ -46,7 +46,7 @@ class ConcatLowRank(nn.Module):
         self.b = nn.Parameter(_fan_in_uniform(rank, 2 * tokens).mT.contiguous())
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
-        """Merged scores ``(..., H, N, s)`` of e and r of that shape."""
+        """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
         return kep_svgp.merge_tokens_lowrank(e, r, self.a, self.b)
 
 
@@ -54,7 +54,7 @@ MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "
 
 
 def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
-    """The merge of that name in :data:`MERGES`.
+    """Return the merge of that name in :data:`MERGES`.
 
     Raises:
         ValueError: an unknown name; weights over tokens without their number, or with fewer than ``rank``.
@@ -69,6 +69,6 @@ def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
 
 
 def _fan_in_uniform(rows: int, columns: int) -> Tensor:
-    """Uniform with variance 1 / columns, which keeps the variance of a product."""
+    """Return a uniform matrix with variance 1 / columns, which preserves the variance of a product."""
     bound = (3 / columns) ** 0.5
     return torch.empty(rows, columns).uniform_(-bound, bound)

@@ -1,4 +1,4 @@
-"""Where the KSVD projection weights W_e and W_r come from (KEP-SVGP paper, section 3.2)."""
+"""KSVD projection weights W_e and W_r (KEP-SVGP paper, section 3.2)."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from probattn.functional import ksvd
 
 
 class PlainProjection(nn.Module):
-    """W_e and W_r are parameters of each head, the same for every input.
+    """W_e and W_r as parameters of each head, the same for every input.
 
     Args:
         heads: number of heads H.
@@ -23,18 +23,18 @@ class PlainProjection(nn.Module):
         self.w_r = _orthogonal(heads, head_dim, rank)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x ``(..., N, H · d)``."""
+        """Return W_e and W_r, ``(2, ..., H, d, s)`` with ones for the leading dimensions of x ``(..., N, H · d)``."""
         return torch.stack((self.w_e, self.w_r)).view(2, *(1,) * (x.dim() - 2), *self.w_e.shape)
 
 
 class DataProjection(nn.Module):
-    """W_{e|X} = f(X)ᵀ W_e with evenly spaced rows f(X) of each head's slice of X, the papers' choice.
+    """Data-dependent W_{e|X} = f(X)ᵀ W_e, with evenly spaced rows f(X) of each head's slice of X, as in the papers.
 
     Args:
         heads: number of heads H.
         head_dim: width d of a head.
         rank: s.
-        rows: the most rows that f(X) takes.
+        rows: maximum number of rows of f(X).
     """
 
     def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
@@ -45,7 +45,7 @@ class DataProjection(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
+        """Return W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
         rows = ksvd.spaced_rows(x, self.rows, mask).unflatten(-1, (self.weights.shape[0], -1))
         return torch.stack(ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1))
 

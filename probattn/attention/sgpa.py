@@ -19,13 +19,13 @@ DRAWS = ("marginal", "joint")
 class SGPAttention(ProbabilisticAttention):
     """SGPA (Chen & Li, ICLR 2023): attention as the posterior of a sparse GP with a symmetric kernel, W_q = W_k.
 
-    *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which live in the network's residual stream
-    and pass through the block below (see :meth:`follow`); they are N(0, I) until
+    *Decoupled* (``inducing=M``): M global inducing inputs β for each head, which are vectors of the network's residual
+    stream and pass through the block below (see :meth:`follow`); they are N(0, I) until
     ``network.initialise_inducing(batch)`` takes them from data. The program: **u ~ N(0, I)** for each head and output,
     u_β = L u with L Lᵀ = 𝒦_ββ; **g ~ N(0, C)** at the tokens, C = 𝒦 − 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq; f = 𝒦_qβ 𝒦_ββ⁻¹ u_β + g.
     g's posterior N(C v, C) has the tokens' values v; q(u) = N(Lᵀ v_β, T Tᵀ) is the method's N(𝒦_ββ v_β, L T Tᵀ Lᵀ).
     *Standard* (``inducing=None``): the inducing inputs are the tokens' keys, f = g ~ N(0, 𝒦), posterior N(𝒦 v, L T² Lᵀ)
-    with T from the tokens.
+    with T computed from the tokens.
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``, of the decoupled form; ``g``, latent, local,
     event ``(head, token, output)``.
@@ -36,12 +36,12 @@ class SGPAttention(ProbabilisticAttention):
         inducing: M, or None for the standard form.
         kernel: ``"ard"`` (images), ``"exponential"`` (text) or ``"rbf"``.
         variance: initial σ² of the kernel, the variance of g's prior (see :class:`KernelAttention`).
-        draws: of g, ``"marginal"`` (as the method's authors do; its KL stays that of joint draws) or ``"joint"``.
+        draws: of g, ``"marginal"`` (as in the authors' code; the KL is still that of joint draws) or ``"joint"``.
         prior: of ``u``, one of :mod:`probattn.priors` or its name; N(0, I) by default.
-        bias: whether query and value have a bias.
+        bias: give query and value a bias.
 
     Raises:
-        ValueError: an option that does not fit, named with the ones that do.
+        ValueError: an invalid option, with the valid ones.
     """
 
     def __init__(
@@ -76,32 +76,32 @@ class SGPAttention(ProbabilisticAttention):
         self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def signature(self) -> dict[str, int | str]:
-        """Form, kernel, draws and prior, beside what every layer has."""
+        """Return the base signature, and form, kernel, draws and prior."""
         parts = {"inducing": str(self.inducing), "kernel": type(self.kernel).__name__, "draws": self.draws}
         return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """The prior of ``u``, where there is one."""
+        """Return the prior of ``u``, in the decoupled form."""
         if self.inducing is None:
             return {}
         scale = self.out.weight.new_ones(self.heads, self.head_dim, self.inducing)
         return {"u": priors.at(self.prior, scale, event_dim=3)}
 
     def is_stochastic(self) -> bool:
-        """True: g is drawn at the tokens."""
+        """Return True, since g is sampled at the tokens."""
         return True
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Carries the inducing inputs along the path of the network's vectors, as the method does."""
+        """Store the path of the network's vectors, along which the inducing inputs pass as well."""
         self._path = path
 
     def initialise(self, stream: Tensor) -> None:
-        """Sets the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
+        """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
         if self.inducing is not None:
             self.form.inducing.data.copy_(sgpa.pick_inducing(stream, self.heads, self.inducing))
 
     def inducing_points(self) -> Tensor:
-        """β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
+        """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
         vectors = self.form.inducing
         for step in self._path:
             vectors = step(vectors)
@@ -110,14 +110,14 @@ class SGPAttention(ProbabilisticAttention):
         return points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Runs the program once.
+        """Run the program once.
 
         Args:
             x: ``(*draws, batch, tokens, dim)``.
             mask: ``(batch, tokens)``, True where there is a token.
 
         Returns:
-            ``(*draws, batch, tokens, dim)``, with the draws broadcast in.
+            ``(*draws, batch, tokens, dim)``, with draws as leading dimensions.
 
         Raises:
             NumericalError: a NaN or Inf, or a kernel that cannot be factorised.
@@ -133,7 +133,7 @@ class SGPAttention(ProbabilisticAttention):
         return self.out(self.join_heads(f))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The kernel between tokens ``(..., H, N, N)``, 0 at padding."""
+        """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""
         query, value = self.split_heads(self.query_value(self.checked(x, mask)), 2)
         with self.precise():
             return self._tokens(query, value, mask).kernel

@@ -1,4 +1,4 @@
-"""The two forms of SGPA: where its inducing inputs are, and what is left to draw at the tokens given them."""
+"""The two forms of SGPA, decoupled and standard, which differ in their inducing inputs."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from probattn.functional.gaussian import Dense
 
 
 class Tokens(NamedTuple):
-    """The tokens of a batch as a layer sees them: points q, their kernel, values (0 at padding), mask, lengths."""
+    """The tokens of a batch: points q, their kernel, values (0 at padding), mask, lengths."""
 
     points: Tensor  # (..., H, N, d)
     kernel: Tensor  # (..., H, N, N), 0 at padding
@@ -31,7 +31,7 @@ class Remainder(NamedTuple):
 
 
 class Decoupled(nn.Module):
-    """M inducing inputs for each head that all examples share; g ~ N(0, C), q(g) = N(C v, C), C = 𝒦 − A Aᵀ.
+    """M inducing inputs for each head, shared by all examples; g ~ N(0, C), q(g) = N(C v, C), C = 𝒦 − A Aᵀ.
 
     Args:
         dim: width of the tokens.
@@ -44,13 +44,13 @@ class Decoupled(nn.Module):
         self.inducing = nn.Parameter(torch.randn(heads, inducing, dim))
 
     def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
-        """Independent draws at the tokens; the KL stays that of joint ones, ½ vᵀ C v."""
+        """Return g for independent draws at the tokens; the KL is that of joint draws, ½ vᵀ C v."""
         a, mean = self._mean(layer, tokens)
         scale = sgpa.conditional_variance(layer.kernel.diagonal(tokens.points), a).sqrt()
         return Remainder(a, *_marginals(mean, scale, scale, sgpa.local_kl(tokens.value, mean)))
 
     def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
-        """Draws with their correlations."""
+        """Return g for draws with their correlations."""
         a, mean = self._mean(layer, tokens)
         c = padding.plus_diagonal(sgpa.conditional_covariance(tokens.kernel, a), 0.0, tokens.real)
         tril = jitter.cholesky(c, "C, the covariance of g", jitter.mean_diagonal(tokens.kernel))
@@ -66,7 +66,7 @@ class Decoupled(nn.Module):
 
 
 class Standard(nn.Module):
-    """The inducing inputs are the tokens' keys; q(f) = N(𝒦 v, L T² Lᵀ), L Lᵀ = 𝒦, with T = diag(t) of the token.
+    """The inducing inputs are the tokens' keys; q(f) = N(𝒦 v, L T² Lᵀ), L Lᵀ = 𝒦, T = diag(t) computed from the tokens.
 
     Args:
         dim: width of the tokens.
@@ -79,7 +79,7 @@ class Standard(nn.Module):
         nn.init.constant_(self.spread.bias, -2.25)  # softplus of it is 0.1
 
     def marginal(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
-        """Independent draws at the tokens; the KL stays that of joint ones."""
+        """Return g for independent draws at the tokens; the KL is that of joint draws."""
         tril, spread, mean = self._root(tokens, x)
         squares = tril.square()
         scale = (squares @ spread.square().unsqueeze(-1)).squeeze(-1).sqrt()
@@ -87,7 +87,7 @@ class Standard(nn.Module):
         return Remainder(None, *_marginals(mean, squares.sum(-1).sqrt(), scale, kl))
 
     def joint(self, layer: nn.Module, tokens: Tokens, x: Tensor) -> Remainder:
-        """Draws with their correlations."""
+        """Return g for draws with their correlations."""
         tril, spread, mean = self._root(tokens, x)
         prior = ColumnNormal(torch.zeros_like(mean), Dense(tril, tokens.count, tokens.real))
         posterior = Dense(tril * spread.unsqueeze(-2), tokens.count, tokens.real)
@@ -101,7 +101,7 @@ class Standard(nn.Module):
 
 
 def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, MarginalWithJointKL]:
-    """Prior and posterior with those means and standard deviations ``(..., H, N)``, independent at the tokens."""
+    """Return prior and posterior with those means and standard deviations ``(..., H, N)``, independent over tokens."""
     mean, scale = errors.check_finite(mean, "the mean of q(f)"), errors.check_finite(scale, "the spread of q(f)")
     prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
     drawn = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)

@@ -1,4 +1,4 @@
-"""Canonical softmax attention, the deterministic baseline."""
+"""Softmax attention, the deterministic baseline."""
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,8 @@ class SoftmaxAttention(ProbabilisticAttention):
     Args:
         dim: width of the tokens.
         heads: number of heads; must divide ``dim``.
-        bias: whether query, key and value have a bias.
-        dropout: rate at which attention probabilities are dropped in training, in [0, 1).
+        bias: give query, key and value a bias.
+        dropout: dropout rate of attention probabilities in training, in [0, 1).
 
     Raises:
         ValueError: a dropout rate out of bounds.
@@ -29,7 +29,7 @@ class SoftmaxAttention(ProbabilisticAttention):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attends over the real tokens.
+        """Attend over the real tokens.
 
         Args:
             x: ``(*draws, batch, tokens, dim)``.
@@ -47,7 +47,7 @@ class SoftmaxAttention(ProbabilisticAttention):
         return self.out(self.join_heads(attended)).view(x.shape)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Softmax probabilities ``(..., H, N, N)``, zero in the columns of padded keys; arguments as for the layer."""
+        """Return softmax probabilities ``(..., H, N, N)``, zero in the columns of padded keys."""
         query, key, _ = self.split_heads(self.query_key_value(self.checked(x, mask)), 3)
         score = query @ key.mT / self.head_dim**0.5
         if mask is not None:

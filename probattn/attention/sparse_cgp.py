@@ -12,7 +12,7 @@ from probattn.functional.sparse_cgp import SparseCGP
 
 
 class SparseCGPAttention(CorrelatedAttention):
-    """Sparse CGP attention (Bui et al., UAI 2025, section 4): z_q and z_k meet z_o through inducing inputs Z_m and Z_ℓ.
+    """Sparse CGP attention (Bui et al., UAI 2025, section 4): z_q, z_k depend on z_o through inducing inputs Z_m, Z_ℓ.
 
     As :class:`CGPAttention` with deterministic training conditionals, at O(N m²) a head without an N×N matrix; observed
     is z_k = V (34). The inducing inputs are parameters in the space of the latent inputs, for any number of tokens
@@ -25,12 +25,13 @@ class SparseCGPAttention(CorrelatedAttention):
         heads: number of heads; must divide ``dim``.
         inducing: m, the number of inducing inputs between z_q and z_o.
         inducing_keys: ℓ, between z_k and z_o; m by default.
-        tokens: the number of tokens, where it is fixed: the inducing inputs then are learned mixtures of the tokens'
-            latent inputs, as the authors have them.
-        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: see :class:`CGPAttention`.
+        tokens: the number of tokens, if it is fixed; the inducing inputs are then learned mixtures of the tokens'
+            latent inputs, as in the authors' code.
+        noise, learn_noise, canonical_guide, collapsed, output, alpha, regulariser_norm, bias: as for
+            :class:`CGPAttention`.
 
     Raises:
-        ValueError: an option that does not fit, named with the ones that do.
+        ValueError: an invalid option, with the valid ones.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SparseCGPAttention(CorrelatedAttention):
             raise ValueError(f"inducing and inducing_keys must be positive, got {numbers}")
         self.tokens = tokens
         if tokens is None:
-            std = (0.5 / self.head_dim) ** 0.5  # of the entries of X_o at first
+            std = (0.5 / self.head_dim) ** 0.5  # of the initial entries of X_o
             shapes = ((heads, number, self.head_dim) for number in numbers)
             self.inducing = nn.ParameterList([nn.Parameter(std * torch.randn(shape)) for shape in shapes])
         else:
@@ -72,12 +73,12 @@ class SparseCGPAttention(CorrelatedAttention):
         self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Remembers the path of the network's vectors to this layer, for :meth:`initialise`."""
+        """Store the path of the network's vectors to this layer, for :meth:`initialise`."""
         self._path = path
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
-        """Sets the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start of the path."""
+        """Set the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start of the path."""
         if self.tokens is not None:
             return
         for step in self._path:
@@ -89,7 +90,7 @@ class SparseCGPAttention(CorrelatedAttention):
             points.copy_(own.movedim(-1, 0))
 
     def law(self, given: dict[str, Any]) -> SparseCGP:
-        """The joint law at the tokens, from the fields that both kinds of CGP share.
+        """Return the joint law at the tokens, from the fields that dense and sparse CGP share.
 
         Raises:
             ValueError: another number of tokens, or a mask, where the number is fixed.
@@ -107,5 +108,5 @@ class SparseCGPAttention(CorrelatedAttention):
 
 
 def _mixture(rows: int, tokens: int) -> Tensor:
-    """Rows that keep the variance of what they mix."""
+    """Return random rows that preserve the variance of the vectors they mix."""
     return torch.randn(rows, tokens) / tokens**0.5

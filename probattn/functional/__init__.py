@@ -1,1 +1,1 @@
-"""Pure, batched maths: tensors in, tensors out; no Pyro, no modules, no state."""
+"""Pure, batched mathematics: functions of tensors, without Pyro, modules or state."""

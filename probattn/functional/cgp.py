@@ -1,6 +1,6 @@
 """Correlated Gaussian processes at the tokens of an example (CGP paper, section 3).
 
-𝒦_ab is the kernel exp(−½‖a − b‖²) between point sets, times σ_q, σ_k once for each of queries and keys.
+𝒦_ab is the kernel exp(−½‖a − b‖²) between point sets, times σ_q and σ_k once for each argument that is queries or keys.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class CGP(Correlated):
     """z_o ~ N(0, P), P = 𝒦_o + σ²I; z_q | z_o ~ N(A_q z_o, Σ_q + σ²I); z_k | z_o ~ N(A_k z_o, Σ_k + σ²I).
 
     A_q = 𝒦_qo P⁻¹, Σ_q = 𝒦_q − A_q 𝒦_oq, and likewise for k. Observed is z_k = (𝒦_k + σ²I) V (Alg. 1). With
-    P = L Lᵀ and B_q = L⁻¹ 𝒦_oq, all follows from B_q and B_k.
+    P = L Lᵀ and B_q = L⁻¹ 𝒦_oq, everything follows from B_q and B_k.
 
     Args:
-        noisy_canonical: False for the paper's appendix B, which has 𝒦_o where P stands.
-        noisy_output: False for the paper's z_q | z_o ~ N(A_q z_o, Σ_q), which two equal tokens make singular.
+        noisy_canonical: False for the paper's appendix B, with 𝒦_o in place of P.
+        noisy_output: False for the paper's z_q | z_o ~ N(A_q z_o, Σ_q), which is singular if two tokens are equal.
     """
 
     noisy_canonical: bool = True
@@ -32,7 +32,7 @@ class CGP(Correlated):
 
     @cached_property
     def mean(self) -> Tensor:
-        """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24): one Cholesky factor."""
+        """ν = 𝒦_qo P⁻¹ 𝒦_ok V = B_qᵀ B_k V (eq. 24), with one Cholesky factor."""
         return self._b_q.mT @ self._seen
 
     @cached_property
@@ -65,12 +65,12 @@ class CGP(Correlated):
         return self._dense(matrix, name, whole=self._k_qq, noisy=self.noisy_output)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
-        """B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
+        """Return B_qᵀ L⁻¹ z_o and B_kᵀ L⁻¹ z_o."""
         whitened = triangular.solve_lower(self.prior.tril, z_o)
         return triangular.product(self._b_q.mT, whitened), triangular.product(self._b_k.mT, whitened)
 
     def spreads(self, covariance: Dense) -> Tensor:
-        """‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖² for both."""
+        """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
         roots = self._b_q.mT, self._b_k.mT
         if covariance is not self.prior:
             whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
@@ -78,17 +78,17 @@ class CGP(Correlated):
         return self.query_covariance.quadratic(roots[0]) + self.key_covariance.quadratic(roots[1])
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """N(P m, diag(t) P diag(t)), which follows a permutation of the tokens as L m would not."""
+        """Return N(P m, diag(t) P diag(t)); unlike L m, P m is equivariant to permutations of the tokens."""
         tril = self.prior.tril
         return Canonical(tril @ (tril.mT @ loc), Dense(tril * scale.unsqueeze(-1), self.count, self.real))
 
     def posterior(self) -> Canonical:
-        """N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
+        """Return N(𝒦_ok V, P − 𝒦_ok (𝒦_k + σ²I)⁻¹ 𝒦_ko), since z_k = (𝒦_k + σ²I) V."""
         covariance = Conditional(self.prior, lambda: self.key_covariance, lambda: self._marginal_key, self._b_k)
         return Canonical(self.prior.tril @ self._seen, covariance)
 
     def log_marginal(self) -> Tensor:
-        """log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
+        """Return log N(z_k; 0, 𝒦_k + σ²I) + log N(0; 0, predictive): z_q = ν has no residual."""
         columns = self.value.shape[-1]
         keys = self._marginal_key.log_peak(columns) - 0.5 * (self.value * self.observed_key).sum((-2, -1))
         return keys + self.predictive.log_peak(columns)
@@ -134,7 +134,7 @@ class CGP(Correlated):
         return padding.on_pairs(rbf(a, b, log_scale), self.real)
 
     def _dense(self, matrix: Tensor, name: str, *, whole: Tensor | None = None, noisy: bool = True) -> Dense:
-        """The matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding it has."""
+        """Factorise the matrix plus σ²I; ``whole`` is what it was subtracted from, whose rounding errors it has."""
         scale = jitter.mean_diagonal(matrix if whole is None else whole)
         matrix = padding.plus_diagonal(matrix, self.noise if noisy else 0.0, self.real)
         return Dense(jitter.cholesky(matrix, name, scale), self.count, self.real)

@@ -1,4 +1,4 @@
-"""What dense and sparse correlated GPs share: two processes that depend on each other through a canonical one.
+"""Base of dense and sparse correlated GPs: two processes that depend on each other through a canonical one.
 
 Shapes: ``...`` are leading dimensions (draws, batch), ``H`` heads, ``N`` tokens, ``d`` columns. z_o is the canonical
 process at the latent inputs of the tokens, z_q and z_k the processes at queries and keys (CGP paper, section 3.2).
@@ -15,7 +15,7 @@ from probattn.functional.gaussian import Count, Covariance
 
 
 class Canonical(NamedTuple):
-    """A law of z_o: mean ``(..., H, N, d)``, None for 0, and covariance."""
+    """Law of z_o: mean ``(..., H, N, d)``, None for 0, and covariance."""
 
     loc: Tensor | None
     covariance: Covariance
@@ -23,7 +23,7 @@ class Canonical(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Correlated(ABC):
-    """The joint law of z_o, z_q, z_k in each column, and z_q's law given the observed z_k.
+    """Joint law of z_o, z_q, z_k in each column, and the law of z_q given the observed z_k.
 
     Args:
         query, key, latent: points ``(..., H, N, head_dim)``.
@@ -56,50 +56,50 @@ class Correlated(ABC):
     @property
     @abstractmethod
     def prior(self) -> Covariance:
-        """Of z_o, whose mean is 0."""
+        """Covariance of z_o, whose mean is 0."""
 
     @property
     @abstractmethod
     def query_covariance(self) -> Covariance:
-        """Of z_q given z_o."""
+        """Covariance of z_q given z_o."""
 
     @property
     @abstractmethod
     def key_covariance(self) -> Covariance:
-        """Of z_k given z_o."""
+        """Covariance of z_k given z_o."""
 
     @property
     @abstractmethod
     def predictive(self) -> Covariance:
-        """Of z_q given z_k, around ν."""
+        """Covariance of z_q given z_k, around ν."""
 
     @abstractmethod
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
-        """A_q z_o = E[z_q | z_o] and A_k z_o = E[z_k | z_o], for z_o ``(..., H, N, d)`` with any leading dimensions."""
+        """Return A_q z_o = E[z_q | z_o] and A_k z_o = E[z_k | z_o] for z_o ``(..., H, N, d)``."""
 
     @abstractmethod
     def spreads(self, covariance: Covariance) -> Tensor:
-        """tr(Σ⁻¹ A C Aᵀ), Σ of z_q and of z_k given z_o, summed, for the covariance C of z_o: ``(..., H)``."""
+        """Return tr(Σ⁻¹ A C Aᵀ), summed over z_q and z_k given z_o, for the covariance C of z_o: ``(..., H)``."""
 
     @abstractmethod
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """A law of z_o from a mean ``(..., H, N, d)`` and a scale ``(..., H, N)`` > 0 that a network gives."""
+        """Return the amortised law of z_o with a network's mean ``(..., H, N, d)`` and scale ``(..., H, N)`` > 0."""
 
     @abstractmethod
     def posterior(self) -> Canonical:
-        """The exact p(z_o | z_k), through which z_q | z_o has mean ν and the covariance :attr:`predictive`."""
+        """Return the exact p(z_o | z_k), under which z_q has mean ν and the covariance :attr:`predictive`."""
 
     @abstractmethod
     def log_marginal(self) -> Tensor:
-        """log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact posterior of z_o."""
+        """Return log p(z_q = ν, z_k) in nats, summed over columns, ``(..., H)``: R with the exact posterior of z_o."""
 
     def regulariser(self, canonical: Canonical) -> Tensor:
-        """R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed form, ``(..., H)``.
+        """Return R = E_q[log p(z_q = ν | z_o) + log p(z_k | z_o)] − KL(q(z_o) ‖ p(z_o)) in closed form, ``(..., H)``.
 
         The bound of CGP paper, eq. 28, on log p(z_q = ν, z_k), in nats, summed over columns.
 
         Args:
-            canonical: q(z_o); a mean of None belongs to the prior.
+            canonical: q(z_o); a mean of None stands for the prior.
         """
         loc, covariance = canonical
         query, key = self.mean, self.observed_key

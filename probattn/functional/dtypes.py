@@ -9,12 +9,12 @@ from torch import Tensor
 
 @contextmanager
 def without_autocast(device_type: str) -> Iterator[None]:
-    """No autocast inside; where there is none anyway, nothing is done, which an exported program would repeat."""
+    """Disable autocast inside; does nothing if it is off, since an exported program would repeat it."""
     off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
     with off:
         yield
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32, or float64 where it is that."""
+    """Return x in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()

@@ -1,4 +1,4 @@
-"""What goes wrong in numbers: raised with its layer's name, or gathered on the device where nothing may wait for it."""
+"""Numerical errors: raised with the layer's name, or recorded on the device where the host must not wait for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ _FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None
 
 
 class NumericalError(ArithmeticError):
-    """A NaN, an Inf, or a matrix that no tolerable jitter makes positive definite; the message names the layer."""
+    """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message names the layer."""
 
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Names the layer in the errors and warnings that are raised inside."""
+    """Name the layer in errors and warnings raised inside."""
     token = _WHERE.set(where)
     try:
         yield
@@ -26,13 +26,12 @@ def located(where: str) -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[list[Tensor]]:
-    """Inside, nothing waits for the device, as a CUDA graph or an exported program needs it.
+    """Record failures as flags on the device instead of raising, as CUDA graphs and exported programs need.
 
-    Every matrix gets the smallest jitter, whether it needs it or not; what would be an error, or a larger jitter, is
-    gathered in the list.
+    Every matrix gets the smallest jitter, needed or not; what would be an error, or need a larger jitter, sets a flag.
 
     Yields:
-        boolean scalars on the device, True where something failed.
+        the list of flags, boolean scalars on the device, True where something failed.
     """
     token = _FAILURES.set([])
     try:
@@ -42,16 +41,16 @@ def deferred() -> Iterator[list[Tensor]]:
 
 
 def gathered() -> list[Tensor] | None:
-    """The list of :func:`deferred`, or None outside."""
+    """Return the list of flags of :func:`deferred`, or None outside."""
     return _FAILURES.get()
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
-    """Raises an error where anything has failed; under :func:`deferred` it is only gathered.
+    """Raise an error if any entry failed; under :func:`deferred`, record a flag instead.
 
     Args:
         failed: boolean, ``(rows, ...)``.
-        error: makes the error from the rows of all entries that failed.
+        error: builds the error from the rows of all entries that failed.
     """
     failures = gathered()
     if failures is not None:
@@ -61,7 +60,7 @@ def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
 
 
 def check_finite(x: Tensor, name: str) -> Tensor:
-    """x itself.
+    """Return x if it is finite.
 
     Raises:
         NumericalError: a NaN or Inf in x.
@@ -72,6 +71,6 @@ def check_finite(x: Tensor, name: str) -> Tensor:
 
 
 def subject(name: str) -> str:
-    """The name of a matrix behind that of its layer."""
+    """Return the name of a matrix, after the name of its layer."""
     where = _WHERE.get()
     return f"{where}: {name}" if where else name

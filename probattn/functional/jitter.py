@@ -1,6 +1,6 @@
 """Cholesky factors with bounded, relative, reported jitter.
 
-Nothing is ever inverted. What cannot be factorised is an error that names the layer and the matrix.
+Nothing is inverted explicitly. A matrix that cannot be factorised is an error that names the layer and the matrix.
 """
 
 import warnings
@@ -14,21 +14,21 @@ JITTERS = {
     torch.float32: (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     torch.float64: (1e-8, 1e-7, 1e-6, 1e-5, 1e-4),
 }
-"""The shares of a matrix's scale that are tried on its diagonal, one after the other."""
+"""Jitters that are tried in turn, relative to the scale of the matrix."""
 
 
 class JitterWarning(UserWarning):
-    """A matrix had to be moved to be factorised; the message names the layer, the matrix and the jitter."""
+    """A matrix was factorised with jitter on its diagonal; the message names the layer, the matrix and the jitter."""
 
 
 def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
-    """L with L Lᵀ = matrix; where that fails, those matrices of the batch alone get a growing share of their diagonal.
+    """Return L with L Lᵀ = matrix; only the matrices of the batch for which that fails get an increasing jitter.
 
     Args:
         matrix: ``(..., n, n)``, symmetric.
         name: of the matrix, for errors and warnings.
-        scale: what the share is of, ``(...)``: the mean diagonal by default, or that of the larger matrices whose
-            difference this is, since their rounding is what remains where they cancel.
+        scale: what the jitter is relative to, ``(...)``: the mean diagonal by default, or that of the larger matrices
+            whose difference this is, since their rounding errors remain where they cancel.
 
     Returns:
         ``(..., n, n)``, lower-triangular.
@@ -40,7 +40,7 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     if torch.compiler.is_exporting():
         return _exportable_cholesky(matrix, _positive(matrix, scale))
     if failures is not None:
-        factor, failed = _try_cholesky(_moved(matrix, JITTERS[matrix.dtype][0] * _positive(matrix, scale)))
+        factor, failed = _try_cholesky(_with_jitter(matrix, JITTERS[matrix.dtype][0] * _positive(matrix, scale)))
         failures.append(failed.any())
         return factor
     factor, failed = _try_cholesky(matrix)
@@ -50,7 +50,7 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
 
 
 def mean_diagonal(matrix: Tensor) -> Tensor:
-    """tr(M) / n of M ``(..., n, n)``: ``(...)``."""
+    """Return tr(M) / n of M ``(..., n, n)``: ``(...)``."""
     return matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
@@ -59,7 +59,7 @@ def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor)
     jitter = torch.zeros_like(failed, dtype=matrix.dtype)
     for share in JITTERS[matrix.dtype]:
         jitter = jitter.masked_fill(failed, share)
-        factor, failed = _try_cholesky(_moved(matrix, jitter * scale))
+        factor, failed = _try_cholesky(_with_jitter(matrix, jitter * scale))
         if not failed.any():
             message = f"{errors.subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
             warnings.warn(message, JitterWarning, stacklevel=3)
@@ -71,26 +71,26 @@ def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor)
 
 
 def _exportable_cholesky(matrix: Tensor, scale: Tensor) -> Tensor:
-    """The factor without a look at it: with the middle jitter where it fails, and NaN where that fails, too."""
+    """Return the factor without branching on values: with the middle jitter where it fails, then NaN."""
     _, failed = _try_cholesky(matrix)
     shares = JITTERS[matrix.dtype]
-    factor, failed = _try_cholesky(_moved(matrix, shares[len(shares) // 2] * scale * failed))
+    factor, failed = _try_cholesky(_with_jitter(matrix, shares[len(shares) // 2] * scale * failed))
     return factor.masked_fill(failed[..., None, None], torch.nan)
 
 
 def _try_cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A factor, and which matrices of the batch have none."""
+    """Return a factor, and a flag for each matrix of the batch that has none."""
     factor, info = torch.linalg.cholesky_ex(matrix)
-    # An Inf on the diagonal is no failure to LAPACK, and would cut its row out of every solve; nor is a NaN to CUDA's.
+    # LAPACK does not report an Inf on the diagonal, which would remove its row from every solve; CUDA reports no NaN.
     return factor, (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
 
-def _moved(matrix: Tensor, jitter: Tensor) -> Tensor:
-    """The matrix with a jitter ``(...)`` on its diagonal."""
+def _with_jitter(matrix: Tensor, jitter: Tensor) -> Tensor:
+    """Return the matrix with a jitter ``(...)`` on its diagonal."""
     return matrix + torch.diag_embed(jitter.unsqueeze(-1).expand(matrix.shape[:-1]))
 
 
 def _positive(matrix: Tensor, scale: Tensor | None) -> Tensor:
-    """What a jitter is a share of, without gradient."""
+    """Return the scale that jitter is relative to, positive and without gradient."""
     scale = mean_diagonal(matrix) if scale is None else scale
     return scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)

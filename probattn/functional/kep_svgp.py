@@ -17,9 +17,9 @@ class Moments(NamedTuple):
 
 
 def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
-    """F = E Λ⁻¹ u: the s outputs at every token, given one draw of the inducing variables (eq. 16).
+    """Return F = E Λ⁻¹ u, the s outputs at every token given one draw of the inducing variables (eq. 16).
 
-    Linear in E, so merged scores (19) may stand for E: then F are the merged outputs.
+    F is linear in E: for merged scores (19) in place of E, F are the merged outputs.
 
     Args:
         e: scores ``(..., H, N, s)``.
@@ -33,7 +33,7 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
 
 
 def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:
-    """Closed form of q(F_d) = N(E Λ⁻¹ m_d, E Λ⁻¹ S_d Λ⁻¹ Eᵀ), S_d = L_d L_dᵀ (eq. 16).
+    """Return the closed form of q(F_d) = N(E Λ⁻¹ m_d, E Λ⁻¹ S_d Λ⁻¹ Eᵀ), S_d = L_d L_dᵀ (eq. 16).
 
     The covariance has rank s or less: compare moments, never factorise it.
 
@@ -49,7 +49,7 @@ def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moment
 
 
 def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
-    """KL(q(u) ‖ N(0, Λ²)) summed over outputs, in nats (Prop. 4.1, the bracket as in B.3).
+    """Return KL(q(u) ‖ N(0, Λ²)) summed over outputs, in nats (Prop. 4.1, with the bracket of B.3).
 
     Args:
         loc: m ``(..., H, s, s)``.
@@ -67,12 +67,12 @@ def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
 
 
 def merge_add(e: Tensor, r: Tensor) -> Tensor:
-    """Addition (19): F^e + F^r has the scores E + R."""
+    """Return the scores E + R of F^e + F^r, the addition of (19)."""
     return e + r
 
 
 def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
-    """Concatenation (19): W₁ [F^e; F^r] has the scores W₁ [E; R], since W₁ acts on tokens and u on columns.
+    """Return the scores W₁ [E; R] of W₁ [F^e; F^r], the concatenation of (19): W₁ acts on tokens, u on columns.
 
     Args:
         e, r: ``(..., H, N, s)``, zero at padding.
@@ -83,6 +83,6 @@ def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
 
 
 def merge_tokens_lowrank(e: Tensor, r: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``: linear in the number of tokens (section 4.1)."""
+    """Return the scores of the concatenation with W₁ = A Bᵀ, A ``(N, s)``, B ``(2N, s)``, linear in N (section 4.1)."""
     for_e, for_r = b.chunk(2)
     return ((e.mT @ for_e + r.mT @ for_r) @ a.mT).mT

@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
-    """c exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common offset cancels before it.
+    """Return c exp(−½ ‖a − b‖²), from ‖a‖² + ‖b‖² − 2 a·b about the mean of b, so that a common offset cancels first.
 
-    Rounding moves ‖a − b‖² by a few eps ‖a‖² of the centred points: in float32 an entry near 1 is good to about 1e-6
-    for norms of 1, 1e-5 for 6 and 0.1 for 600. Where ``b is a``, the norms are the diagonal of the product itself: the
-    diagonal is then exactly 1 at any scale, and equal points cancel alike.
+    The rounding error of ‖a − b‖² is a few eps ‖a‖² of the centred points: in float32 an entry near 1 is accurate to
+    about 1e-6 for norms of 1, 1e-5 for 6 and 0.1 for 600. If ``b is a``, the norms are the diagonal of the product
+    itself: the diagonal is then exactly 1 at any scale, and equal points have equal rounding errors.
 
     Args:
         a: points ``(..., N, d)``.
@@ -36,7 +36,7 @@ def rbf(a: Tensor, b: Tensor, log_factor: Tensor | None = None) -> Tensor:
 
 
 def exponential(a: Tensor, b: Tensor) -> Tensor:
-    """exp(a · b) (CGP paper, section 5.1): positive definite, unbounded, and Inf beyond a · b ≈ 88 in float32.
+    """Return exp(a · b) (CGP paper, section 5.1): positive definite, unbounded, Inf beyond a · b ≈ 88 in float32.
 
     Args:
         a: points ``(..., N, d)``.

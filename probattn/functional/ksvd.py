@@ -22,7 +22,7 @@ class SingularTriplets(NamedTuple):
 
 
 def cosine_features(x: Tensor) -> Tensor:
-    """Feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays zero.
+    """Return the feature map of the cosine kernel, φ(x) = x / ‖x‖ (section 3.2); a zero row stays zero.
 
     Args:
         x: queries or keys ``(..., d)``.
@@ -31,21 +31,21 @@ def cosine_features(x: Tensor) -> Tensor:
 
 
 def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
-    """Evenly spaced rows f(X) of each sequence, from its real tokens only.
+    """Return evenly spaced rows f(X) of each sequence, from its real tokens only.
 
-    Example b with n_b real tokens gives its real tokens number ⌊linspace(0, n_b − 1, p_b)⌋ with
-    p_b = min(n_b, count); the rows behind are zero, so that they take no part in f(X)ᵀ W.
+    Of example b with n_b real tokens, these are real tokens number ⌊linspace(0, n_b − 1, p_b)⌋ with
+    p_b = min(n_b, count); the remaining rows are zero and do not contribute to f(X)ᵀ W.
 
     Args:
         x: sequences ``(..., B, N, D)``.
-        count: the most rows wanted.
+        count: maximum number of rows.
         mask: ``(B, N)``, True where there is a token.
 
     Returns:
         ``(..., B, min(N, count), D)``; with a mask in an exported program ``(..., B, count, D)``.
     """
     tokens = x.shape[-2]
-    varies = mask is not None and torch.compiler.is_exporting()  # rows behind are zero: one program for all lengths
+    varies = mask is not None and torch.compiler.is_exporting()  # remaining rows are zero: one program for all lengths
     rows = count if varies else min(tokens, count)
     step = torch.arange(rows, device=x.device)
     if mask is None:
@@ -60,7 +60,7 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
 
 
 def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
-    """Projection weights W_{e|X} = f(X)ᵀ W_e of each head (section 3.2).
+    """Return the projection weights W_{e|X} = f(X)ᵀ W_e of each head (section 3.2).
 
     Args:
         rows: f(X), split into heads, ``(..., P, H, d)``.
@@ -73,10 +73,10 @@ def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def scores(x: Tensor, weights: Tensor) -> Tensor:
-    """Projection scores E = φ(X) W of the cosine feature map (eq. 10).
+    """Return the projection scores E = φ(X) W of the cosine feature map (eq. 10).
 
-    The result is a view of Eᵀ, whose long dimension lies last in memory: products with few columns are several times
-    slower than those with few rows.
+    The result is a view of Eᵀ, with tokens last in memory: products with few columns are several times slower than
+    products with few rows.
 
     Args:
         x: queries or keys ``(..., H, N, d)``.
@@ -89,13 +89,13 @@ def scores(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Tensor:
-    """KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before its square).
+    """Return the KSVD objective J = −½ tr(E Λ⁻¹ Eᵀ) − ½ tr(R Λ⁻¹ Rᵀ) + tr(W_eᵀ W_r) (eq. 11 before its square).
 
     J is 0 at any set of exact singular triplets, where its gradient in W_e and W_r vanishes.
 
     Args:
         e, r: scores ``(..., H, N, s)``, zero at padding.
-        w_e, w_r: the weights that made them, ``(..., H, d, s)``.
+        w_e, w_r: their weights, ``(..., H, d, s)``.
         lam: λ > 0, ``(H, s)``.
 
     Returns:
@@ -105,18 +105,18 @@ def objective(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor) -> Te
 
 
 def explained(e: Tensor, r: Tensor, lam: Tensor) -> Tensor:
-    """The variance terms of (11), ½ tr(E Λ⁻¹ Eᵀ) + ½ tr(R Λ⁻¹ Rᵀ), ``(..., H)``."""
+    """Return the variance terms of (11), ½ tr(E Λ⁻¹ Eᵀ) + ½ tr(R Λ⁻¹ Rᵀ), ``(..., H)``."""
     energy = e.square().sum(-2) + r.square().sum(-2)
     return 0.5 * (energy / lam).sum(-1)
 
 
 def coupling(w_e: Tensor, w_r: Tensor) -> Tensor:
-    """The coupling term of (11), tr(W_eᵀ W_r), ``(..., H)``."""
+    """Return the coupling term of (11), tr(W_eᵀ W_r), ``(..., H)``."""
     return (w_e * w_r).sum((-2, -1))
 
 
 def penalty(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
-    """Mean over heads of (J / n)² for each example: the loss of (11), per token so that η knows no length.
+    """Return the mean over heads of (J / n)² for each example, the loss of (11) per token.
 
     Args:
         e, r, w_e, w_r, lam: as for :func:`objective`.
@@ -129,7 +129,7 @@ def penalty(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths
 
 
 def penalty_of_mean(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor, lengths: Tensor | int) -> Tensor:
-    """The form of the authors' code: J averaged over batch and heads before its square, tr(W_eᵀ W_r) not per token.
+    """Return the loss of the authors' code: the square of J's mean over batch and heads, tr(W_eᵀ W_r) not per token.
 
     Its optimum is Λ = σ(K_att) / n. Arguments and shape as for :func:`penalty`; every example gets the same value.
     """
@@ -138,7 +138,7 @@ def penalty_of_mean(e: Tensor, r: Tensor, w_e: Tensor, w_r: Tensor, lam: Tensor,
 
 
 def singular_triplets(phi_q: Tensor, phi_k: Tensor, rank: int) -> SingularTriplets:
-    """Exact KSVD by dense SVD of K_att = φ_q φ_kᵀ: W_e = φ_kᵀ H_r, W_r = φ_qᵀ H_e (eqs. 10, 13).
+    """Compute the exact KSVD by dense SVD of K_att = φ_q φ_kᵀ: W_e = φ_kᵀ H_r, W_r = φ_qᵀ H_e (eqs. 10, 13).
 
     Args:
         phi_q, phi_k: explicit features ``(..., N, d)``.

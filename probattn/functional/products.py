@@ -1,6 +1,6 @@
-"""Products of KSVD with gradients by hand: torch's own keep copies of what they are given and pass over it more often.
+"""Products of KSVD with custom gradients, which save and read fewer copies of their inputs than PyTorch's.
 
-They can be differentiated twice and mapped by :func:`torch.vmap`.
+They support double differentiation and :func:`torch.vmap`.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from torch.autograd import Function
 
 
 def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
-    """f(X)ᵀ W of each head ``(..., H, d, s)``, of rows f(X) ``(..., P, H, d)`` and W ``(H, P, s)``."""
+    """Return f(X)ᵀ W of each head ``(..., H, d, s)``, of rows f(X) ``(..., P, H, d)`` and W ``(H, P, s)``."""
     return _OfRows.apply(rows, weights)
 
 
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
-    """(φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)`` and W ``(..., d, s)``; a zero row stays zero."""
+    """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``; zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
     parts = (part.expand(*lead, -1, -1) for part in (x, weights.to(x.dtype)))
     x, weights = (part.reshape(-1, *part.shape[-2:]).contiguous() for part in parts)
@@ -25,14 +25,14 @@ def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def inverse_norm(x: Tensor) -> Tensor:
-    """1 / ‖x‖ of each row ``(..., 1)``, at least in float32; 1 for a zero row, whose gradient is then finite."""
+    """Return 1 / ‖x‖ of each row ``(..., 1)``, in float32 or better; 1 for a zero row, for a finite gradient."""
     precise = torch.promote_types(x.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=precise)
     return norm.where(norm > 0, 1.0).reciprocal()
 
 
 class _OfRows(Function):
-    """Keeps the rows as they are, not the copy that the product makes of them."""
+    """f(X)ᵀ W; saves the rows themselves, not the copy that the product makes of them."""
 
     generate_vmap_rule = True
 
@@ -51,7 +51,7 @@ class _OfRows(Function):
 
 
 class _OfUnitRows(Function):
-    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product, not the d before it."""
+    """E = φ(X) W by its transpose, x ``(B, N, d)``; normalises the s columns of the product instead of the d of x."""
 
     @staticmethod
     def forward(x: Tensor, weights: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class _OfUnitRows(Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
-        """The mapped dimension becomes one of the batch, so that what is done in place needs no rule."""
+        """Fold the mapped dimension into the batch, so that in-place operations need no batching rule."""
         size = info.batch_size
         mapped = (
             x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)
@@ -72,7 +72,7 @@ class _OfUnitRows(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """∂E_ns/∂x_n = (w_s − E_ns x_n / ‖x_n‖) / ‖x_n‖."""
+        """Use ∂E_ns/∂x_n = (w_s − E_ns x_n / ‖x_n‖) / ‖x_n‖."""
         x, weights, scores = ctx.saved_tensors
         inverse = inverse_norm(x).mT
         grad = grad * inverse

@@ -11,7 +11,7 @@ from probattn.functional import triangular
 
 
 def features(k_qb: Tensor, tril: Tensor) -> Tensor:
-    """A = 𝒦_qβ L⁻ᵀ, so that 𝒦_qβ 𝒦_ββ⁻¹ u_β = A u for u_β = L u, and A Aᵀ = 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq.
+    """Return A = 𝒦_qβ L⁻ᵀ, so that 𝒦_qβ 𝒦_ββ⁻¹ u_β = A u for u_β = L u, and A Aᵀ = 𝒦_qβ 𝒦_ββ⁻¹ 𝒦_βq.
 
     Args:
         k_qb: 𝒦_qβ ``(..., H, N, M)``.
@@ -24,17 +24,17 @@ def features(k_qb: Tensor, tril: Tensor) -> Tensor:
 
 
 def conditional_mean(k_qq: Tensor, a: Tensor, value: Tensor) -> Tensor:
-    """C v, the posterior mean of g, with C = 𝒦 − A Aᵀ, without C: ``(..., H, N, d)``."""
+    """Return C v, the posterior mean of g, C = 𝒦 − A Aᵀ, without forming C: ``(..., H, N, d)``."""
     return k_qq @ value - a @ (a.mT @ value)
 
 
 def conditional_covariance(k_qq: Tensor, a: Tensor) -> Tensor:
-    """C = 𝒦 − A Aᵀ, the covariance of g, ``(..., H, N, N)``."""
+    """Return C = 𝒦 − A Aᵀ, the covariance of g, ``(..., H, N, N)``."""
     return k_qq - a @ a.mT
 
 
 def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
-    """The diagonal of C ``(..., H, N)``, kept above rounding: at least 1e-6 (float64: 1e-12) of the kernel's.
+    """Return the diagonal of C ``(..., H, N)``, bounded below by 1e-6 (float64: 1e-12) times the kernel's diagonal.
 
     Args:
         k_diagonal: the kernel of each token with itself, ``(..., H, N)``.
@@ -45,12 +45,12 @@ def conditional_variance(k_diagonal: Tensor, a: Tensor) -> Tensor:
 
 
 def local_kl(value: Tensor, mean: Tensor) -> Tensor:
-    """KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and the mean C v: ``(...)``."""
+    """Return KL(N(C v, C) ‖ N(0, C)) = ½ vᵀ C v in nats, summed over heads and columns, from v and C v: ``(...)``."""
     return 0.5 * (value * mean).sum((-3, -2, -1))
 
 
 def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-    """KL(N(𝒦 v, L T² Lᵀ) ‖ N(0, L Lᵀ)), T = diag(t), in nats, summed over heads and columns: ``(...)``.
+    """Return KL(N(𝒦 v, L T² Lᵀ) ‖ N(0, L Lᵀ)), T = diag(t), in nats, summed over heads and columns: ``(...)``.
 
     Args:
         value: v ``(..., H, N, d)``.
@@ -62,12 +62,12 @@ def amortised_kl(value: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
 
 
 def pick_inducing(stream: Tensor, heads: int, number: int) -> Tensor:
-    """Random vectors of a stream, other ones for each head.
+    """Pick random vectors of a stream, different ones for each head, and add a little noise.
 
     Args:
         stream: ``(..., dim)``, with at least one vector.
         heads: number of heads H.
-        number: M; where the stream has fewer vectors, some come more than once. All are moved a little.
+        number: M; if the stream has fewer vectors, some are picked more than once.
 
     Returns:
         ``(H, M, dim)``.

@@ -1,6 +1,6 @@
 """Sparse correlated Gaussian processes, linear in the number of tokens (CGP paper, section 4, appendices C and D).
 
-The inducing inputs Z_m stand between z_q and z_o, Z_ℓ between z_k and z_o; both lie in the space of the latent inputs.
+The inducing inputs Z_m connect z_q and z_o, Z_ℓ connect z_k and z_o; both lie in the space of the latent inputs.
 """
 
 from dataclasses import dataclass
@@ -63,28 +63,28 @@ class SparseCGP(Correlated):
         return self._low_rank(self._t_q @ root)
 
     def means(self, z_o: Tensor) -> tuple[Tensor, Tensor]:
-        """σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
+        """Return σ⁻² 𝒦_qm B_m⁻¹ 𝒦_mo z_o and σ⁻² 𝒦_kℓ B_ℓo⁻¹ 𝒦_ℓo z_o."""
         pairs = ((self._t_q, self._t_o), (self._d_k, self._d_o))
         query, key = (triangular.product(left, triangular.product(right.mT, z_o)) for left, right in pairs)
         return query / self._sigma2, key / self._sigma2
 
     def spreads(self, covariance: LowRank) -> Tensor:
-        """A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q: all is m×m."""
+        """Use that A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q, so that every matrix is m×m."""
         query = self.query_covariance.explained(covariance.between(self._t_o))
         key = self.key_covariance.explained(covariance.between(self._d_o))
         return (query + key) / self.noise.square()
 
     def learned(self, loc: Tensor, scale: Tensor) -> Canonical:
-        """N(m, diag(t) P diag(t)), P the prior's covariance."""
+        """Return N(m, diag(t) P diag(t)), P the prior's covariance."""
         factor = scale.unsqueeze(-1) * self._psi_o
         return Canonical(loc, LowRank(factor, self.noise.unsqueeze(-1) * scale.square(), self.real, self.count))
 
     def posterior(self) -> Canonical:
-        """N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
+        """Return N(σ⁻² 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓk V, σ²I + 𝒦_oℓ B_ℓ⁻¹ 𝒦_ℓo)."""
         return Canonical(self._s_o @ self._seen, self._low_rank(self._s_o))
 
     def log_marginal(self) -> Tensor:
-        """log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
+        """Return log N(V; 0, 𝒦_kℓ 𝒦_ℓℓ⁻¹ 𝒦_ℓk + σ²I) + log N(0; 0, predictive)."""
         columns = self.value.shape[-1]
         keys = self._keys.log_peak(columns) - 0.5 * self._keys.quadratic_of(self.value, self._seen)
         return keys + self.predictive.log_peak(columns)
@@ -121,7 +121,7 @@ class SparseCGP(Correlated):
 
     @cached_property
     def _keys(self) -> LowRank:
-        """Ψ_k Ψ_kᵀ + σ²I, of z_k as its inducing inputs see it; R of B_ℓ is the factor of its capacitance."""
+        """Ψ_k Ψ_kᵀ + σ²I, the covariance of z_k under its inducing inputs; R of B_ℓ is its capacitance's factor."""
         return self._low_rank(self._psi.chunk(2, dim=-1)[0].mT * self.scales[1, :, None, None])
 
     @cached_property
@@ -155,7 +155,7 @@ class SparseCGP(Correlated):
         return self._d[1]
 
     def _whitened(self, inducing: Tensor, points: Tensor, name: str) -> Tensor:
-        """L⁻¹ times the kernel of inducing inputs with points and latent inputs, at a scale of 1, 0 at padding."""
+        """Return L⁻¹ times the kernel of inducing inputs with points and latent inputs, at scale 1, 0 at padding."""
         matrix = rbf(inducing, torch.cat((points, self.latent), dim=-2))
         if self.real is not None:
             matrix = matrix.where(torch.cat((self.real, self.real), dim=-1).unsqueeze(-2), 0.0)

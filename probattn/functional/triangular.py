@@ -8,26 +8,26 @@ from torch import Tensor
 
 
 def solve_lower(tril: Tensor, b: Tensor) -> Tensor:
-    """L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
+    """Return L⁻¹ B for lower-triangular L ``(..., n, n)`` and B ``(..., n, k)``.
 
-    Where L lacks leading dimensions of B, these become columns: one solve with many columns is several times faster
-    than many small ones.
+    Leading dimensions of B that L lacks become columns: one solve with many columns is several times faster than many
+    small ones.
     """
     return _on_columns(lambda columns: torch.linalg.solve_triangular(tril, columns, upper=False), tril.dim(), b)
 
 
 def product(matrix: Tensor, b: Tensor) -> Tensor:
-    """M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions become columns, too."""
+    """Return M B for M ``(..., m, n)`` and B ``(..., n, k)``, whose additional leading dimensions become columns."""
     return _on_columns(lambda columns: matrix @ columns, matrix.dim(), b)
 
 
 def log_det(tril: Tensor) -> Tensor:
-    """log |L Lᵀ| for L ``(..., n, n)``."""
+    """Return log |L Lᵀ| for L ``(..., n, n)``."""
     return 2 * tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _on_columns(operation: Callable[[Tensor], Tensor], dim: int, b: Tensor) -> Tensor:
-    """A linear operation on columns ``(..., n, k)`` with ``dim`` dimensions, applied to B with as many or more."""
+    """Apply a linear operation on columns ``(..., n, k)`` of ``dim`` dimensions to B with as many or more."""
     missing = b.dim() - dim
     if missing <= 0:
         return operation(b)

@@ -1,7 +1,7 @@
-"""Effect handlers: how many posterior draws there are, and which sites belong to one example.
+"""Effect handlers: the number of posterior draws, local sites, KL weights and plates.
 
 The batch shape of a site is right-aligned with the batch of examples: ``()`` is one shared draw, ``(batch,)`` a draw
-per example, ``(S, 1)`` S draws for prediction. Layers only broadcast. A plate at dimension −1 is that of the examples.
+per example, ``(S, 1)`` S draws for prediction. Layers only broadcast. A plate at dimension −1 is the data plate.
 """
 
 from probattn.handlers.draws import (

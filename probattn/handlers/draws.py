@@ -1,4 +1,4 @@
-"""How many posterior draws there are, and where their dimension lies."""
+"""Number of posterior draws, and the dimension that holds them."""
 
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -9,20 +9,21 @@ from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.distributions.torch_transform import TransformModule
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import Transform, TransformedDistribution, kl_divergence, register_kl
 
 from probattn.handlers.messages import batch_size, is_amortised, is_global_latent, is_latent, is_local, unwrapped
+from probattn.pyro_compat import HANDLER_STACK
 
 
 class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
-    """Draws latent sites many times at once, around model *and* guide.
+    """Vectorised draws of latent sites, around model *and* guide.
 
-    ``draws("example")`` draws each global site once per example: the expected ELBO and gradient of one shared draw with
-    far less gradient noise. ``draws(S)`` makes S coherent draws of every site, which appear as a new dimension left of
-    the batch, so that the layers below the first stochastic one run once. Both nest: ``draws("example")`` around
-    ``draws(S)`` makes S particles per example. Log densities are scaled so that the KL counts once and all draws are
+    ``draws("example")`` samples each global site once per example: the expected ELBO and gradient are those of one
+    shared draw, with far less gradient noise. ``draws(S)`` samples every site S times, in a new dimension left of the
+    batch, so that the layers below the first stochastic one run once. Both nest: ``draws("example")`` around
+    ``draws(S)`` gives S particles per example. Log densities are scaled so that the KL counts once and all draws are
     averaged.
 
     >>> with draws("example"):
@@ -32,7 +33,7 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         number: the number of draws, or ``"example"``.
 
     Raises:
-        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which alone know the batch; a site in a
+        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which know the batch; a site in a
             plate at the dimension of the draws.
     """
 
@@ -50,8 +51,8 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         if is_latent(msg) and (self.number != "example" or not is_local(msg)):
             if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
                 raise ValueError(
-                    f"site {msg['name']} stands in a plate of dimension {dim}, where draws put theirs: leave that "
-                    "dimension free, or predict with vectorize=False"
+                    f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
+                    "predict with vectorize=False"
                 )
             msg["fn"] = _expanded(fn, dim, size)
         elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
@@ -71,10 +72,10 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
 
 
 class one_draw(Messenger):  # noqa: N801
-    """Marks a run as one of several draws that run one after another.
+    """Mark a run as one of several draws that run sequentially.
 
     Args:
-        row: number of the draw, from 0.
+        row: index of the draw, from 0.
         of: number of draws.
     """
 
@@ -84,7 +85,7 @@ class one_draw(Messenger):  # noqa: N801
 
 
 class draws_in_batch(Messenger):  # noqa: N801
-    """Says that draws lie in the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
+    """Mark that draws are folded into the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
 
     Args:
         number: S.
@@ -101,9 +102,10 @@ class draws_in_batch(Messenger):  # noqa: N801
 
 
 class stochastic_input(Messenger):  # noqa: N801
-    """Says that draws differ from the input on, as by dropout: who folds them into the batch does so at the input.
+    """Mark the input itself as stochastic (MC dropout), so converted networks fold samples into the batch at the input.
 
-    Its ``drawn`` says whether draws have appeared since, as they do behind :class:`draws_in_batch`.
+    Attributes:
+        drawn: True once the draws have appeared, as after :class:`draws_in_batch`.
     """
 
     def __init__(self) -> None:
@@ -112,7 +114,7 @@ class stochastic_input(Messenger):  # noqa: N801
 
 
 class at_mean(Messenger):
-    """Puts every latent site at its mean instead of a draw: ``with at_mean(): predict(..., num_samples=1)``."""
+    """Set every latent site to its mean instead of sampling: ``with at_mean(): predict(..., num_samples=1)``."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if (is_global_latent(msg) or is_amortised(msg)) and not msg["done"]:
@@ -122,32 +124,32 @@ class at_mean(Messenger):
 
 
 def num_samples() -> int | None:
-    """S of the innermost ``draws(S)``."""
+    """Return S of the innermost ``draws(S)``, or None."""
     return next((each.number for each in _inside(draws) if each.number != "example"), None)
 
 
 def present_draw() -> one_draw | None:
-    """The draw that runs, where they run one after another (see :class:`one_draw`)."""
+    """Return the current draw if draws run sequentially (see :class:`one_draw`), else None."""
     return next(_inside(one_draw), None)
 
 
 def num_folded() -> int | None:
-    """S where draws lie in the batch (see :class:`draws_in_batch`)."""
+    """Return S if draws are folded into the batch (see :class:`draws_in_batch`), else None."""
     return next((each.number for each in _inside(draws_in_batch)), None)
 
 
 def are_from_input() -> bool:
-    """Whether draws differ from the input on (see :class:`stochastic_input`)."""
+    """Return True inside :class:`stochastic_input`."""
     return any(_inside(stochastic_input))
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
-    """Pyro's handlers of a kind, from the innermost on."""
-    return (handler for handler in reversed(_PYRO_STACK) if isinstance(handler, kind))
+    """Yield the active handlers of a class, innermost first."""
+    return (handler for handler in reversed(HANDLER_STACK) if isinstance(handler, kind))
 
 
 def _center(fn: dist.TorchDistribution) -> Tensor:
-    """The mean; of a transformed distribution without one, where its base's mean goes."""
+    """Return the mean; for a transformed distribution without one, the image of its base's mean."""
     try:
         return fn.mean
     except NotImplementedError:
@@ -163,9 +165,9 @@ def _center(fn: dist.TorchDistribution) -> Tensor:
 
 
 def _expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
-    """The distribution with that many draws in a batch dimension; flows keep the caches of their transforms."""
+    """Return the distribution expanded in a batch dimension; flows keep the caches of their transforms."""
     batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
-    # Lengths first: a batch of unknown size is not to be compared with the number of draws (torch.export).
+    # Compare lengths first: torch.export must not compare a symbolic batch size with the number of draws.
     same = len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape
     if same:
         return fn

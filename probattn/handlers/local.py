@@ -1,22 +1,22 @@
-"""Sites of single examples: their plate and scale, and whether they come from their prior or their posterior."""
+"""Local sites: their plate and scale, and whether they are sampled from their prior or their posterior."""
 
 import pyro.distributions as dist
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.replay_messenger import ReplayMessenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
-from pyro.poutine.subsample_messenger import _Subsample
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from probattn.handlers.messages import is_amortised, unwrapped
+from probattn.pyro_compat import HANDLER_STACK, is_subsample
 
 
 class local_sites(Messenger):  # noqa: N801
-    """Marks the sites with ``infer={"local": True}`` as one per example of a batch that stands for the data set.
+    """Treat sites with ``infer={"local": True}`` as one per example of a minibatch of the data set.
 
-    They get the data plate (dimension −1) and the scale ``num_data / batch``; global sites pass untouched.
+    They get the data plate (dimension −1) and the scale ``num_data / batch``; global sites are unchanged.
 
     Args:
         batch: number of examples in the batch.
@@ -35,12 +35,12 @@ class local_sites(Messenger):  # noqa: N801
 
 
 class local_posteriors(Messenger):  # noqa: N801
-    """Draws the local latent sites that carry their posterior from it, in the model's own pass.
+    """Sample local latent sites that carry their posterior from it, in the model's own pass.
 
-    Around a model that is replayed against a guide; sites that the guide has drawn itself are left to it.
+    Used around a model that is replayed against a guide; sites that the guide has sampled are replayed.
 
     Args:
-        guide_trace: where the sites are recorded as the guide's, or None.
+        guide_trace: the guide's trace, to which the sites are added, or None.
     """
 
     def __init__(self, guide_trace: Trace | None = None) -> None:
@@ -69,10 +69,10 @@ class local_posteriors(Messenger):  # noqa: N801
 
 
 class labels_at(Messenger):  # noqa: N801
-    """Marks the site of the labels inside, which :class:`draws` leaves with the draws that it depends on.
+    """Mark the site of the labels, which :class:`draws` does not expand beyond the draws that it depends on.
 
     Args:
-        name: the site.
+        name: name of the site.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,21 +85,21 @@ class labels_at(Messenger):  # noqa: N801
 
 
 class local_priors(Messenger):  # noqa: N801
-    """Lets local latent sites be drawn from their priors inside, as the global ones of a replay were."""
+    """Let local latent sites be sampled from their priors, as the global ones of the replay were."""
 
 
 class global_sites_only(Messenger):  # noqa: N801
-    """Lets guides of this library leave local sites to the model's own pass, which :class:`local_posteriors` draws."""
+    """Let guides of this library leave local sites to the model's own pass (see :class:`local_posteriors`)."""
 
 
 class guided_local_sites(Messenger):  # noqa: N801
-    """Turns a run of the model into a guide of its local sites: each is drawn from the posterior that it carries.
+    """Turn a run of the model into a guide of its local sites: each is sampled from the posterior that it carries.
 
-    All other sites are hidden from handlers outside. For guides under Pyro's own ELBOs, which run the model anew.
+    All other sites are hidden from outer handlers. Used by guides under Pyro's own ELBOs, which run the model again.
 
     Attributes:
-        values: what was drawn, by site.
-        has_met: whether there is such a site, conditioned or not.
+        values: the samples by site.
+        has_met: True once such a site has run, conditioned or not.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class guided_local_sites(Messenger):  # noqa: N801
         self.has_met = False
 
     def _pyro_sample(self, msg: Message) -> None:
-        if isinstance(msg["fn"], _Subsample):
+        if is_subsample(msg["fn"]):
             return  # the model must see the same examples
         self.has_met |= "posterior" in msg["infer"]
         if not is_amortised(msg):
@@ -124,28 +124,31 @@ class guided_local_sites(Messenger):  # noqa: N801
 
 
 class checked_guide(Messenger):  # noqa: N801
-    """Around the statement of a site that carries its posterior: checks how a replayed guide covers it.
+    """Check how a replayed guide covers a site that carries its posterior; used around that site.
 
-    A layer's weight of the site's density is given to the guide's site too, which Pyro's ELBOs score after the model.
+    A layer's weight of the site's density is applied to the guide's site too, which Pyro's ELBOs score after the model.
+
+    Args:
+        weight: the layer's weight, or None.
 
     Raises:
-        ValueError: a site that would be drawn from its prior, since the guide has none; one with a weight that an
-            AutoGuide draws, whose density stands at another site.
+        ValueError: a site missing in the guide, which would be sampled from its prior; a weighted site that an
+            AutoGuide samples, whose density belongs to another site.
     """
 
     def _pyro_post_sample(self, msg: Message) -> None:
         own = (local_posteriors, local_priors, guided_local_sites)
-        if msg["is_observed"] or msg["stop"] or any(isinstance(handler, own) for handler in _PYRO_STACK):
+        if msg["is_observed"] or msg["stop"] or any(isinstance(handler, own) for handler in HANDLER_STACK):
             return
         name, weight = msg["name"], self.weight
-        for handler in _PYRO_STACK:
+        for handler in HANDLER_STACK:
             if not isinstance(handler, ReplayMessenger) or handler.trace is None:
                 continue
             if name not in handler.trace:
                 raise ValueError(
                     f"the guide draws no site {name}, which would come from its prior: use guides.for_model(model), "
-                    "which covers the sites of single examples under any ELBO, or an ELBO of probattn.inference, which "
-                    "draws them from the posterior that their layer computes"
+                    "which covers local sites under any ELBO, or an ELBO of probattn.inference, which samples them "
+                    "from the posterior that their layer computes"
                 )
             node = handler.trace.nodes[name]
             if _is_weight(weight) and "weight" not in node["infer"]:

@@ -1,17 +1,19 @@
-"""Kinds of sample sites: latent or observed, global or of single examples, amortised."""
+"""Predicates of sample sites: latent or observed, global or local, amortised."""
 
 import pyro.distributions as dist
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK, Message
+from pyro.poutine.runtime import Message
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import Independent
 
+from probattn.pyro_compat import HANDLER_STACK, trace_arguments
+
 
 def is_latent(msg: Message) -> bool:
-    """Return True for messages and trace nodes of latent sample sites; labels to be predicted are none."""
+    """Return True for messages and trace nodes of latent sample sites, other than labels to be predicted."""
     return (
         msg["type"] == "sample"
         and not msg["is_observed"]
@@ -21,9 +23,9 @@ def is_latent(msg: Message) -> bool:
 
 
 def is_local(msg: Message, trace: Trace | None = None) -> bool:
-    """Return True for sites of single examples: marked ``infer={"local": True}``, or in the plate of the examples.
+    """Return True for local sites: marked ``infer={"local": True}``, or inside the data plate.
 
-    That is a plate at dimension −1 whose size is that of the batch, where a trace tells it.
+    The data plate is a plate at dimension −1 with the size of the batch, if a trace has recorded that.
 
     Args:
         msg: a message, or a node of a finished trace.
@@ -37,12 +39,12 @@ def is_local(msg: Message, trace: Trace | None = None) -> bool:
 
 
 def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
-    """Return True for latent sample sites that the whole data set shares; arguments as for :func:`is_local`."""
+    """Return True for global latent sample sites; arguments as for :func:`is_local`."""
     return is_latent(msg) and not is_local(msg, trace)
 
 
 def is_amortised(msg: Message) -> bool:
-    """Return True for latent sites of single examples that carry their posterior."""
+    """Return True for local latent sites that carry their posterior."""
     return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
 
 
@@ -57,8 +59,8 @@ def batch_size(*, inside: Messenger | None = None) -> int | None:
     Args:
         inside: a handler; only traces inside it count.
     """
-    first = 0 if inside is None else _PYRO_STACK.index(inside) + 1
-    for handler in _PYRO_STACK[first:]:
+    first = 0 if inside is None else HANDLER_STACK.index(inside) + 1
+    for handler in HANDLER_STACK[first:]:
         size = _batch_of(handler.trace) if isinstance(handler, TraceMessenger) else None
         if size is not None:
             return size
@@ -66,15 +68,15 @@ def batch_size(*, inside: Messenger | None = None) -> int | None:
 
 
 def _batch_of(trace: Trace) -> int | None:
-    inputs = trace.nodes.get("_INPUT", {"args": (), "kwargs": {}})
-    for value in (*inputs["args"], *inputs["kwargs"].values()):
+    args, kwargs = trace_arguments(trace)
+    for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.dim() > 0:
             return value.shape[0]
     return None
 
 
 def unwrapped(fn: dist.TorchDistribution) -> dist.TorchDistribution:
-    """The distribution inside ``to_event``."""
+    """Return the distribution inside ``to_event``."""
     while isinstance(fn, Independent):
         fn = fn.base_dist
     return fn

@@ -1,4 +1,4 @@
-"""Weights of the terms of the objective."""
+"""Weights of the terms of the ELBO."""
 
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -7,11 +7,11 @@ from probattn.handlers.messages import is_global_latent, is_latent
 
 
 class kl_weight(Messenger):  # noqa: N801
-    """Scales the latent sites, around model *and* guide: weights of 1 are the ELBO (20), 0 drops the KL.
+    """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO, 0 drops the KL.
 
     Args:
         weight: factor on log p(u) and log q(u) of global sites.
-        local: the same for local sites, but for those of a regulariser.
+        local: the same for local sites, except those of a regulariser.
     """
 
     def __init__(self, weight: float, *, local: float = 1.0) -> None:
@@ -26,10 +26,10 @@ class kl_weight(Messenger):  # noqa: N801
 
 
 class alpha(Messenger):  # noqa: N801
-    """Scales the regulariser of correlated GPs (CGP paper, eq. 28), wherever layers have one.
+    """Scale the regulariser of correlated GPs (CGP paper, eq. 28).
 
     Args:
-        weight: factor on the layers' own α; 0 switches the regulariser off.
+        weight: factor on each layer's α; 0 switches the regulariser off.
     """
 
     def __init__(self, weight: float) -> None:

@@ -23,7 +23,7 @@ COMMON = {
     "elbo": [TraceMeanField_ELBO, Trace_ELBO],
 }
 CORRELATED = {
-    "guide": ["posterior", "prior", "learned"],
+    "canonical_guide": ["posterior", "prior", "learned"],
     "collapsed": [False, True],
     "output": ["mean", "draw"],
     "regulariser_norm": ["scalar", "column", "example"],
@@ -171,10 +171,10 @@ def test_the_whole_grid_trains(layer):
         (SGPAttention, {"inducing": None}),
         (SGPAttention, {"inducing": None, "draws": "joint"}),
         (CGPAttention, {}),
-        (CGPAttention, {"guide": "learned"}),
+        (CGPAttention, {"canonical_guide": "learned"}),
         (CGPAttention, {"collapsed": True}),
         (SparseCGPAttention, {"inducing": 3}),
-        (SparseCGPAttention, {"inducing": 3, "guide": "prior"}),
+        (SparseCGPAttention, {"inducing": 3, "canonical_guide": "prior"}),
     ],
     ids=str,
 )

@@ -33,7 +33,7 @@ KERNELS = st.sampled_from(["ard", "exponential", "rbf"])
 PRIORS = st.sampled_from(["normal", "laplace", "student_t"])
 FAMILIES = ("full", "diagonal", "lowrank", "delta")
 CORRELATED = {
-    "guide": st.sampled_from(["prior", "learned", "posterior"]),
+    "canonical_guide": st.sampled_from(["prior", "learned", "posterior"]),
     "collapsed": st.booleans(),
     "output": st.sampled_from(["mean", "draw"]),
     "regulariser_norm": st.sampled_from(["scalar", "column", "example"]),

@@ -1,0 +1,55 @@
+"""Guides that do not cover the model, refused everywhere."""
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+from probattn import inference
+from probattn.inference import fit, predict
+
+
+def wrong_guides():
+    def missing(x, y=None):
+        pass
+
+    def misspelled(x, y=None):
+        pyro.sample("attention.u", dist.Normal(torch.zeros(1, 2, 2), 1.0).to_event(3))
+        pyro.sample("attention.v", dist.Normal(0.0, 1.0))
+
+    def unshaped(x, y=None):
+        pyro.sample("attention.u", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+
+    def plated(x, y=None):
+        with pyro.plate("data", len(x)):
+            pyro.sample("attention.u", dist.Normal(torch.zeros(1, 2, 2), 1.0).to_event(3))
+
+    return {
+        "draws no site attention.u": missing,
+        "draws attention.v, which the model does not": misspelled,
+        "event shape": unshaped,
+        "no plate in the model": plated,
+    }
+
+
+@pytest.mark.parametrize("message", wrong_guides())
+def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(problem, message):
+    model, x, y = problem
+    guide = wrong_guides()[message]
+    with pytest.raises(ValueError, match=message):
+        inference.Trace_ELBO()(model, guide)(x, y)
+    with pytest.raises(ValueError, match=message):
+        fit(model, guide, [(x, y)], epochs=1, progress=False)
+    with pytest.raises(ValueError, match=message):
+        predict(model, guide, x)
+
+
+def test_a_guide_on_another_support_is_refused(idioms, problem):
+    _, x, y = problem
+    model = idioms.Regression(prior=lambda scale: dist.Gamma(2 * torch.ones_like(scale), 1 / scale).to_event(3))
+
+    def guide(x, y=None):
+        pyro.sample("attention.u", dist.Normal(torch.ones(1, 2, 2), 0.01).to_event(3))
+
+    with pytest.raises(ValueError, match="has support .* in the model"):
+        inference.Trace_ELBO()(model, guide)(x, y)
