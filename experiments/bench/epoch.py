@@ -8,10 +8,12 @@ import torch
 
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import Settings, SettingsError, ViTSettings
+from probattn.experiments.config.networks import ViTSettings
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.images import Images
-from probattn.experiments.runs import train
+from probattn.experiments.runs.build import build, loaders
 from probattn.inference import fit
 
 DEFAULT_IMAGES = {"cpu": 512, "cuda": 45_000}
@@ -60,8 +62,8 @@ def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int |
 
 def epochs(settings: Settings, dataset: ImageDataset, device: str) -> list[float]:
     """Seconds of each epoch of a run from its start."""
-    model, guide = train.build(settings, dataset)
-    batches = train.loaders(settings, dataset, device=device).train
+    model, guide = build(settings, dataset)
+    batches = loaders(settings, dataset, device=device).train
     history = fit(model, guide, batches, progress=False, **asdict(settings.train))
     return [record["seconds"] for record in history.epochs]
 

@@ -12,7 +12,7 @@ import torch
 
 from probattn.experiments.bench import flops, memory, timing
 from probattn.experiments.bench.timing import Step
-from probattn.experiments.runs.folder import environment
+from probattn.experiments.runs.environment import environment
 
 
 @dataclass(frozen=True)
