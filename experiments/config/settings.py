@@ -1,7 +1,7 @@
 """Settings of one run: what a preset holds, ``--set key=value`` changes and ``settings.json`` saves."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -36,7 +36,7 @@ class Settings:
     data: DataSettings
     network: NetworkSettings
     layer: LayerSettings
-    train: TrainOptions = field(default_factory=TrainOptions)
+    train: TrainOptions
     warm_start: WarmStartSettings | None = None
 
     def __post_init__(self) -> None:

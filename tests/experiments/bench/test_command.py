@@ -1,4 +1,4 @@
-"""`probattn bench`, from its arguments to what a user sees, on sizes so small that no speed is tested."""
+"""`probattn bench`, from its arguments to its output, on sizes so small that no speed is tested."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ SMALL = {
     (layers, "gaussian_processes"): LAYERS | {"inducing": 2},
     (train, "cifar10"): NETWORK,
     (train, "small"): NETWORK,
-    (predict, "ten_draws"): NETWORK,
+    (predict, "ten_samples"): NETWORK,
     (scaling, "over_tokens"): {"dim": 8, "heads": 2, "rank": 2, "inducing": 2},
 }
 TINY = ["network.dim=20", "network.heads=2", "network.depth=1", "network.mlp_dim=8"]
@@ -141,7 +141,7 @@ def test_options_that_do_not_fit_are_one_message(command, monkeypatch, arguments
 
 
 class Cases:
-    """Stands for a meter and keeps what it was asked to measure."""
+    """Stands for a meter and records the cases."""
 
     device = "cpu"
 
@@ -176,12 +176,12 @@ def test_the_networks_of_the_issue_are_the_defaults(monkeypatch):
     train.cifar10(cases, rounds=1)
     assert list(cases.sections.values())[-1][0] == [
         "softmax, SVI",
-        "softmax, by hand",
+        "softmax, reference loop",
         "KEP-SVGP, SVI",
-        "KEP-SVGP, by hand",
+        "KEP-SVGP, reference loop",
     ]
     train.small(cases, rounds=1)
-    assert list(cases.sections.values())[-1][0] == ["KEP-SVGP, by hand", "KEP-SVGP, SVI"]
+    assert list(cases.sections.values())[-1][0] == ["KEP-SVGP, reference loop", "KEP-SVGP, SVI"]
     kinds = [[type(block.attention).__name__ for block in model.network.blocks] for model in built]
     below, last = ["SoftmaxAttention"], "KEPSVGPAttention"
     assert kinds == [7 * below, [*6 * below, last], [*3 * below, last]]
