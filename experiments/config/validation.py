@@ -1,6 +1,6 @@
 """Validation of settings by pydantic, with errors of one readable line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pydantic import ConfigDict, ValidationError
@@ -31,12 +31,12 @@ def readable_errors(key: str | None = None) -> Iterator[None]:
         raise SettingsError(str(error)) from error
 
 
-def _key(location: Sequence[str | int]) -> str:
+def _key(location: tuple[str | int, ...]) -> str:
     """Return the dotted key of a location, without the name of the layer or the kind of the network."""
-    names = [str(each) for each in location if each != "settings"]
+    names = list(location[1:] if location[:1] == ("settings",) and len(location) > 1 else location)
     if names[:1] in (["layer"], ["network"]):
         del names[1:2]
-    return ".".join(names[:2])
+    return ".".join(map(str, names[:2]))
 
 
 def _problem(key: str, kind: str, message: str, value: object) -> str:

@@ -223,7 +223,8 @@ def test_every_option_reaches_the_layer():
     assert type(layer.kernel).__name__ == "ARD"
     layer = SGPASettings(inducing=None, draws="joint").factory(16)(8, 2)
     assert (layer.inducing, layer.draws) == (None, "joint")
-    layer = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False).factory(16)(8, 2)
+    settings = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False)
+    layer = settings.factory(16)(8, 2)
     assert (layer.canonical_guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)
     assert layer.log_noise.exp().tolist() == pytest.approx([0.2, 0.2])
     layer = SparseCGPSettings(inducing=3, inducing_keys=5).factory(16)(8, 2)
