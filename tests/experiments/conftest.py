@@ -7,6 +7,7 @@ from urllib.error import URLError
 import pytest
 
 from probattn.experiments.config import presets
+from probattn.experiments.evaluation import evaluate
 from probattn.experiments.reporting import report
 from probattn.experiments.runs import train
 
@@ -41,6 +42,17 @@ def trained(tmp_path_factory):
     folders = {name: tmp_path_factory.mktemp("trained") / name.replace("/", "-") for name in (KEP, SOFTMAX)}
     for name, folder in folders.items():
         train.train(presets.preset(name).with_changes(TINY), folder, name=name, progress=False)
+    return folders
+
+
+@pytest.fixture(scope="session")
+def evaluated(trained, tmp_path_factory):
+    """Folders of the same runs, evaluated on two corruptions at severities 1 and 5 and on letters (OOD), by preset."""
+    folders = {name: tmp_path_factory.mktemp("evaluated") / folder.name for name, folder in trained.items()}
+    for name, folder in folders.items():
+        shutil.copytree(trained[name], folder)
+        shifts = {"shift": True, "corruptions": ("gaussian_noise", "fog"), "severities": (1, 5)}
+        evaluate.evaluate(folder, ood=("letters",), **shifts)
     return folders
 
 

@@ -10,13 +10,10 @@ from probattn.experiments.runs import train
 from probattn.experiments.studies import study
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
-SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
 
 
-def test_compare_prints_and_writes_tables_and_figures(command, kep, softmax, no_figures, tmp_path):
-    out = tmp_path / "compared"
-    for run in (kep, softmax):
-        command("evaluate", run, *SHIFT, "--ood", "letters")
+def test_compare_prints_and_writes_tables_and_figures(command, evaluated, tmp_path):
+    out, kep, softmax = tmp_path / "compared", evaluated[KEP], evaluated[SOFTMAX]
     code, text, err = command("compare", softmax, kep, "--out", out)
     assert (code, err) == (0, "")
     values = {run: json.loads((run / "metrics.json").read_text())["metrics"] for run in (kep, softmax)}

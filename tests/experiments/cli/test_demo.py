@@ -34,7 +34,9 @@ def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path,
 def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, contents):
     names = presets.digits("all")
     for name in names:
-        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes([*tiny, "train.num_samples=2"]))
+        monkeypatch.setitem(
+            presets.PRESETS, name, presets.preset(name).with_changes([*tiny, "data.limit=60", "train.num_samples=2"])
+        )
     shown = []
     monkeypatch.setattr(report, "write", lambda path, results, **options: shown.append([each.name for each in results]))
     code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "all")

@@ -41,7 +41,10 @@ SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5"
 def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites, variants, assignments, tiny):
     """With and without latent sites: without global ones no posterior, without any that predictions see no variants."""
     out, name = tmp_path / "run", f"digits/{layer}"
-    assert command("train", name, "--out", out, *assignments([*tiny, "train.num_samples=3", *changes]))[0] == 0
+    assert (
+        command("train", name, "--out", out, *assignments([*tiny, "data.limit=60", "train.num_samples=3", *changes]))[0]
+        == 0
+    )
     code, text, err = command("evaluate", out)
     assert (code, err) == (0, "")
     values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
@@ -206,15 +209,15 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
     assert content["acting"]["abstention"]["target"] == 0.05
 
 
-def test_evaluate_beside_a_baseline(command, kep, softmax, no_figures, monkeypatch, is_one_message):
+def test_evaluate_next_to_a_baseline(command, kep, softmax, evaluated, no_figures, monkeypatch, is_one_message):
     code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
     assert code == 1
     assert is_one_message(err, "was not evaluated under shift", "--shift")
     assert not (kep / "predictions").exists()
-    command("evaluate", softmax, *SHIFT)
+    kep = shutil.copytree(evaluated[KEP], kep.with_name("evaluated"))
     drawn, boxes = [], shift_plots.boxes
     monkeypatch.setattr(shift_plots, "boxes", lambda runs, **options: drawn.append(runs) or boxes(runs, **options))
-    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
+    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", evaluated[SOFTMAX])
     assert (code, err) == (0, "")
     assert all(list(runs) == [SOFTMAX, KEP] for runs in drawn)
     assert drawn[0][SOFTMAX] != drawn[0][KEP]

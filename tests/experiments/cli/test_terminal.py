@@ -78,13 +78,11 @@ def test_the_process_itself(tmp_path, assignments, tiny, is_one_message):
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
     with subprocess.Popen(training, **streams, preexec_fn=heard) as process:
         try:
-            deadline = time.monotonic() + 60
             while not (tmp_path / "run" / "last.pt").exists():
                 assert process.poll() is None, process.stderr.read()
-                assert time.monotonic() < deadline
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate()
         finally:
             process.kill()
     assert process.returncode == 130, err
