@@ -22,21 +22,6 @@ def command(monkeypatch, capsys):
 
 
 @pytest.fixture
-def together(monkeypatch):
-    """How many members each step together has had."""
-    from probattn.inference.training.members_step import MembersStep
-
-    seen, step = [], MembersStep.__call__
-
-    def spied(self, *arguments):
-        seen.append(len(self.trainers))
-        return step(self, *arguments)
-
-    monkeypatch.setattr(MembersStep, "__call__", spied)
-    return seen
-
-
-@pytest.fixture
 def threads():
     """Sets the number of threads for the rest of a test."""
     before = torch.get_num_threads()

@@ -142,7 +142,7 @@ def test_options_that_do_not_fit_are_one_message(command, monkeypatch, arguments
 
 
 class Cases:
-    """Stands for a meter and records the cases."""
+    """Fake meter that records the cases."""
 
     device = "cpu"
 

@@ -208,7 +208,7 @@ def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
     ],
 )
 def test_the_options_and_defaults_are_the_layers(settings, layer, apart):
-    """Every option of the layer can be set, and stands at the layer's own default."""
+    """Every option of the layer can be set and has the layer's default."""
     parameters = inspect.signature(layer).parameters.values()
     expected = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     expected.pop("tokens", None)
