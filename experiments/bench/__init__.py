@@ -1,1 +1,3 @@
-"""Cost, measured as ratios within one run: time, peak memory, achieved FLOP/s."""
+"""Benchmarks: time, peak memory and FLOP/s, as ratios within one run.
+
+May import ``config``, ``data`` and ``runs``."""

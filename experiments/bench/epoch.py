@@ -1,4 +1,4 @@
-"""Whole epochs of a preset by ``fit``, beside its softmax twin, on made-up images that already lie on the device."""
+"""Benchmark of training epochs by ``fit``: a preset and its softmax baseline, on random images on the device."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,46 +8,48 @@ import torch
 
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import Settings, SettingsError, ViTSettings
+from probattn.experiments.config.networks import ViTSettings
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.images import Images
-from probattn.experiments.runs import train
+from probattn.experiments.runs.build import build, loaders
 from probattn.inference import fit
 
 DEFAULT_IMAGES = {"cpu": 512, "cuda": 45_000}
 _EPOCHS = 3
-"""Epochs of a run, of which the first warms up."""
+"""Epochs of a run; the first is a warm-up and not counted."""
 
 
 def twins(name: str, changes: Sequence[str], *, device: str) -> dict[str, Settings]:
-    """The settings of a preset's softmax twin and its own, by name, for a few epochs on the device.
+    """Return the settings of a preset's softmax baseline and its own, by name, for a few epochs on the device.
 
     Args:
-        name: a preset of images.
-        changes: ``key=value`` settings of both.
+        name: preset of images.
+        changes: ``key=value`` changes of both.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        SettingsError: an unknown preset, one of texts, or one that is a twin itself; a change that does not fit.
+        SettingsError: an unknown preset, one of texts or without a baseline; an invalid change.
     """
     both = {each: presets.preset(each) for each in (presets.twin(name), name) if each is not None}
     if len(both) < 2 or not isinstance(both[name].network, ViTSettings):
-        raise SettingsError(f"{name} is no preset of images with a softmax twin beside it; take kep-svgp/cifar10")
-    given = [f"train.accelerator={device}", "warm_start=none", *changes]
-    return {each: settings.with_changes(given).with_total_epochs(_EPOCHS) for each, settings in both.items()}
+        raise SettingsError(f"{name} is not a preset of images with a softmax baseline; use kep-svgp/cifar10")
+    changes = [f"train.accelerator={device}", "warm_start=none", *changes]
+    return {each: settings.with_changes(changes).with_total_epochs(_EPOCHS) for each, settings in both.items()}
 
 
 def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int | None = None) -> dict[str, Any]:
-    """Time of an epoch, loading and augmentation included, without validation.
+    """Measure the time of an epoch, including loading and augmentation, without validation.
 
     Args:
-        meter: what it is measured with.
-        rounds: runs of each, which take turns.
-        both: settings by name, of :func:`twins`.
-        images: 32×32 colour images of an epoch; by default as many as CIFAR-10 has on a GPU, few on a CPU.
+        meter: device and its rates.
+        rounds: runs of each preset, which take turns.
+        both: settings by name, from :func:`twins`.
+        images: number of 32×32 colour images of an epoch; default: :data:`DEFAULT_IMAGES` of the device.
     """
     images = DEFAULT_IMAGES[meter.device] if images is None else images
-    dataset = made_up(images)
+    dataset = random_dataset(images)
     seconds: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(rounds):
         for name, settings in both.items():
@@ -59,15 +61,15 @@ def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int |
 
 
 def epochs(settings: Settings, dataset: ImageDataset, device: str) -> list[float]:
-    """Seconds of each epoch of a run from its start."""
-    model, guide = train.build(settings, dataset)
-    batches = train.loaders(settings, dataset, device=device).train
+    """Train a run and return the seconds of each epoch."""
+    model, guide = build(settings, dataset)
+    batches = loaders(settings, dataset, device=device).train
     history = fit(model, guide, batches, progress=False, **asdict(settings.train))
     return [record["seconds"] for record in history.epochs]
 
 
-def made_up(number: int) -> ImageDataset:
-    """Noise in the form of CIFAR-10, augmented in training."""
+def random_dataset(number: int) -> ImageDataset:
+    """Return random images in the form of CIFAR-10, augmented in training."""
     pixels = torch.randint(256, (number, 3, 32, 32), dtype=torch.uint8)
     images = Images(pixels, torch.randint(10, (number,)))
     one = images.select(torch.tensor([0]))

@@ -1,4 +1,4 @@
-"""Floating-point operations of a step, and how many a second a device does in a plain matrix product."""
+"""Floating-point operations of a step, and the rate of a matrix product on a device."""
 
 import math
 from typing import Any
@@ -14,19 +14,19 @@ _DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
 
 
 def count(step: Step) -> int:
-    """Operations of matrix products, attention kernels, factorisations and solves; elementwise ones do not count."""
+    """Count the operations of matrix products, attention kernels, factorisations and solves, not elementwise ones."""
     with flop_counter.FlopCounterMode(display=False, custom_mapping=_FORMULAS) as counter:
         step()
     return counter.get_total_flops()
 
 
 def matmul_rates(device: str, *, size: int | None = None, rounds: int = 5) -> dict[str, float]:
-    """FLOP/s of the best of some square matrix products, by dtype: ``float32``, on CUDA also ``bfloat16``.
+    """Return the best FLOP/s of a square matrix product by dtype: ``float32``, on CUDA also ``bfloat16``.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
-        size: rows and columns; by default enough to keep the device busy.
-        rounds: timed products.
+        size: rows and columns; by default large enough to saturate the device.
+        rounds: number of timed products.
     """
     size = size or _SIZES[device]
     rates = {}

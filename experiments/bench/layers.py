@@ -1,4 +1,4 @@
-"""Forward and backward of one layer, ELBO terms included, beside softmax attention of the same width."""
+"""Benchmark of forward and backward of one layer, including its ELBO terms, and of softmax attention."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from probattn.experiments.bench.steps import layer_step
 from probattn.experiments.bench.timing import Step
 
 FEW = 3
-"""The most rounds where a step takes seconds."""
+"""Maximum number of rounds where a step takes seconds."""
 
 
 def kep_svgp(
@@ -24,11 +24,11 @@ def kep_svgp(
     long: int = 4096,
     longer: int = 16384,
 ) -> dict[str, Any]:
-    """KEP-SVGP, many short sequences and one long one.
+    """Measure KEP-SVGP on a batch of short sequences and on one long sequence.
 
     Args:
-        meter: what it is measured with.
-        rounds: timed rounds, fewer for the longest sequence.
+        meter: device and its rates.
+        rounds: number of timed rounds, fewer for the longest sequence.
         dim, heads, rank: of every layer.
         batch, tokens: of the short sequences.
         long, longer: numbers of tokens at batch 1.
@@ -62,11 +62,11 @@ def gaussian_processes(
     long: int = 2048,
     longer: int = 8192,
 ) -> dict[str, Any]:
-    """Kernel attention, SGPA and both CGPs.
+    """Measure kernel attention, SGPA and both CGPs.
 
     Args:
-        meter: what it is measured with.
-        rounds: timed rounds.
+        meter: device and its rates.
+        rounds: number of timed rounds.
         dim, heads, inducing: of every layer.
         batch, tokens: of the sequences.
         long, longer: numbers of tokens, at batch 1, between which the growth of the sparse CGP is measured.
@@ -75,8 +75,8 @@ def gaussian_processes(
     factories = {
         "softmax": SoftmaxAttention,
         "kernel": KernelAttention,
-        "SGPA, marginal draws": SGPAttention.partial(inducing=inducing),
-        "SGPA, joint draws": SGPAttention.partial(inducing=inducing, draws="joint"),
+        "SGPA, marginal samples": SGPAttention.partial(inducing=inducing),
+        "SGPA, joint samples": SGPAttention.partial(inducing=inducing, draws="joint"),
         "sparse CGP": sparse,
         "sparse CGP, collapsed": SparseCGPAttention.partial(inducing=inducing, collapsed=True),
         "CGP": CGPAttention,

@@ -1,4 +1,4 @@
-"""The most memory that a step has at once, beyond what was allocated before it."""
+"""Peak memory of a step, beyond what was allocated before it."""
 
 import gc
 import os
@@ -10,13 +10,13 @@ from probattn.experiments.bench.timing import Step, synchronise
 
 
 def peak(step: Step, device: str) -> int:
-    """Bytes that PyTorch's allocator of the device reports, workspaces inside operators included."""
+    """Return the peak in bytes, as PyTorch's allocator reports it, including workspaces inside operators."""
     gc.collect()
     return _cuda_peak(step) if device == "cuda" else _cpu_peak(step)
 
 
 def total(device: str) -> int:
-    """Bytes of memory that the device has."""
+    """Return the memory of the device in bytes."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[1]
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -32,7 +32,7 @@ def _cuda_peak(step: Step) -> int:
 
 
 def _cpu_peak(step: Step) -> int:
-    # Read when the profiler first starts; it would tell stderr of every start and stop.
+    # Read when the profiler first starts; otherwise it logs every start and stop to stderr.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()

@@ -1,4 +1,4 @@
-"""What a run of benchmarks measures with, and the rows that it makes of cases."""
+"""Measurement of benchmark cases on a device, and the rows of their tables."""
 
 import platform
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ import torch
 
 from probattn.experiments.bench import flops, memory, timing
 from probattn.experiments.bench.timing import Step
-from probattn.experiments.runs.folder import environment
+from probattn.experiments.runs.environment import environment
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A case: seconds of each timed step, bytes of peak memory, floating-point operations."""
+    """Measurements of a case: seconds of each timed step, peak memory in bytes, floating-point operations."""
 
     seconds: list[float]
     peak: int | None = None
@@ -25,7 +25,7 @@ class Measured:
 
 
 class Meter:
-    """A device, with the rate of its matrix products measured in this run.
+    """Device, with the rate of its matrix products measured in this run.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
@@ -43,23 +43,23 @@ class Meter:
         self.rates = flops.matmul_rates(device)
 
     def measure(self, cases: Mapping[str, Step], *, rounds: int) -> dict[str, Measured]:
-        """Counts and sizes up each case, which warms it up, and then times them in turns."""
+        """Count the operations and measure the peak memory of each case, which warms it up, then time them in turns."""
         operations = {name: flops.count(step) for name, step in cases.items()}
         peaks = {name: memory.peak(step, self.device) for name, step in cases.items()}
         times = timing.alternate(cases, rounds=rounds, device=self.device)
         return {name: Measured(times[name], peaks[name], operations[name]) for name in cases}
 
     def section(self, title: str, cases: Mapping[str, Step], *, rounds: int) -> dict[str, Any]:
-        """A row a case, relative to the first."""
+        """Return a section of a table: one row per case, relative to the first."""
         return {"title": title, "rounds": rounds, "rows": self.rows(self.measure(cases, rounds=rounds))}
 
     def rows(self, measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
-        """Figures of each case, relative to the first."""
+        """Return the row of each case, relative to the first."""
         baseline = next(iter(measured))
         return [self.row(name, each, baseline, measured[baseline]) for name, each in measured.items()]
 
     def row(self, case: str, measured: Measured, baseline: str, relative_to: Measured | None) -> dict[str, Any]:
-        """Figures of a case, relative to another, if that was measured.
+        """Return the row of a case, relative to another one if that was measured.
 
         ``ms`` is the median with ``quartiles`` and ``least``; ``rate`` is in FLOP/s, ``share`` relative to a float32
         matrix product.
@@ -79,7 +79,7 @@ class Meter:
         return row
 
     def setting(self, seed: int) -> dict[str, Any]:
-        """Where, when and with what all this was measured."""
+        """Return the environment, the date and the rates of the measurements."""
         return {
             "environment": environment(self.device)
             | {

@@ -1,26 +1,26 @@
-"""Prediction with the CIFAR-10 ViT beside its deterministic forward."""
+"""Benchmark of prediction with the CIFAR-10 ViT."""
 
 from typing import Any
 
 from probattn import SoftmaxAttention, guides
 from probattn.experiments.bench.meter import Meter
 from probattn.experiments.bench.steps import forward_step
-from probattn.experiments.bench.train import kep_svgp, made_up, vit
+from probattn.experiments.bench.train import kep_svgp, random_batch, vit
 from probattn.inference import predict
 
 
-def ten_draws(
+def ten_samples(
     meter: Meter, *, rounds: int, dim: int = 384, depth: int = 7, heads: int = 12, rank: int = 10, batch: int = 128
 ) -> dict[str, Any]:
-    """Ten draws with KEP-SVGP in the last layer beside one forward with softmax attention alone.
+    """Measure prediction with ten posterior samples and KEP-SVGP in the last layer, and a forward pass of softmax.
 
     Args:
-        meter: what it is measured with.
-        rounds: timed rounds.
-        dim, depth, heads, rank: of the network, whose hidden width is ``dim``.
+        meter: device and its rates.
+        rounds: number of timed rounds.
+        dim, depth, heads, rank: network, whose hidden width is ``dim``.
         batch: number of images.
     """
-    x, _ = made_up(batch, meter.device)
+    x, _ = random_batch(batch, meter.device)
     softmax, model = (
         vit(attention, dim=dim, depth=depth, heads=heads, mlp_dim=dim).to(meter.device)
         for attention in (SoftmaxAttention, kep_svgp(rank))
@@ -28,7 +28,7 @@ def ten_draws(
     guide = guides.for_model(model)
     cases = {
         "softmax, deterministic": forward_step(softmax.network, x),
-        "KEP-SVGP, ten draws": lambda: predict(model, guide, x, num_samples=10),
+        "KEP-SVGP, 10 samples": lambda: predict(model, guide, x, num_samples=10),
     }
     title = f"prediction, {depth}-layer ViT, dim {dim}, {heads} heads, batch {batch}, 64 tokens, float32"
     return {"title": title, "sections": [meter.section("", cases, rounds=rounds)]}

@@ -1,6 +1,6 @@
-"""The loss of a ViT with KEP-SVGP attention as one writes it without Pyro: the yardstick of what SVI costs.
+"""Reference implementation, without Pyro, of the loss of a ViT with KEP-SVGP attention: baseline of the cost of SVI.
 
-Modules are taken out of the model once; no line that runs in a step is a Pyro module's or an effect handler's.
+Modules are taken out of the model once; a step runs no Pyro module and no effect handler.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from probattn.models.vit import patches
 
 
 def loss(model: Classifier, guide: Guide) -> Callable[[Tensor, Tensor], Tensor]:
-    """−ELBO/N of a batch ``(x, y)``: value and gradients of SVI with a draw per example, from the same seed.
+    """Return −ELBO/N as a function of a batch ``(x, y)``; values and gradients equal those of SVI from the same seed.
 
     Args:
-        model: of a ViT whose attention layers are softmax or KEP-SVGP attention, these with the default prior.
-        guide: of the model, of the family ``full``.
+        model: ViT whose attention layers are softmax attention, or KEP-SVGP attention with the default prior.
+        guide: guide of the model, of the family ``full``.
     """
     network, num_data = model.network, model.num_data
     embed, positions, dropout, size = network.embed, network.positions, network.dropout, network.patch_size
@@ -37,13 +37,13 @@ def loss(model: Classifier, guide: Guide) -> Callable[[Tensor, Tensor], Tensor]:
     blocks = [_block(block) for block in network.blocks]
 
     def value(x: Tensor, y: Tensor) -> Tensor:
-        drawn = [layer.draw(len(x)) for layer in layers]  # before the network's dropout, as a guide runs
+        samples = [layer.sample(len(x)) for layer in layers]  # before the network's dropout, like a guide
         x = dropout(embed(patches(x, size)) + positions)
         penalty = 0.0
-        for layer, run, (u, _) in zip(layers, blocks, drawn, strict=True):
+        for layer, run, (u, _) in zip(layers, blocks, samples, strict=True):
             x, added = run(x, layer, u)
             penalty = penalty + added
-        return F.cross_entropy(head(norm(x.mean(-2))), y) + penalty + sum(kl for _, kl in drawn) / num_data
+        return F.cross_entropy(head(norm(x.mean(-2))), y) + penalty + sum(kl for _, kl in samples) / num_data
 
     return value
 
@@ -52,7 +52,7 @@ class _Softmax:
     def __init__(self, layer: SoftmaxAttention) -> None:
         self.query_key_value, self.out, self.heads = layer.query_key_value, layer.out, layer.heads
 
-    def draw(self, batch: int) -> tuple[None, float]:
+    def sample(self, batch: int) -> tuple[None, float]:
         return None, 0.0
 
     def __call__(self, x: Tensor, u: None) -> tuple[Tensor, float]:
@@ -67,8 +67,8 @@ class _KEPSVGP:
         self.log_scale, self.eta = layer.scale_unconstrained, layer.eta
         self.loc, self.raw_tril = posterior.loc, posterior.raw_tril
 
-    def draw(self, batch: int) -> tuple[Tensor, Tensor]:
-        """u = m + L ε for each example, ``(batch, H, s, s)``, and KL(q(u) ‖ p(u))."""
+    def sample(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Return u = m + L ε for each example, ``(batch, H, s, s)``, and KL(q(u) ‖ p(u))."""
         loc, raw = self.loc, self.raw_tril
         tril = raw.tril(-1) + F.softplus(raw.diagonal(dim1=-2, dim2=-1)).diag_embed()
         noise = torch.randn(batch, *loc.shape, dtype=loc.dtype, device=loc.device)

@@ -1,4 +1,4 @@
-"""What is timed: forward passes, forward and backward of a layer, whole training steps."""
+"""Steps that are timed: forward passes, forward and backward of a layer, training steps."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,7 +16,7 @@ from probattn.models import Classifier
 
 
 class _LayerModel(PyroModule):
-    """A layer and a made-up likelihood, so that forward and backward have every term of the ELBO."""
+    """Layer with an artificial likelihood, so that forward and backward have every term of the ELBO."""
 
     def __init__(self, layer: ProbabilisticAttention) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _LayerModel(PyroModule):
 
 
 def layer_step(factory: LayerFactory, dim: int, heads: int, *, batch: int, tokens: int, device: str = "cpu") -> Step:
-    """Forward and backward of one layer under the ELBO, inputs' gradient included."""
+    """Return forward and backward of one layer under the ELBO, including the gradient of its inputs."""
     with torch.device(device):
         x = torch.randn(batch, tokens, dim, requires_grad=True)
         loss, parameters = negative_elbo(_LayerModel(factory(dim, heads)), x)
@@ -44,7 +44,7 @@ def layer_step(factory: LayerFactory, dim: int, heads: int, *, batch: int, token
 
 
 def forward_step(network: nn.Module, x: Tensor) -> Step:
-    """A deterministic forward in evaluation mode."""
+    """Return a deterministic forward pass in evaluation mode."""
 
     def step() -> None:
         network.eval()
@@ -55,7 +55,7 @@ def forward_step(network: nn.Module, x: Tensor) -> Step:
 
 
 def training_step(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter]) -> Step:
-    """Loss, backward, fused Adam."""
+    """Return a step of loss, backward and fused Adam."""
     optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
     def step() -> None:
@@ -67,7 +67,7 @@ def training_step(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter]
 
 
 def svi_step(model: Classifier, guide: nn.Module, x: Tensor, y: Tensor) -> Step:
-    """A step of SVI on −ELBO/N."""
+    """Return a step of SVI on −ELBO/N."""
     loss, parameters = negative_elbo(model, x, y, guide=guide)
     return training_step(lambda: loss() / model.num_data, parameters)
 
@@ -75,12 +75,12 @@ def svi_step(model: Classifier, guide: nn.Module, x: Tensor, y: Tensor) -> Step:
 def negative_elbo(
     model: nn.Module, *batch: Tensor, guide: nn.Module | None = None
 ) -> tuple[Callable[[], Tensor], list[nn.Parameter]]:
-    """−ELBO of a batch, with one posterior draw per example, and the parameters that it depends on.
+    """Return −ELBO of a batch, with one posterior sample per example, and the parameters that it depends on.
 
     Args:
-        model: in training mode from now on.
+        model: set to training mode.
         batch: its arguments.
-        guide: of the model; by default a new one.
+        guide: guide of the model; by default a new one.
     """
     elbo = TraceMeanField_ELBO()
     module = elbo(model, guide or guides.for_model(model)).train()

@@ -1,4 +1,4 @@
-"""A terminal's table of what was measured, 100 columns at most."""
+"""Table of measurements for the terminal, at most 100 columns wide."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +18,7 @@ _COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def table(result: dict[str, Any]) -> Table:
-    """Sections of cases; both ratios are to the section's first case, or to what the title says.
-
-    Args:
-        result: ``title`` and ``sections``, as the commands of this package give them.
-    """
+    """Return the table of a result with ``title`` and ``sections``; ratios are to the first case of a section."""
     columns = [Column(name, justify="right", no_wrap=True) for name in _COLUMNS]
     made = Table(Column("", max_width=26), *columns, title=result["title"], box=box.SIMPLE_HEAD, pad_edge=False)
     for section in result["sections"]:
@@ -44,7 +40,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _cell(column: Callable[[dict[str, Any]], str], row: dict[str, Any]) -> str:
-    """The column's figure, where the row has it."""
+    """Format the column's value, or a dash if the row has none."""
     try:
         return column(row)
     except KeyError:
@@ -52,5 +48,5 @@ def _cell(column: Callable[[dict[str, Any]], str], row: dict[str, Any]) -> str:
 
 
 def _short(value: float) -> str:
-    """Four digits, or three of small numbers."""
+    """Format with four digits, or three for small numbers."""
     return f"{value:.{2 if value < 10 else 1 if value < 1000 else 0}f}"

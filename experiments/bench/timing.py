@@ -1,4 +1,4 @@
-"""Wall-clock times of steps that take turns, so that what slows the machine slows all of them."""
+"""Wall-clock times of steps that take turns, so that other load on the machine affects all of them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 TURN = 0.5
-"""Seconds of a turn at least."""
+"""Minimum length of a turn in seconds."""
 Step = Callable[[], Any]
-"""What is measured: run once, it leaves nothing behind that it would need anew the next time."""
+"""Step to measure; it can be repeated and leaves no state behind."""
 
 
 def seconds(step: Step, device: str) -> float:
-    """Seconds from an idle device to an idle device."""
+    """Return the seconds of a step, from an idle device to an idle device."""
     synchronise(device)
     started = time.perf_counter()
     step()
@@ -22,7 +22,7 @@ def seconds(step: Step, device: str) -> float:
 
 
 def alternate(cases: Mapping[str, Step], *, rounds: int, device: str) -> dict[str, list[float]]:
-    """Seconds of the steps of each case; in a round every case has one turn."""
+    """Return the seconds of the steps of each case; in a round every case has one turn."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, step in cases.items():
@@ -31,7 +31,7 @@ def alternate(cases: Mapping[str, Step], *, rounds: int, device: str) -> dict[st
 
 
 def turn(step: Step, device: str) -> list[float]:
-    """Seconds of as many steps as fill a turn, so that most find the caches as a step of their own kind left them."""
+    """Time as many steps as fill a turn, so that most of them find the caches filled by a step of the same case."""
     times = [seconds(step, device)]
     while sum(times) < TURN:
         times.append(seconds(step, device))
@@ -39,6 +39,6 @@ def turn(step: Step, device: str) -> list[float]:
 
 
 def synchronise(device: str) -> None:
-    """Waits until the device has done all that it was asked for."""
+    """Wait until the device is idle."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""One training step of a ViT, KEP-SVGP in its last layer, by SVI and by a loop without Pyro."""
+"""Benchmark of a training step of a ViT with KEP-SVGP in its last layer, by SVI and by the reference loop."""
 
 import copy
 from typing import Any
@@ -19,66 +19,66 @@ from probattn.models import Classifier, ViT, last
 def cifar10(
     meter: Meter, *, rounds: int, dim: int = 384, depth: int = 7, heads: int = 12, rank: int = 10, batch: int = 128
 ) -> dict[str, Any]:
-    """The CIFAR-10 ViT with KEP-SVGP beside the one with softmax attention alone.
+    """Measure the CIFAR-10 ViT with KEP-SVGP, and with softmax attention alone.
 
     Args:
-        meter: what it is measured with.
-        rounds: timed rounds.
-        dim, depth, heads, rank: of the network, whose hidden width is ``dim``.
+        meter: device and its rates.
+        rounds: number of timed rounds.
+        dim, depth, heads, rank: network, whose hidden width is ``dim``.
         batch: number of images.
     """
-    x, y = made_up(batch, meter.device)
+    x, y = random_batch(batch, meter.device)
     cases = {}
     for name, attention in (("softmax", SoftmaxAttention), ("KEP-SVGP", kep_svgp(rank))):
         model = vit(attention, dim=dim, depth=depth, heads=heads, mlp_dim=dim).to(meter.device)
-        cases |= {f"{name}, {way}": step for way, step in both_ways(model, x, y).items()}
+        cases |= {f"{name}, {way}": step for way, step in step_variants(model, x, y).items()}
     return _table(meter, cases, rounds, dim, depth, heads, batch)
 
 
 def small(
     meter: Meter, *, rounds: int, dim: int = 64, depth: int = 4, heads: int = 4, rank: int = 10, batch: int = 32
 ) -> dict[str, Any]:
-    """A ViT so small that what Pyro costs counts.
+    """Measure a ViT so small that the overhead of Pyro matters.
 
     Args:
-        meter: what it is measured with.
-        rounds: timed rounds.
-        dim, depth, heads, rank: of the network, whose hidden width is ``2 · dim``.
+        meter: device and its rates.
+        rounds: number of timed rounds.
+        dim, depth, heads, rank: network, whose hidden width is ``2 · dim``.
         batch: number of images.
     """
-    x, y = made_up(batch, meter.device)
+    x, y = random_batch(batch, meter.device)
     model = vit(kep_svgp(rank), dim=dim, depth=depth, heads=heads, mlp_dim=2 * dim).to(meter.device)
-    ways = both_ways(model, x, y)
-    cases = {f"KEP-SVGP, {way}": ways[way] for way in ("by hand", "SVI")}
+    ways = step_variants(model, x, y)
+    cases = {f"KEP-SVGP, {way}": ways[way] for way in ("reference loop", "SVI")}
     return _table(meter, cases, rounds, dim, depth, heads, batch)
 
 
-def both_ways(model: Classifier, x: Tensor, y: Tensor) -> dict[str, Step]:
-    """The training step of a model by SVI, and that of a copy of it by hand."""
+def step_variants(model: Classifier, x: Tensor, y: Tensor) -> dict[str, Step]:
+    """Return the training step of a model by SVI, and that of a copy of it by the reference loop."""
     guide = guides.for_model(model)
-    twin, its_guide = copy.deepcopy((model, guide))
-    loss = reference_loop.loss(twin.train(), its_guide)
-    parameters = [*twin.parameters(), *its_guide.parameters()]
+    model_copy, guide_copy = copy.deepcopy((model, guide))
+    loss = reference_loop.loss(model_copy.train(), guide_copy)
+    parameters = [*model_copy.parameters(), *guide_copy.parameters()]
     return {
         "SVI": svi_step(model, guide, x, y),
-        "by hand": training_step(lambda: loss(x, y), parameters),
+        "reference loop": training_step(lambda: loss(x, y), parameters),
     }
 
 
 def vit(attention: LayerFactory, *, depth: int, **shape: int) -> Classifier:
-    """A model of 45,000 labelled 32×32 images in 64 tokens, with softmax attention below the last layer."""
+    """Build a model of 45,000 labelled 32×32 images in 64 tokens, with softmax attention below the last layer."""
     layers = last(1, attention, of=depth)
     network = ViT(image_size=32, patch_size=4, classes=10, depth=depth, dropout=0.1, attention=layers, **shape)
     return Classifier(network, num_data=45_000)
 
 
 def kep_svgp(rank: int) -> LayerFactory:
-    """KEP-SVGP attention as on CIFAR-10."""
+    """Return KEP-SVGP attention as on CIFAR-10."""
     return KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=64, eta=10.0)
 
 
-def made_up(batch: int, device: str) -> tuple[Tensor, Tensor]:
-    """Images and labels of noise."""
+def random_batch(batch: int, device: str) -> tuple[Tensor, Tensor]:
+    """Return random images and labels."""
     return torch.randn(batch, 3, 32, 32, device=device), torch.randint(10, (batch,), device=device)
 
 

@@ -1,4 +1,4 @@
-"""``probattn bench``: measure cost."""
+"""``probattn bench``: benchmarks of time and memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,18 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from probattn.experiments.cli.terminal import check_writable, console, say, show_table
+from probattn.experiments.cli.terminal import SettingChanges, check_writable, console, say, show_table
 
-app = typer.Typer(help="Measure cost, as ratios within one run.", no_args_is_help=True)
-Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds of all cases.")]
+app = typer.Typer(help="Benchmark time and memory, as ratios within one run.", no_args_is_help=True)
+Rounds = Annotated[int, typer.Option(min=1, help="Number of timed rounds of all cases.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Seed = Annotated[int, typer.Option(help="Of weights, inputs and draws.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, inputs and posterior samples.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the measurements to this file.")]
 
 
 @app.command("layers")
 def layers(rounds: Rounds = 11, device: Device = "cpu", seed: Seed = 0, json: Json = None) -> None:
-    """Forward and backward of the layers, relative to scaled-dot-product attention in the same run."""
+    """Benchmark forward and backward of the layers, relative to scaled-dot-product attention."""
     from probattn.experiments.bench import layers
 
     tables = (layers.kep_svgp, layers.gaussian_processes)
@@ -27,19 +27,19 @@ def layers(rounds: Rounds = 11, device: Device = "cpu", seed: Seed = 0, json: Js
 
 @app.command("train")
 def train(
-    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of the 7-layer ViT; the small one has more.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds of the 7-layer ViT.")] = 7,
     device: Device = "cpu",
     images: Annotated[
-        int | None, typer.Option(min=0, help="Of an epoch; default 45000 on a GPU, 512 on a CPU; 0 for no epoch.")
+        int | None, typer.Option(min=0, help="Images of an epoch; default 45000 on a GPU, 512 on a CPU; 0: no epochs.")
     ] = None,
-    preset: Annotated[str, typer.Option(help="Of the epochs, beside its softmax twin.")] = "kep-svgp/cifar10",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the epochs.")
-    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Preset of the epochs, compared with its softmax baseline.")
+    ] = "kep-svgp/cifar10",
+    set_: SettingChanges = None,
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Training steps by SVI and by a loop without Pyro, and whole epochs, relative to the softmax network."""
+    """Benchmark training steps, by SVI and by a loop without Pyro, and epochs, relative to softmax attention."""
     from probattn.experiments.bench import epoch, train
 
     both = epoch.twins(preset, set_ or (), device=device)
@@ -51,39 +51,39 @@ def train(
 
 @app.command("predict")
 def prediction(rounds: Rounds = 7, device: Device = "cpu", seed: Seed = 0, json: Json = None) -> None:
-    """Ten-draw prediction with the 7-layer ViT, relative to a deterministic forward of the softmax ViT."""
+    """Benchmark prediction with ten posterior samples, relative to a deterministic forward pass of the softmax ViT."""
     from probattn.experiments.bench import predict
 
-    _measure([partial(predict.ten_draws, rounds=rounds)], device, seed, json)
+    _measure([partial(predict.ten_samples, rounds=rounds)], device, seed, json)
 
 
 @app.command("scaling")
 def scaling(
     rounds: Rounds = 5,
     device: Device = "cpu",
-    sizes: Annotated[str, typer.Option(help="Numbers of tokens, ascending, with commas.")] = "256,1024,4096,16384",
-    limit: Annotated[float, typer.Option(help="Seconds; steps that would take longer are left out.")] = 10.0,
+    sizes: Annotated[str, typer.Option(help="Comma-separated numbers of tokens.")] = "256,1024,4096,16384",
+    limit: Annotated[float, typer.Option(help="Seconds; steps that would take longer are skipped.")] = 10.0,
     seed: Seed = 0,
     json: Json = None,
 ) -> None:
-    """Time and peak memory of the layers over the number of tokens, relative to softmax attention at each."""
+    """Benchmark time and peak memory over the number of tokens, relative to softmax attention at each."""
     from probattn.experiments.bench import scaling
 
     if not all(word.strip().isdecimal() and int(word) for word in sizes.split(",")):
-        raise ValueError(f"--sizes takes positive numbers with commas between, got {sizes!r}")
+        raise ValueError(f"--sizes takes comma-separated positive integers, got {sizes!r}")
     numbers = sorted({int(word) for word in sizes.split(",")})
     _measure([partial(scaling.over_tokens, rounds=rounds, limit=limit, sizes=numbers)], device, seed, json)
 
 
 def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int, json: Path | None) -> None:
-    """Makes and shows one table after the other, and says what they were measured with."""
+    """Measure and print one table after the other, then print the environment."""
     import torch
 
     from probattn.experiments.bench.meter import Meter
     from probattn.experiments.bench.table import table
-    from probattn.experiments.runs.folder import write_json
+    from probattn.inference.io.atomic_write import write_json
 
-    check_writable(json)
+    check_writable(json, option="--json")
     meter = Meter(device)
     setting, results = meter.setting(seed), []
     for make in tables:
@@ -94,5 +94,5 @@ def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int
         if json is not None:
             write_json(json, {"tables": results, **setting})
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} GFLOP/s" for dtype, rate in meter.rates.items())
-    say(f"ratios: to the first case of a section; share: of a matrix product's rate ({rates}); seed {seed}")
+    say(f"ratios: to the first case of a section; share: of the rate of a matrix product ({rates}); seed {seed}")
     say(", ".join(f"{key} {value}" for key, value in setting["environment"].items()))

@@ -5,22 +5,20 @@ from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import check_writable, say
+from probattn.experiments.cli.terminal import Data, check_writable, say
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    out: Annotated[Path, typer.Option(help="The file: .pt2 is a program of torch, .safetensors weights.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    out: Annotated[Path, typer.Option(help="File to write: .pt2 for a PyTorch program, .safetensors for weights.")],
     num_samples: Annotated[
-        int | None, typer.Option(min=1, help="Posterior draws that the program averages over; default: its mean.")
+        int | None, typer.Option(min=1, help="Number of posterior samples in the program; default: posterior mean.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")
-    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the samples.")] = 0,
+    data: Data = None,
 ) -> None:
-    """Write a run as a program that torch runs without this library, or its weights as safetensors."""
+    """Export a run as a program that PyTorch runs without this library, or its weights as safetensors."""
     from probattn.experiments.runs.export import export_run
 
-    check_writable(out)
+    check_writable(out, option="--out")
     say(export_run(run, out, num_samples=num_samples, seed=seed, root=data))

@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 
 from probattn.experiments.cli import bench, export
-from probattn.experiments.cli.terminal import fail, say, show_table, stoppable
+from probattn.experiments.cli.terminal import Data, SettingChanges, fail, interruptible, say, show_table
 from probattn.experiments.runs.allocator import keep_memory
 
 app = typer.Typer(
@@ -21,21 +21,19 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.command("export")(export.export)
 
-Data = Annotated[Path | None, typer.Option(help="Folder of the data sets; default $PROBATTN_DATA, else ./data.")]
-
 
 @app.command()
 def train(
-    preset: Annotated[str, typer.Argument(help="One of `probattn presets`.")],
+    preset: Annotated[str, typer.Argument(help="Name from `probattn presets`.")],
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; default runs/PRESET.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/PRESET.")] = None,
+    set_: SettingChanges = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Train seeds 0 to N-1 into OUT/seed-0, ….")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="With --seeds, runs at a time, one thread each.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Runs trained at a time with --seeds, one thread each.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
 ) -> None:
-    """Train a preset; stop it at any moment and go on with --resume."""
-    with stoppable("the same command with --resume goes on after the last whole epoch"):
+    """Train a preset. A run that was stopped at any moment continues with --resume."""
+    with interruptible("the same command with --resume continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.runs import train as runs
 
@@ -65,22 +63,27 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     data: Data = None,
-    num_samples: Annotated[int | None, typer.Option(min=1, help="Posterior draws; default train.num_samples.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the posterior draws.")] = 0,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Also temperature, mc-dropout, laplace, sv-dkl, or laplace+temperature.")
+    num_samples: Annotated[
+        int | None, typer.Option(min=1, help="Number of posterior samples; default train.num_samples.")
     ] = None,
-    shift: Annotated[bool, typer.Option("--shift", help="Also on corrupted images (CIFAR-C or generated).")] = False,
-    corruptions: Annotated[str, typer.Option(help="standard (15), all (19), or names with commas.")] = "standard",
-    severities: Annotated[str, typer.Option(help="Of the corruptions, with commas.")] = "1,2,3,4,5",
+    seed: Annotated[int, typer.Option(help="Seed of the posterior samples.")] = 0,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Also evaluate temperature, mc-dropout, laplace, sv-dkl or laplace+temperature."),
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Also evaluate on corrupted images (CIFAR-C or generated).")
+    ] = False,
+    corruptions: Annotated[str, typer.Option(help="standard (15), all (19) or comma-separated names.")] = "standard",
+    severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
     ood: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", help="Also foreign images: default, svhn, lsun-crop, …, a folder of images."),
+        typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="An evaluated run to draw beside this one under --shift.")
+        Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")
     ] = None,
 ) -> None:
     """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
@@ -108,7 +111,7 @@ def evaluate(
     for title, table in evaluation_tables.printed(done).items():
         say(f"\n{title}", style="bold")
         show_table(table)
-    say("\nActing on it", style="bold")
+    say("\nDecisions", style="bold")
     for sentence in decisions.sentences(
         done.result.valid, Prediction(probs=done.result.probs, labels=done.result.labels)
     ):
@@ -121,14 +124,14 @@ def evaluate(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the report.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, warm starts included.")] = 40,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/demo"),
+    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, including its warm start.")] = 40,
     layers: Annotated[
-        str, typer.Option(help="Which digits presets: names with commas between, or all (each layer once).")
+        str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")
     ] = "softmax,kep-svgp",
 ) -> None:
-    """Train layers on digits, KEP-SVGP and its softmax twin unless told, and compare them in a table and a report."""
-    with stoppable("the same command goes on after the last whole epoch"):
+    """Train layers on digits, by default KEP-SVGP and softmax attention, and compare them in a table and a report."""
+    with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.evaluation import evaluate as evaluation
         from probattn.experiments.reporting import report
@@ -159,7 +162,9 @@ def presets() -> None:
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
         table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
     show_table(table)
-    say("A sum of epochs: the first are a warm start with kernel attention (--set warm_start.epochs=N, or none).")
+    say(
+        "Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B."
+    )
 
 
 @app.command()
@@ -169,33 +174,33 @@ def compare(
         "runs/comparison"
     ),
 ) -> None:
-    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax twin, best in bold."""
+    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax baseline, best in bold."""
     _compare(folders, out)
 
 
 @app.command()
 def study(
     presets: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Which; by default those of --layers on digits.")
+        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Presets; by default those of --layers on digits.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and the comparison.")] = Path("runs/study"),
+    out: Annotated[Path, typer.Option(help="Folder of the runs and of the comparison.")] = Path("runs/study"),
     layers: Annotated[
         str | None,
-        typer.Option(help="Which digits presets: names with commas, or all (each once); default softmax,kep-svgp."),
+        typer.Option(help="Comma-separated layers on digits, or all (each once); default softmax,kep-svgp."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each preset.")] = 5,
     epochs: Annotated[
-        int | None, typer.Option(min=3, help="Epochs of each run, warm starts included; default the presets' own.")
+        int | None, typer.Option(min=3, help="Epochs of each run, including its warm start; default from the preset.")
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    set_: SettingChanges = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Which methods beside the posterior predictive; default all four.")
+        list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
     ] = None,
     data: Data = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one a core.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train presets over seeds, evaluate by every method (images also corrupted, beside foreign ones), and compare."""
-    with stoppable("the same command goes on where it stopped"):
+    """Train presets over seeds, evaluate them by every method (images also corrupted and OOD), and compare them."""
+    with interruptible("the same command continues where it stopped"):
         from probattn.experiments.config import presets as known
         from probattn.experiments.studies import study as whole
 
@@ -210,13 +215,16 @@ def study(
 
 @app.command("check-posterior")
 def check_posterior(
-    layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Whose posterior.")] = "kep-svgp",
+    layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Layer whose posterior is checked.")] = "kep-svgp",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the text and the figures; default runs/posterior/LAYER.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of data, guides and samplers.")] = 0,
 ) -> None:
-    """Judge guides of a small model on digits by NUTS, importance ratios and simulation-based calibration: minutes."""
+    """Check the guides of a small model on digits by NUTS, importance ratios and simulation-based calibration.
+
+    Takes minutes.
+    """
     from probattn.experiments.studies.posterior_check import posterior_check
 
     found = posterior_check(layer, seed=seed)
@@ -228,9 +236,9 @@ def check_posterior(
 
 @app.command("check-gp")
 def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and parameters.")] = 0) -> None:
-    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64: seconds."""
+    """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64. Takes seconds."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # what GPyTorch is built on compiles so
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
         from probattn.experiments.studies.gpytorch_check import TOLERANCE, gp_check
 
     found = gp_check(seed=seed)
@@ -242,8 +250,8 @@ def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and paramete
     show_table(table)
     wrong = [f"{each.component}, {each.quantity}" for each in found if not each.passes]
     if wrong:
-        fail(f"not GPyTorch's to a relative {TOLERANCE:.0e}: {'; '.join(wrong)}")
-    say(f"all are GPyTorch's to a relative {TOLERANCE:.0e}")
+        fail(f"these differ from GPyTorch by more than a relative {TOLERANCE:.0e}: {'; '.join(wrong)}")
+    say(f"all agree with GPyTorch to a relative {TOLERANCE:.0e}")
 
 
 def _compare(folders: list[Path], out: Path) -> None:
@@ -262,12 +270,12 @@ def _compare(folders: list[Path], out: Path) -> None:
 
 
 def _words(values: list[str] | None) -> list[str]:
-    """The words of an option that is given several times, or once with commas."""
+    """Split the values of an option that is given several times, or once with commas."""
     return [word.strip() for value in values or () for word in value.split(",")]
 
 
 def main() -> None:
-    """Runs the command; errors that a user can mend are one message, not a traceback."""
+    """Run the command; errors that a user can fix are displayed as one message without a traceback."""
     keep_memory()
     program = app
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -277,12 +285,12 @@ def main() -> None:
     try:
         program(prog_name="probattn")
     except Exception as error:
-        if not isinstance(error, _mendable()):
+        if not isinstance(error, _user_errors()):
             raise
         fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
 
 
-def _mendable() -> tuple[type[Exception], ...]:
+def _user_errors() -> tuple[type[Exception], ...]:
     from probattn.experiments.data.images.images import DatasetError
     from probattn.functional.errors import NumericalError
     from probattn.inference import CheckpointError

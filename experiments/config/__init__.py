@@ -1,3 +1,3 @@
-"""Settings of a run and the presets of the papers.
+"""Settings of a run, and the presets of the papers.
 
 May import ``data``."""

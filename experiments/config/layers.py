@@ -1,9 +1,11 @@
-"""The settings of each attention layer, and the layer that they make."""
+"""Settings of each attention layer; their options and defaults are those of the layer's constructor."""
 
 import functools
-import typing
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from probattn import (
     CGPAttention,
@@ -15,11 +17,12 @@ from probattn import (
     families,
 )
 from probattn.attention.base import LayerFactory
+from probattn.experiments.config.validation import STRICT
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class SoftmaxSettings:
-    """Softmax attention in every block; the options are the layer's."""
+    """Softmax attention in every block."""
 
     last: ClassVar[int] = 0
     family: ClassVar[str] = "full"
@@ -27,16 +30,16 @@ class SoftmaxSettings:
     dropout: float = 0.0
 
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         return SoftmaxAttention.partial(**_options(self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class KEPSVGPSettings:
-    """KEP-SVGP attention in the last blocks, softmax below; the options are the layer's, ``guide`` a family."""
+    """KEP-SVGP attention in the ``last`` blocks, softmax attention below; ``guide`` is a family."""
 
     name: Literal["kep-svgp"] = "kep-svgp"
-    last: int | None = 1
+    last: PositiveInt | None = 1
     rank: int = 10
     pair: Literal["er", "ee", "rr"] = "er"
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
@@ -49,16 +52,13 @@ class KEPSVGPSettings:
     learn_scale: bool = True
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
 
-    def __post_init__(self) -> None:
-        check_positive(self, "last")
-
     @property
     def family(self) -> str:
-        """The family of the guide."""
+        """Family of the guide."""
         return self.guide
 
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         if self.merge != "add" and tokens is None:
             raise ValueError(
                 f"merge={self.merge} has weights over tokens: set layer.merge=add where their number varies"
@@ -66,37 +66,34 @@ class KEPSVGPSettings:
         return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class KernelSettings:
-    """Kernel attention in the last blocks (None: in every block), softmax below; the options are the layer's."""
+    """Kernel attention in the ``last`` blocks (None: in every block), softmax attention below."""
 
     family: ClassVar[str] = "full"
     name: Literal["kernel"] = "kernel"
-    last: int | None = None
+    last: PositiveInt | None = None
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
     variance: float = 1.0
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        check_positive(self, "last")
-
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         return KernelAttention.partial(**_options(self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class SGPASettings:
-    """SGP attention in the last blocks (None: in every block); the options are the layer's, ``guide`` a family.
+    """SGP attention in the ``last`` blocks (None: in every block).
 
-    ``inducing`` is the number of global inducing keys of the decoupled form, None the standard form; ``init_loc`` is
-    the family's.
+    ``inducing`` is the number of global inducing keys of the decoupled form; None selects the standard form. ``guide``
+    is a family and ``init_loc`` its option.
     """
 
     name: Literal["sgpa"] = "sgpa"
-    last: int | None = None
-    inducing: int | None = 16
+    last: PositiveInt | None = None
+    inducing: PositiveInt | None = 16
     kernel: Literal["ard", "exponential", "rbf"] = "ard"
     variance: float = 1.0
     draws: Literal["marginal", "joint"] = "marginal"
@@ -105,28 +102,25 @@ class SGPASettings:
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
     init_loc: float = 0.0
 
-    def __post_init__(self) -> None:
-        check_positive(self, "last", "inducing")
-
     @property
     def family(self) -> str | families.Family:
-        """The family of the guide; of the standard form, which has no site for one, its bare name."""
+        """Family of the guide; the name alone for the standard form, which has no global site."""
         if self.inducing is None:
             return self.guide
         return functools.partial(families.FAMILIES[self.guide], init_loc=self.init_loc)
 
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         return SGPAttention.partial(**_options(self, "guide", "init_loc"))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class _CorrelatedSettings:
-    """What the dense and the sparse correlated-GP layers share; the options are the layers'."""
+    """Settings that the dense and the sparse correlated GP layers share."""
 
     family: ClassVar[str] = "full"
     name: str
-    last: int | None = None
+    last: PositiveInt | None = None
     noise: float = 0.1
     learn_noise: bool = False
     canonical_guide: Literal["posterior", "prior", "learned"] = "posterior"
@@ -136,63 +130,45 @@ class _CorrelatedSettings:
     regulariser_norm: Literal["scalar", "column", "example"] = "scalar"
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        check_positive(self, "last")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class CGPSettings(_CorrelatedSettings):
-    """Correlated GP attention in the last blocks (None: in every block); the options are the layer's."""
+    """Correlated GP attention in the ``last`` blocks (None: in every block)."""
 
     name: Literal["cgp"] = "cgp"
     noisy_canonical: bool = True
     noisy_output: bool = True
 
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         return CGPAttention.partial(**_options(self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class SparseCGPSettings(_CorrelatedSettings):
-    """Sparse correlated GP attention in the last blocks (None: in every block); the options are the layer's.
+    """Sparse correlated GP attention in the ``last`` blocks (None: in every block).
 
-    With ``mixtures`` the inducing inputs are mixtures of the tokens', as the authors have them.
+    With ``mixtures`` the inducing inputs are mixtures of the tokens' inputs, as in the authors' code.
     """
 
     name: Literal["sparse-cgp"] = "sparse-cgp"
-    inducing: int = 16
-    inducing_keys: int | None = None
+    inducing: PositiveInt = 16
+    inducing_keys: PositiveInt | None = None
     mixtures: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, "inducing", "inducing_keys")
-
     def factory(self, tokens: int | None) -> LayerFactory:
-        """The layer for a number of tokens, or None where it varies."""
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
         if self.mixtures and tokens is None:
             raise ValueError("mixtures of tokens need a fixed number of them: set layer.mixtures=false where it varies")
         return SparseCGPAttention.partial(tokens=tokens if self.mixtures else None, **_options(self, "mixtures"))
 
 
-LayerSettings = SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings
-LAYERS: dict[str, type[LayerSettings]] = {kind.name: kind for kind in typing.get_args(LayerSettings)}
-"""Settings of each layer by its name."""
-
-
-def check_positive(settings: Any, *names: str) -> None:
-    """Refuses fields below 1, where they are not None.
-
-    Raises:
-        ValueError: naming them with their values.
-    """
-    values = {name: getattr(settings, name) for name in names}
-    wrong = [f"{name}={value}" for name, value in values.items() if value is not None and value < 1]
-    if wrong:
-        raise ValueError(f"must be at least 1: {', '.join(wrong)}")
+LayerSettings = Annotated[
+    SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings,
+    Field(discriminator="name"),
+]
 
 
 def _options(layer: LayerSettings, *others: str) -> dict[str, Any]:
-    """The options of the layer's constructor among its settings."""
+    """Return the settings that are options of the layer's constructor."""
     return {key: value for key, value in asdict(layer).items() if key not in ("name", "last", *others)}

@@ -1,41 +1,40 @@
-"""The presets: the settings of the KEP-SVGP and the CGP paper and small ones on digits, each with its twins.
+"""Presets: settings of the KEP-SVGP paper, of the CGP paper and small ones on digits, with their softmax baselines.
 
-Where a paper does not give a setting, a comment says so.
+Comments name the settings that a paper does not give.
 """
 
 from dataclasses import replace
 from difflib import get_close_matches
 
-from probattn.experiments.config.settings import (
+from probattn.experiments.config.layers import (
     CGPSettings,
-    DataSettings,
     KEPSVGPSettings,
     KernelSettings,
     LayerSettings,
-    Settings,
-    SettingsError,
     SGPASettings,
     SoftmaxSettings,
     SparseCGPSettings,
-    TextSettings,
-    ViTSettings,
-    WarmStartSettings,
 )
+from probattn.experiments.config.networks import DataSettings, TextSettings, ViTSettings
+from probattn.experiments.config.settings import Settings, WarmStartSettings
+from probattn.experiments.config.validation import SettingsError
 from probattn.inference import TrainOptions
 
 
-def _with(settings: Settings, layer: LayerSettings) -> Settings:
+def _with_layer(settings: Settings, layer: LayerSettings) -> Settings:
     return replace(settings, layer=layer)
 
 
-def _warm(settings: Settings, layer: LayerSettings, *, epochs: int, **kernel: str | bool | float) -> Settings:
-    """The settings with another layer, whose first epochs are kernel attention's; as many epochs in all."""
+def _with_warm_start(
+    settings: Settings, layer: LayerSettings, *, epochs: int, **kernel: str | bool | float
+) -> Settings:
+    """Return settings with another layer and a warm start, whose epochs are taken off the total."""
     train = replace(settings.train, epochs=settings.train.epochs - epochs)
     return replace(settings, layer=layer, train=train, warm_start=WarmStartSettings(epochs=epochs, **kernel))
 
 
-def _annealed(settings: Settings) -> Settings:
-    """The settings with the layers' α times 0 at first and 1 at the end (CGP paper, sec. 5.1)."""
+def _with_annealing(settings: Settings) -> Settings:
+    """Return settings whose weight of the regulariser α rises from 0 to 1 during training (CGP paper, sec. 5.1)."""
     return replace(settings, train=replace(settings.train, alpha_start=0.0, alpha_end=1.0))
 
 
@@ -57,9 +56,9 @@ _KEP_CIFAR10 = Settings(
 )
 _KEP_CIFAR100 = replace(_KEP_CIFAR10, data=replace(_KEP_CIFAR10.data, name="cifar100"))
 
-# Appendix D.1, too. The paper's vectors of CoLA's words are "ELMo-style"; here a word has a vector of its own and one
-# of its spelling, both trained with the network. Where it chooses the checkpoint by the test set, we cut a tenth off
-# the training part. The lengths of positions and words are ours.
+# Appendix D.1 as well. The paper's word vectors on CoLA are "ELMo-style"; here a word has an embedding of its own and
+# one of its spelling, both trained with the network. The paper selects the checkpoint on the test set; we hold out a
+# tenth of the training part. The numbers of positions and of characters are ours.
 _KEP_IMDB = Settings(
     data=DataSettings(name="imdb", batch_size=32),
     network=TextSettings(dim=128, depth=1, heads=8, mlp_dim=128, max_length=512, max_words=20_000),
@@ -72,96 +71,99 @@ _KEP_COLA = Settings(
     layer=SoftmaxSettings(),
     train=TrainOptions(epochs=50, lr=5e-4, min_lr=1e-5, warmup_epochs=5, monitor="mcc", num_samples=10),
 )
-# CGP paper, section 5.1.2: the same network, Adam 5e-4 → 1e-5 linear over 50 epochs, batch 32; σ = 0.5 for the sparse
-# one. It gives neither the noise of the dense CGP (here the same), nor the number of inducing inputs (8: sentences have
-# 9 tokens), nor whether kernel attention came first (here not).
+# CGP paper, section 5.1.2: the same network, Adam 5e-4 → 1e-5 linear over 50 epochs, batch 32; σ = 0.5 for sparse CGP.
+# Not given: the noise of the dense CGP (here the same), the number of inducing inputs (here 8; sentences have 9 tokens)
+# and whether there is a warm start from kernel attention (here not).
 _CGP_COLA = replace(_KEP_COLA, train=replace(_KEP_COLA.train, schedule="linear", warmup_epochs=0))
 
-# CGP paper, section 5.1.1: 5 layers, 4 heads, width 128, batch 100, Adam 5e-4 → 1e-5 linear, best by validation
-# accuracy (theirs is looked at every 10 epochs, ours every epoch). The paper gives 64 tokens, hence patches of 4. It
-# does not give the width of the MLP and the dropout: 128 and 0.1 are those of the code of SGPA's authors, whose set-up
-# it says it follows. Nor does it give warm-up and weight decay (none here), draws at test, and augmentation.
+# CGP paper, section 5.1.1: 5 layers, 4 heads, width 128, batch 100, Adam 5e-4 → 1e-5 linear, best epoch by validation
+# accuracy (evaluated every 10 epochs in the paper, every epoch here). The paper's 64 tokens mean patches of size 4. Not
+# given: width of the MLP and dropout (128 and 0.1 are from the code of SGPA's authors, whose set-up the paper follows),
+# warm-up and weight decay (here none), the number of posterior samples, and augmentation.
 _CGP_CIFAR10 = Settings(
     data=DataSettings(name="cifar10", batch_size=100),
     network=ViTSettings(patch_size=4, dim=128, depth=5, heads=4, mlp_dim=128),
     layer=SoftmaxSettings(),
     train=TrainOptions(epochs=600, lr=5e-4, min_lr=1e-5, schedule="linear", monitor="accuracy"),
 )
-# Depth 6 is of the KEP-SVGP paper's Table 4; the CGP paper gives nothing of its own for CIFAR-100.
+# Depth 6 is from Table 4 of the KEP-SVGP paper; the CGP paper has no settings for CIFAR-100.
 _CGP_CIFAR100 = replace(
     _CGP_CIFAR10, data=replace(_CGP_CIFAR10.data, name="cifar100"), network=replace(_CGP_CIFAR10.network, depth=6)
 )
 
-# The noise of the dense CGP is not given; 0.1 is that of the sparse one. Whether the learning rate falls once over both
-# phases or once in each is not given either: here once in each. In the rest these two are this library's CGP, not the
-# paper's, which has canonical_guide="prior", output="mean" (Alg. 1), noisy_output=False, and R not divided by the number of
-# scalars: Alg. 1 sums it (regulariser_norm="example"), the authors' code takes the mean of heads and columns (regulariser_norm="column"). All
-# presets integrate z_o out, which gives the output the same law and costs less; layer.collapsed=false draws it.
+# Not given: the noise of the dense CGP (0.1 is that of the sparse one), and whether the learning-rate schedule spans
+# both phases or each has its own (here each). Otherwise these two are this library's CGP. The paper's has
+# canonical_guide="prior", output="mean" (Alg. 1), noisy_output=False, and R not divided by the number of scalars:
+# Alg. 1 sums it (regulariser_norm="example"), the authors' code averages it over heads and columns
+# (regulariser_norm="column"). All presets integrate z_o out, which costs less and leaves the distribution of the output
+# unchanged; layer.collapsed=false samples it.
 _COLLAPSED, _SPARSE_COLLAPSED = CGPSettings(collapsed=True), SparseCGPSettings(collapsed=True)
 _CGP = replace(_COLLAPSED, noise=0.1, alpha=1.0)
 _SPARSE_CGP = replace(_SPARSE_COLLAPSED, inducing=16, noise=0.1, alpha=1.0)
 # The paper's own forms, with R as in its authors' code.
 _PAPER = {"canonical_guide": "prior", "output": "mean", "regulariser_norm": "column"}
 _PAPER_CGP, _PAPER_SPARSE_CGP = replace(_CGP, noisy_output=False, **_PAPER), replace(_SPARSE_CGP, **_PAPER)
-# SGPA has 32 inducing keys (section 5.2); the scheme of a warm start is its authors', here with their symmetric kernel.
+# SGPA has 32 inducing keys (section 5.2); the warm start is its authors' scheme, here with their symmetric kernel.
 _ARD, _SYMMETRIC_ARD = KernelSettings(kernel="ard"), KernelSettings(kernel="ard", symmetric=True)
-# Texts have the exponential kernel (CGP paper, section 5); the number of inducing keys is not given.
-# With a variance of one over the number of tokens 𝒦V is at first of the size of a value: 9 in CoLA, 240 in IMDB.
+# Exponential kernel on texts (CGP paper, section 5); the number of inducing keys is not given. With a kernel variance
+# of one over the number of tokens (9 in CoLA, 240 in IMDB), 𝒦V is initially of the size of a value.
 _COLA_SGPA = SGPASettings(inducing=16, kernel="exponential", variance=0.1)
 _IMDB_SGPA = replace(_COLA_SGPA, variance=0.004)
-# Few inducing inputs and a small kernel: else the noise of g, and a KL that so few digits and steps cannot pay for,
-# keep the network from learning. Even so the whole KL costs a point of accuracy, a hundredth of it none (README).
-_DIGITS_SGPA = _warm(
+# Few inducing inputs and a small kernel variance: otherwise the noise of g, and a KL that is large for so few images
+# and steps, keep the network from learning. Even so the full KL costs a point of accuracy, a KL weight of 0.01 none.
+_DIGITS_SGPA = _with_warm_start(
     _DIGITS, SGPASettings(inducing=4, variance=0.02), epochs=15, kernel="ard", symmetric=True, variance=0.02
 )
 
 PRESETS: dict[str, Settings] = {
     "digits/softmax": _DIGITS,
-    "digits/kep-svgp": _with(_DIGITS, KEPSVGPSettings(rank=8)),
-    "digits/kernel": _with(_DIGITS, KernelSettings()),
-    "digits/kernel-symmetric": _with(_DIGITS, _SYMMETRIC_ARD),
+    "digits/kep-svgp": _with_layer(_DIGITS, KEPSVGPSettings(rank=8)),
+    "digits/kernel": _with_layer(_DIGITS, KernelSettings()),
+    "digits/kernel-symmetric": _with_layer(_DIGITS, _SYMMETRIC_ARD),
     "digits/sgpa": _DIGITS_SGPA,
-    "digits/cgp": _annealed(_warm(_DIGITS, _COLLAPSED, epochs=10)),
-    "digits/sparse-cgp": _annealed(_warm(_DIGITS, replace(_SPARSE_COLLAPSED, inducing=8), epochs=10)),
+    "digits/cgp": _with_annealing(_with_warm_start(_DIGITS, _COLLAPSED, epochs=10)),
+    "digits/sparse-cgp": _with_annealing(_with_warm_start(_DIGITS, replace(_SPARSE_COLLAPSED, inducing=8), epochs=10)),
     "digits/sgpa-tempered": replace(
         _DIGITS_SGPA, train=replace(_DIGITS_SGPA.train, kl_weight=0.01, local_kl_weight=0.01)
     ),
-    "digits/kep-svgp-ee": _with(_DIGITS, KEPSVGPSettings(rank=8, pair="ee")),
-    "digits/kep-svgp-rr": _with(_DIGITS, KEPSVGPSettings(rank=8, pair="rr")),
-    "kep-svgp/cifar10": _with(_KEP_CIFAR10, KEPSVGPSettings()),
+    "digits/kep-svgp-ee": _with_layer(_DIGITS, KEPSVGPSettings(rank=8, pair="ee")),
+    "digits/kep-svgp-rr": _with_layer(_DIGITS, KEPSVGPSettings(rank=8, pair="rr")),
+    "kep-svgp/cifar10": _with_layer(_KEP_CIFAR10, KEPSVGPSettings()),
     "kep-svgp/cifar10-softmax": _KEP_CIFAR10,
-    "kep-svgp/cifar100": _with(_KEP_CIFAR100, KEPSVGPSettings()),
+    "kep-svgp/cifar100": _with_layer(_KEP_CIFAR100, KEPSVGPSettings()),
     "kep-svgp/cifar100-softmax": _KEP_CIFAR100,
-    "kep-svgp/imdb": _with(_KEP_IMDB, KEPSVGPSettings(merge="add")),
-    "kep-svgp/imdb-sgpa": _with(_KEP_IMDB, _IMDB_SGPA),
+    "kep-svgp/imdb": _with_layer(_KEP_IMDB, KEPSVGPSettings(merge="add")),
+    "kep-svgp/imdb-sgpa": _with_layer(_KEP_IMDB, _IMDB_SGPA),
     "kep-svgp/imdb-softmax": _KEP_IMDB,
-    "kep-svgp/cola": _with(_KEP_COLA, KEPSVGPSettings(rank=5, merge="add", eta=1.0)),
-    "kep-svgp/cola-sgpa": _with(_KEP_COLA, _COLA_SGPA),
+    "kep-svgp/cola": _with_layer(_KEP_COLA, KEPSVGPSettings(rank=5, merge="add", eta=1.0)),
+    "kep-svgp/cola-sgpa": _with_layer(_KEP_COLA, _COLA_SGPA),
     "kep-svgp/cola-softmax": _KEP_COLA,
-    "cgp/cifar10": _annealed(_warm(_CGP_CIFAR10, _CGP, epochs=200)),
-    "cgp/cifar10-sparse": _annealed(_warm(_CGP_CIFAR10, _SPARSE_CGP, epochs=200)),
-    "cgp/cifar10-paper": _annealed(_warm(_CGP_CIFAR10, _PAPER_CGP, epochs=200)),
-    "cgp/cifar10-sparse-paper": _annealed(_warm(_CGP_CIFAR10, _PAPER_SPARSE_CGP, epochs=200)),
-    "cgp/cifar10-sgpa": _warm(_CGP_CIFAR10, SGPASettings(inducing=32), epochs=200, kernel="ard", symmetric=True),
-    "cgp/cifar10-kernel": _with(_CGP_CIFAR10, _ARD),
-    "cgp/cifar10-kernel-symmetric": _with(_CGP_CIFAR10, _SYMMETRIC_ARD),
+    "cgp/cifar10": _with_annealing(_with_warm_start(_CGP_CIFAR10, _CGP, epochs=200)),
+    "cgp/cifar10-sparse": _with_annealing(_with_warm_start(_CGP_CIFAR10, _SPARSE_CGP, epochs=200)),
+    "cgp/cifar10-paper": _with_annealing(_with_warm_start(_CGP_CIFAR10, _PAPER_CGP, epochs=200)),
+    "cgp/cifar10-sparse-paper": _with_annealing(_with_warm_start(_CGP_CIFAR10, _PAPER_SPARSE_CGP, epochs=200)),
+    "cgp/cifar10-sgpa": _with_warm_start(
+        _CGP_CIFAR10, SGPASettings(inducing=32), epochs=200, kernel="ard", symmetric=True
+    ),
+    "cgp/cifar10-kernel": _with_layer(_CGP_CIFAR10, _ARD),
+    "cgp/cifar10-kernel-symmetric": _with_layer(_CGP_CIFAR10, _SYMMETRIC_ARD),
     "cgp/cifar10-softmax": _CGP_CIFAR10,
-    "cgp/cifar100": _annealed(_warm(_CGP_CIFAR100, _CGP, epochs=200)),
+    "cgp/cifar100": _with_annealing(_with_warm_start(_CGP_CIFAR100, _CGP, epochs=200)),
     "cgp/cifar100-softmax": _CGP_CIFAR100,
-    "cgp/cola": _annealed(_with(_CGP_COLA, replace(_CGP, noise=0.5))),
-    "cgp/cola-sparse": _annealed(_with(_CGP_COLA, replace(_SPARSE_CGP, inducing=8, noise=0.5))),
-    "cgp/cola-sgpa": _with(_CGP_COLA, _COLA_SGPA),
+    "cgp/cola": _with_annealing(_with_layer(_CGP_COLA, replace(_CGP, noise=0.5))),
+    "cgp/cola-sparse": _with_annealing(_with_layer(_CGP_COLA, replace(_SPARSE_CGP, inducing=8, noise=0.5))),
+    "cgp/cola-sgpa": _with_layer(_CGP_COLA, _COLA_SGPA),
     "cgp/cola-softmax": _CGP_COLA,
 }
 ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
-"""Presets on digits that vary another (the pairs: KEP-SVGP paper, Table 5); ``all`` leaves them out."""
+"""Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out."""
 
 
 def preset(name: str) -> Settings:
-    """The settings of that name.
+    """Return the settings of a preset.
 
     Raises:
-        SettingsError: an unknown name, with the ones that are near.
+        SettingsError: an unknown name; similar ones are suggested.
     """
     if name not in PRESETS:
         near = get_close_matches(name, PRESETS, n=3)
@@ -171,7 +173,7 @@ def preset(name: str) -> Settings:
 
 
 def twin(name: str) -> str | None:
-    """The softmax twin of a preset: the same data, network and training; None where there is none.
+    """Return the softmax baseline of a preset, which differs in the layer alone; None where there is none.
 
     Args:
         name: ``PAPER/DATA-LAYER``, or ``digits/LAYER``.
@@ -182,18 +184,18 @@ def twin(name: str) -> str | None:
 
 
 def digits(layers: str) -> list[str]:
-    """The names of the presets on digits of some layers.
+    """Return the names of the digits presets of some layers.
 
     Args:
-        layers: names with commas between, such as ``"softmax,cgp"``, or ``"all"``: each layer once, no ablation.
+        layers: comma-separated layers, such as ``"softmax,cgp"``, or ``"all"``: each layer once, without ablations.
 
     Raises:
-        SettingsError: an unknown layer, with those there are.
+        SettingsError: an unknown layer.
     """
     known = [name.removeprefix("digits/") for name in PRESETS if name.startswith("digits/")]
     each_once = [name for name in known if f"digits/{name}" not in ABLATIONS]
-    asked = each_once if layers == "all" else [layer.strip() for layer in layers.split(",")]
-    unknown = [layer for layer in asked if layer not in known]
+    chosen = each_once if layers == "all" else [layer.strip() for layer in layers.split(",")]
+    unknown = [layer for layer in chosen if layer not in known]
     if unknown:
         raise SettingsError(f"unknown layers {', '.join(map(repr, unknown))}; known: all, or some of {','.join(known)}")
-    return [f"digits/{layer}" for layer in dict.fromkeys(asked)]
+    return [f"digits/{layer}" for layer in dict.fromkeys(chosen)]

@@ -1,78 +1,42 @@
-"""The settings of one run: what a preset is, what ``--set key=value`` changes, what ``settings.json`` keeps."""
+"""Settings of one run: what a preset holds, ``--set key=value`` changes and ``settings.json`` saves."""
 
-import math
-import types
-import typing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
-from probattn.experiments.config.layers import (
-    LAYERS,
-    CGPSettings,
-    KEPSVGPSettings,
-    KernelSettings,
-    LayerSettings,
-    SGPASettings,
-    SoftmaxSettings,
-    SparseCGPSettings,
-    check_positive,
-)
-from probattn.experiments.config.networks import NETWORKS, DataSettings, NetworkSettings, TextSettings, ViTSettings
+from pydantic import PositiveInt, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from probattn.experiments.config.layers import KernelSettings, LayerSettings, SoftmaxSettings
+from probattn.experiments.config.networks import DataSettings, NetworkSettings
+from probattn.experiments.config.validation import STRICT, SettingsError, readable_errors
 from probattn.inference import TrainOptions
 
-__all__ = [
-    "LAYERS",
-    "NETWORKS",
-    "CGPSettings",
-    "DataSettings",
-    "KEPSVGPSettings",
-    "KernelSettings",
-    "LayerSettings",
-    "NetworkSettings",
-    "SGPASettings",
-    "Settings",
-    "SettingsError",
-    "SoftmaxSettings",
-    "SparseCGPSettings",
-    "TextSettings",
-    "ViTSettings",
-    "WarmStartSettings",
-    "from_dict",
-]
 
-
-class SettingsError(ValueError):
-    """An unknown preset or key, or a value that does not fit."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class WarmStartSettings:
     """Epochs of kernel attention whose best weights start the run, and the options of that attention."""
 
-    epochs: int
+    epochs: PositiveInt
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
     variance: float = 1.0
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        check_positive(self, "epochs")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """Everything that makes a run, apart from where its data lie.
+    """Everything that determines a run, except the folder of the data sets.
 
-    With ``warm_start`` the same network with kernel attention is trained first, for the epochs given there, each of
-    the two phases with the whole schedule of learning rates of ``train``.
+    With ``warm_start`` the same network with kernel attention is trained first, for the number of epochs given there.
+    Each of the two phases has the whole learning-rate schedule of ``train``.
     """
 
     data: DataSettings
     network: NetworkSettings
     layer: LayerSettings
-    train: TrainOptions = field(default_factory=TrainOptions)
+    train: TrainOptions
     warm_start: WarmStartSettings | None = None
 
     def __post_init__(self) -> None:
@@ -85,7 +49,7 @@ class Settings:
         return self.train.epochs + (self.warm_start.epochs if self.warm_start else 0)
 
     def with_total_epochs(self, epochs: int) -> "Settings":
-        """These settings with so many epochs in all, and every phase, warm-up and annealing in proportion.
+        """Return these settings with a total number of epochs; phases, warm-up and annealing are scaled in proportion.
 
         Raises:
             SettingsError: fewer epochs than phases.
@@ -98,10 +62,10 @@ class Settings:
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":
-        """The settings of the warm start as a run of its own.
+        """Return the settings of the warm start as a run of its own.
 
         Raises:
-            SettingsError: there is none.
+            SettingsError: there is no warm start.
         """
         if self.warm_start is None:
             raise SettingsError("these settings have no warm start")
@@ -110,24 +74,23 @@ class Settings:
         return replace(self, layer=KernelSettings(last=self.layer.last, **options), train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its dotted key; a part that is None by its own name."""
+        """Return every setting by its dotted key; a part that is None by its own name."""
         flat = {}
         for part, values in asdict(self).items():
             flat |= {part: None} if values is None else {f"{part}.{key}": value for key, value in values.items()}
         return flat
 
     def with_changes(self, assignments: Iterable[str]) -> "Settings":
-        """These settings with ``key=value`` changes, made together: the last counts where a key comes twice.
+        """Return these settings with ``key=value`` changes applied together; the last of several for a key counts.
 
-        ``warm_start=none`` takes the warm start away, ``warm_start.epochs=N`` adds one.
+        ``warm_start=none`` removes the warm start, ``warm_start.epochs=N`` adds one.
 
         Raises:
-            SettingsError: no ``=``, an unknown key, or a value of another kind or out of bounds, named with what is
-                known.
+            SettingsError: no ``=``, an unknown key (similar ones are suggested), or an invalid value.
         """
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        kinds = {name: type(part) for name, part in parts.items()} | {"warm_start": WarmStartSettings}
-        known = [f"{name}.{field.name}" for name, kind in kinds.items() for field in fields(kind)]
+        kinds = {part: type(value) for part, value in parts.items()} | {"warm_start": WarmStartSettings}
+        types = {f"{part}.{name}": each for part, kind in kinds.items() for name, each in _types(kind).items()}
         changes: dict[str, dict[str, Any]] = {}
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
@@ -137,87 +100,46 @@ class Settings:
                 parts["warm_start"] = None
                 changes.pop("warm_start", None)
                 continue
-            if key not in known:
-                near = get_close_matches(key, known, n=3)
+            if key not in types:
+                near = get_close_matches(key, types, n=3)
                 guess = f"did you mean {' or '.join(near)}? " if near else ""
-                raise SettingsError(f"unknown key {key!r}; {guess}known keys: {', '.join(known)}")
+                raise SettingsError(f"unknown key {key!r}; {guess}known keys: {', '.join(types)}")
             part, name = key.split(".")
-            changes.setdefault(part, {})[name] = _parse(key, text, typing.get_type_hints(kinds[part])[name])
+            changes.setdefault(part, {})[name] = _parse(key, text, types[key])
         if parts["warm_start"] is None and "epochs" not in changes.get("warm_start", {"epochs"}):
             raise SettingsError("these settings have no warm start; give it warm_start.epochs=N as well")
-        try:
+        with readable_errors():
             for part, new in changes.items():
                 parts[part] = kinds[part](**new) if parts[part] is None else replace(parts[part], **new)
             return Settings(**parts)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
 
 
-def from_dict(values: dict[str, dict[str, Any] | None]) -> Settings:
-    """Settings from what ``asdict`` made of them, as ``settings.json`` holds it; without ``warm_start`` there is none.
+def from_json(text: str | bytes) -> Settings:
+    """Parse settings from JSON, as ``settings.json`` and exported weights hold them.
 
     Raises:
-        SettingsError: keys that this version does not know or lacks, values of another kind or out of bounds.
+        SettingsError: unknown or missing keys, or invalid values.
     """
-    try:
-        kinds = {"data": DataSettings, "layer": LAYERS[values["layer"]["name"]], "train": TrainOptions}
-        kinds["network"] = NETWORKS[values["network"].get("kind", "vit")]
-        if values.get("warm_start") is not None:
-            kinds["warm_start"] = WarmStartSettings
-        for part, kind in kinds.items():
-            hints = typing.get_type_hints(kind)
-            for key, value in values[part].items():
-                if key in hints and not _fits(value, hints[key]):
-                    raise SettingsError(f"{part}.{key} cannot be {value!r}")
-        return Settings(**{part: kind(**values[part]) for part, kind in kinds.items()})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SettingsError(f"these settings are of another version of probattn: {error}") from error
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    with readable_errors():
+        return TypeAdapter(Settings).validate_json(text)
 
 
-def _parse(key: str, text: str, kind: Any) -> Any:
-    kinds = _alternatives(kind)
-    words = [each for each in kinds if isinstance(each, str)]
-    if text in words:
-        return text
-    if type(None) in kinds and text.lower() == "none":
+def _types(kind: type) -> dict[str, Any]:
+    """Return the annotation of each setting of a class."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _parse(key: str, text: str, annotation: Any) -> Any:
+    """Parse a value given on the command line."""
+    if text.lower() == "none" and type(None) in get_args(annotation):
         return None
-    if words:
-        raise SettingsError(f"{key} is one of {', '.join(words)}, got {text!r}")
-    kinds = [each for each in kinds if each is not type(None)]
-    for each in kinds:
-        try:
-            value = {"true": True, "false": False}[text.lower()] if each is bool else each(text)
-        except (ValueError, KeyError):
-            continue
-        if each is float and not math.isfinite(value):
-            raise SettingsError(f"{key} takes a finite number, got {text!r}")
-        return value
-    known = " or ".join("true or false" if each is bool else each.__name__ for each in kinds)
-    raise SettingsError(f"{key} takes {known}, got {text!r}")
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value read from JSON is of a field's kind."""
-    kinds = _alternatives(kind)
-    allowed = tuple(each for each in kinds if isinstance(each, type))
-    if isinstance(value, bool):
-        return bool in allowed
-    return value in kinds or isinstance(value, allowed) or (float in allowed and isinstance(value, int))
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """What an annotation allows: types, and the words of a Literal."""
-    if typing.get_origin(kind) is Literal:
-        return typing.get_args(kind)
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return tuple(each for part in typing.get_args(kind) for each in _alternatives(part))
-    return (kind,)
+    with readable_errors(key):
+        return TypeAdapter(annotation, config=STRICT).validate_strings(text)
 
 
 def _scaled(train: TrainOptions, epochs: int) -> TrainOptions:
-    """The options with so many epochs, and warm-up and annealing in proportion."""
+    """Return the options with another number of epochs, and warm-up and annealing in proportion."""
     share = epochs / train.epochs
     warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs
     return replace(train, epochs=epochs, warmup_epochs=warmup, kl_anneal_epochs=anneal)

@@ -18,8 +18,10 @@ from probattn.experiments.evaluation.decisions import acting
 from probattn.experiments.evaluation.eval_sets import TestSet
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.evaluation.scores import scores
-from probattn.experiments.runs import train
-from probattn.experiments.runs.folder import command, environment, read_settings, trained_on, write_json
+from probattn.experiments.runs.build import find_device
+from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.environment import environment
+from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction, attention_spectra, posterior_summary, posterior_variants, token_similarity
 from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
@@ -30,6 +32,7 @@ from probattn.inference.distributed.collectives import (
     rank_zero_first,
     world,
 )
+from probattn.inference.io.atomic_write import write_json
 from probattn.inference.io.lock import locked
 from probattn.inference.training.run_log import read_log
 
@@ -79,9 +82,9 @@ def evaluate(
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
-    settings, _ = read_settings(folder)  # a folder that holds no run shall get no lock
+    settings = read_record(folder).settings  # a folder that holds no run shall get no lock
     if world().size > 1:
-        make_fabric(train.find_device(settings.train.accelerator), devices=1)
+        make_fabric(find_device(settings.train.accelerator), devices=1)
 
     def opened() -> tuple[TrainedRun, dict[str, TestSet]]:
         run = open_run(folder, root=root)
@@ -110,7 +113,7 @@ def evaluate(
             "best_epoch": run.best_epoch,
             "num_samples": num_samples,
             "seed": seed,
-            "trained_on": trained_on(folder),
+            "trained_on": run.environment,
             "evaluated_on": environment(run.device),
         }
         broadcast_result(lambda: write_json(folder / "metrics.json", content))
@@ -170,10 +173,10 @@ def _result(
     posterior = posterior_summary(model, guide)
     probabilistic = posterior or local_latent_sites(model, examples[0][0][:2])
     drawn = predicted["test"]
-    settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **trained_on(run.folder)}
+    settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}
     return RunResult(
         name=run.name,
-        command=command(run.name, run.settings),
+        command=train_command(run.name, run.settings),
         settings=run.settings.flat() | settings,
         metrics=scored["test"],
         steps=[record for record in records if record["kind"] == "step"],

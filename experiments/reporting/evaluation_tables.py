@@ -15,7 +15,7 @@ from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.reporting import tables
 from probattn.experiments.reporting.sheet import Grid
-from probattn.experiments.runs.folder import read_settings
+from probattn.experiments.runs.folder import read_record
 from probattn.inference.metrics import DISPLAY, ood
 
 SHIFT_METRICS = ("accuracy", "nll", "ece")
@@ -76,7 +76,7 @@ def shift_of(run: Path) -> dict[str, Any]:
     Raises:
         SettingsError: no run there, or one that was not evaluated under shift.
     """
-    _, name = read_settings(run)
+    name = read_record(run).name
     path = run / "metrics.json"
     content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     found = content.get("methods", {}).get(methods.POSTERIOR, {})

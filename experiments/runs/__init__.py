@@ -1,3 +1,3 @@
-"""A run: training it into its folder, opening it, exporting it.
+"""Runs: building, training, opening and exporting them.
 
 May import ``config`` and ``data``."""

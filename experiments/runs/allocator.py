@@ -1,15 +1,15 @@
-"""The C library's allocator, told to keep what it has been given."""
+"""Setting of the C library's memory allocator."""
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of malloc.h
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # from malloc.h
 
 
 def keep_memory() -> None:
-    """Lets this process keep the memory that it frees, where the C library is GNU's.
+    """Let this process keep the memory that it frees; does nothing unless the C library is glibc.
 
-    By default it hands large tensors back to the system, which clears their pages when the next step asks for them
-    again: a tenth to a fifth of a training step's time on a CPU. The process then stays as large as it was at most.
+    By default glibc returns large tensors to the operating system, which clears their pages when the next step
+    allocates them again: 10 to 20 % of a training step on a CPU. The process keeps its largest size instead.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

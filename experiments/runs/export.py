@@ -1,4 +1,4 @@
-"""A trained run as one file for other programs: weights, or a program of torch that takes data as they are."""
+"""Export of a trained run to one file: weights, or a PyTorch program that takes unprocessed data."""
 
 import json
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
-from probattn.experiments.runs.folder import environment
+from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import export, mean_network, predictor_network, save_safetensors
 
-ABOUT = "probattn.json"
-"""The file inside a program that says what it is."""
+METADATA = "probattn.json"
+"""File with the metadata inside a program."""
 
 
-class Raw(nn.Module):
-    """A network of normalised images that takes them as they are: uint8, 0 to 255.
+class Normalised(nn.Module):
+    """Network preceded by the normalisation of its images: it takes uint8 images, 0 to 255.
 
     Args:
         network: called on normalised images.
@@ -34,44 +34,44 @@ class Raw(nn.Module):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """What the network says of images ``(batch, C, H, W)``."""
+        """Return the network's outputs for images ``(batch, C, H, W)``."""
         return self.network((images.float() / 255 - self.mean) / self.std)
 
 
 class Program(NamedTuple):
-    """A network that takes data as they are, what to call it on, what to know of it, and what to keep beside it."""
+    """Network that takes unprocessed data, an example of its arguments, its metadata, and further files to store."""
 
     network: nn.Module
     example: tuple[Tensor, ...]
-    about: dict[str, Any]
+    metadata: dict[str, Any]
     files: dict[str, str]
 
 
 def export_run(
     folder: Path, out: Path, *, num_samples: int | None = None, seed: int = 0, root: Path | None = None
 ) -> str:
-    """Writes the best epoch of a run to a file whose ending says what it is: ``.safetensors`` or ``.pt2``.
+    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``).
 
     A program takes uint8 images, or tokens and mask of texts, and runs on the CPU until it is moved. It also holds
-    :data:`ABOUT` (run, classes, what it takes and gives, S, versions), and of texts ``tokenizer.json``:
+    :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts ``tokenizer.json``:
     ``torch.export.load(out, extra_files={"probattn.json": ""})``.
 
     Args:
-        folder: the run's.
-        out: the file.
-        num_samples: S draws of the posterior in the program; None for its mean.
-        seed: of these draws.
-        root: where data sets lie.
+        folder: folder of the run.
+        out: file to write.
+        num_samples: number S of posterior samples in the program; None for the posterior mean.
+        seed: seed of the samples.
+        root: folder of the data sets.
 
     Returns:
-        A sentence about what was written.
+        A sentence that says what was written.
 
     Raises:
-        ValueError: another ending; draws of weights.
+        ValueError: another suffix; ``num_samples`` for weights.
         SettingsError, CheckpointError, DatasetError: as :func:`~probattn.experiments.runs.load.open_run`.
     """
     if out.suffix not in (".pt2", ".safetensors"):
-        raise ValueError(f"a file that ends in .pt2 is a program, in .safetensors weights; {out} is neither")
+        raise ValueError(f"cannot export to {out}: use the suffix .pt2 for a program or .safetensors for weights")
     if out.suffix == ".safetensors" and num_samples is not None:
         raise ValueError("weights hold the whole posterior: leave --num-samples out, or write a program (.pt2)")
     run = open_run(folder, root=root)
@@ -80,39 +80,37 @@ def export_run(
         words = {"name": run.name, "settings": json.dumps(asdict(run.settings)), "epoch": str(run.best_epoch)}
         save_safetensors(out, run.model, run.guide, **words)
         return f"{out}: weights of model and guide, epoch {run.best_epoch}"
-    program = program_of(run, num_samples=num_samples, seed=seed)
-    files = {ABOUT: json.dumps(program.about, indent=2), **program.files}
+    program = _program(run, num_samples=num_samples, seed=seed)
+    files = {METADATA: json.dumps(program.metadata, indent=2), **program.files}
     export(out, program.network, *program.example, files=files)
-    return f"{out}: takes {program.about['takes']}; gives {', '.join(program.about['gives'])}"
+    return f"{out}: takes {program.metadata['takes']}; gives {', '.join(program.metadata['gives'])}"
 
 
-def program_of(run: TrainedRun, *, num_samples: int | None, seed: int) -> Program:
-    """The program of a run, not exported yet; arguments as for :func:`export_run`."""
+def _program(run: TrainedRun, *, num_samples: int | None, seed: int) -> Program:
+    """Build the program of a run, not traced yet; arguments as for :func:`export_run`."""
     torch.manual_seed(seed)
     if num_samples is None:
         network = mean_network(run.model, run.guide)
     else:
         network = predictor_network(run.model, run.guide, num_samples=num_samples)
-    program = (_of_images if isinstance(run.dataset, ImageDataset) else _of_texts)(run, network)
+    program = (_image_program if isinstance(run.dataset, ImageDataset) else _text_program)(run, network)
     known = {"name": run.name, "data": run.dataset.name, "classes": run.dataset.classes, "num_samples": num_samples}
-    gives = list(program.network(*program.example))
-    return program._replace(
-        about=known | program.about | {"gives": gives, "epoch": run.best_epoch, **environment("cpu")}
-    )
+    outputs = {"gives": list(program.network(*program.example)), "epoch": run.best_epoch}
+    return program._replace(metadata=known | program.metadata | outputs | environment("cpu"))
 
 
-def _of_images(run: TrainedRun, network: nn.Module) -> Program:
+def _image_program(run: TrainedRun, network: nn.Module) -> Program:
     data, example = run.dataset, run.dataset.test.images[:1]
     shape = ", ".join(map(str, example.shape[1:]))
-    about = {"takes": f"uint8 images (batch, {shape}), 0 to 255", "mean": data.mean, "std": data.std}
-    return Program(Raw(network, mean=data.mean, std=data.std), (example,), about, {})
+    metadata = {"takes": f"uint8 images (batch, {shape}), 0 to 255", "mean": data.mean, "std": data.std}
+    return Program(Normalised(network, mean=data.mean, std=data.std), (example,), metadata, {})
 
 
-def _of_texts(run: TrainedRun, network: nn.Module) -> Program:
+def _text_program(run: TrainedRun, network: nn.Module) -> Program:
     x, _, mask = next(iter(run.batches(run.dataset.test)))
     shape = ", ".join(map(str, ("batch", "tokens", *x.shape[2:])))
-    kind = str(x.dtype).removeprefix("torch.")
-    takes = f"{kind} tokens ({shape}) and bool mask (batch, tokens), True where there is a token"
-    kept = (run.folder / name for name in (TOKENIZER, ENCODER))
-    files = {path.name: path.read_text(encoding="utf-8") for path in kept if path.exists()}
+    dtype = str(x.dtype).removeprefix("torch.")
+    takes = f"{dtype} tokens ({shape}) and bool mask (batch, tokens), True where there is a token"
+    paths = (run.folder / name for name in (TOKENIZER, ENCODER))
+    files = {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
     return Program(network, (x[:1].cpu(), mask[:1].cpu()), {"takes": takes}, files)

@@ -1,4 +1,4 @@
-"""A trained run, opened: its model and guide at their best epoch, and batches of its data or of other images."""
+"""Opening a trained run: its model and guide at their best epoch, and batches of any data for them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,33 +7,30 @@ import torch
 
 from probattn import guides
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.images import Images
-from probattn.experiments.data.images.loader import ImageLoader
-from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.loader import TextLoader
 from probattn.experiments.data.text.texts import Texts
-from probattn.experiments.runs import train
-from probattn.experiments.runs.folder import read_settings
+from probattn.experiments.runs.build import Dataset, Loader, build, find_device, load_data
+from probattn.experiments.runs.folder import read_record
 from probattn.inference import CheckpointError, load
 from probattn.models import Classifier
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A run's model and guide, with the weights of its best epoch, and what they were trained on."""
+    """A run's model and guide with the weights of its best epoch, and the data set it was trained on."""
 
     folder: Path
     name: str
     settings: Settings
-    dataset: ImageDataset | TextDataset
+    environment: dict[str, str]
+    dataset: Dataset
     model: Classifier
     guide: guides.Guide
     device: str
     best_epoch: int
 
-    def batches(self, data: Images | Texts) -> ImageLoader | TextLoader:
-        """Batches of any images or texts, in their order, as the network wants them.
+    def batches(self, data: Images | Texts) -> Loader:
+        """Return batches of any images or texts, in their order, preprocessed as in training.
 
         Raises:
             DatasetError: images of another size or number of channels than the network was trained on.
@@ -42,25 +39,27 @@ class TrainedRun:
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
-    """Opens a run's folder.
+    """Open the run in a folder.
 
     Args:
-        folder: as ``probattn train`` made it.
-        root: where data sets lie.
+        folder: folder of the run, as written by ``probattn train``.
+        root: folder of the data sets.
 
     Raises:
         SettingsError: the folder holds no run.
-        CheckpointError: the run has finished no epoch, or its best one is damaged.
+        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is damaged.
         DatasetError: its data are missing.
     """
-    settings, name = read_settings(folder)
-    best = folder / "best.pt"
+    record = read_record(folder)
+    settings, best = record.settings, folder / "best.pt"
     if not best.exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
-    dataset = train.load_data(settings, root).of(folder)
-    model, guide = train.build(settings, dataset)
-    device = train.find_device(settings.train.accelerator)
+        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
+    dataset = load_data(settings, root).of(folder)
+    model, guide = build(settings, dataset)
+    device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
     epoch = load(best, model, guide)["epoch"]
-    return TrainedRun(folder, name, settings, dataset, model, guide, torch.device(device).type, epoch)
+    return TrainedRun(
+        folder, record.name, settings, record.environment, dataset, model, guide, torch.device(device).type, epoch
+    )

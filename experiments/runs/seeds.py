@@ -1,18 +1,19 @@
-"""One setting trained with several seeds."""
+"""Training one setting with several seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 
-from probattn.experiments.config.settings import Settings, SettingsError
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import train as runs
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import History
 
 
 @dataclass(frozen=True)
-class _SeedRun:
+class _Job:
     """Arguments of :func:`probattn.experiments.runs.train.train` for one seed."""
 
     settings: Settings
@@ -22,19 +23,14 @@ class _SeedRun:
     resume: bool
 
 
-def seed_runs(settings: Settings, out: Path, *, seeds: int) -> dict[Path, Settings]:
-    """Return the settings of seeds 0, 1, … by run folder ``OUT/seed-0``, …."""
-    return {out / f"seed-{seed}": replace(settings, train=replace(settings.train, seed=seed)) for seed in range(seeds)}
-
-
 def check_seedless(changes: Sequence[str]) -> None:
-    """Refuse changes of settings that fix the seed.
+    """Check that changes of settings leave the seed alone.
 
     Raises:
         SettingsError: ``train.seed`` is among them.
     """
     if any(change.startswith("train.seed=") for change in changes):
-        raise SettingsError("the seeds are 0, 1, …: give --seeds N in place of train.seed")
+        raise SettingsError("the seeds are 0, 1, …: use --seeds N in place of train.seed")
 
 
 def train_seeds(
@@ -55,7 +51,7 @@ def train_seeds(
         out: folder that gets the run folders ``seed-0``, ….
         seeds: number of seeds.
         name, root, resume, say: as for :func:`~probattn.experiments.runs.train.train`.
-        workers: runs at a time. Several are trained in processes of one thread each, without a progress bar.
+        workers: number of runs at a time. Several are trained in processes of one thread each, without a progress bar.
 
     Returns:
         The history of each run, in the order of the seeds.
@@ -64,9 +60,10 @@ def train_seeds(
         FileExistsError: one of the folders holds a run and ``resume`` is False, or other files.
         Exception: as for ``train``.
     """
-    jobs = [
-        _SeedRun(each, folder, name, root, resume) for folder, each in seed_runs(settings, out, seeds=seeds).items()
-    ]
+    jobs = []
+    for seed in range(seeds):
+        own = replace(settings, train=replace(settings.train, seed=seed))
+        jobs.append(_Job(own, out / f"seed-{seed}", name, root, resume))
     for job in jobs:
         runs.check(job.settings, job.folder, resume=resume)
     if workers == 1:
@@ -86,7 +83,7 @@ def summary(histories: Sequence[History], settings: Settings) -> str:
     """Format the best epoch and value of each seed, and their mean ± standard deviation.
 
     Raises:
-        SettingsError: a seed without any epoch that had the monitored metric.
+        SettingsError: a seed has no epoch with a value of the monitored metric.
     """
     monitor, values = settings.train.monitor or "accuracy", [history.best_value for history in histories]
     if None in values:
@@ -100,5 +97,5 @@ def summary(histories: Sequence[History], settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _train(job: _SeedRun) -> History:
+def _train(job: _Job) -> History:
     return runs.train(job.settings, job.folder, name=job.name, root=job.root, resume=job.resume, progress=False)

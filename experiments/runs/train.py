@@ -1,4 +1,4 @@
-"""One run: build it from its settings, train it."""
+"""Training of one run into its folder."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,56 +7,54 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from probattn import guides
-from probattn.experiments.config.settings import Settings, SettingsError
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.loader import ImageLoader
-from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.runs.folder import check_free, claim, write_json
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.runs.build import (
+    GPUS,
+    Dataset,
+    Loaders,
+    build,
+    build_model,
+    find_device,
+    generator,
+    load_data,
+    loaders,
+)
+from probattn.experiments.runs.folder import check_free, claim
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
+from probattn.inference.io.atomic_write import write_json
 from probattn.inference.io.checkpoint import read as read_checkpoint
 from probattn.inference.training.cuda_graph import check_single_gpu
-from probattn.models import Classifier, last
-
-GPUS = ("gpu", "cuda")
-Dataset = ImageDataset | TextDataset
-Loader = ImageLoader | TextLoader
-
-
-class Loaders(NamedTuple):
-    """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
-
-    train: Loader
-    valid: Loader
-    test: Loader
+from probattn.models import Classifier
 
 
 class Run(NamedTuple):
-    """A run that has its folder; ``is_fresh`` says that nothing of it is trained but perhaps its warm start."""
+    """A run that has locked its folder, with everything that training needs.
+
+    Attributes:
+        settings: settings of the run.
+        out: folder of the run.
+        dataset: data set, with the preprocessing that the run has saved.
+        model, guide: initialised from ``train.seed``.
+        first_phase: model and guide of the warm start; None if there is none, or if it is over.
+        random_state: state of PyTorch's generator after the initialisation of the model.
+        batches: loaders of the run.
+        is_fresh: True if no epoch is done, except of the warm start.
+    """
 
     settings: Settings
     out: Path
     dataset: Dataset
     model: Classifier
     guide: guides.Guide
+    first_phase: tuple[Classifier, guides.Guide] | None
+    random_state: Tensor
     batches: Loaders
     is_fresh: bool
-
-
-def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
-    """Model and guide of a run, initialised from ``train.seed``."""
-    model = _model(settings, dataset)
-    return model, guides.for_model(model, settings.layer.family)
-
-
-def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
-    """Loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device."""
-    common = {"batch_size": settings.data.batch_size, "device": device}
-    train = dataset.training(generator=_generator(settings), **common)
-    return Loaders(train, dataset.batches(dataset.valid, **common), dataset.batches(dataset.test, **common))
 
 
 def train(
@@ -69,44 +67,41 @@ def train(
     progress: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> History:
-    """Trains a run into its folder, its warm start, if it has one, into the subfolder ``warm-start`` before.
+    """Train a run into its folder; its warm start, if it has one, first into the subfolder ``warm-start``.
 
     Args:
-        settings: of the run.
-        out: its folder, which gets ``settings.json``, the checkpoints and logs of ``fit``, and ``warm-start.json``:
-            which weights the warm start carried over; for texts also what their tokens are.
-        name: the preset's name, for the report.
-        root: where data sets lie.
-        resume: go on with a run that was stopped, in whichever phase.
-        progress: show the progress.
-        say: is told which phase begins and what the warm start carried over.
+        settings: settings of the run.
+        out: folder of the run. It gets ``settings.json``, the checkpoints and logs of ``fit``, ``warm-start.json`` with
+            the names of the weights that the warm start carried over, and for texts what defines their tokens.
+        name: name of the preset.
+        root: folder of the data sets.
+        resume: resume a run that was stopped, in either phase.
+        progress: show a progress bar.
+        say: called with a line of text when a phase begins and with the weights that the warm start carried over.
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        BlockingIOError: another process works in it.
-        SettingsError: it holds a run of other settings.
-        CheckpointError: a damaged checkpoint, or a layer that takes nothing over from the warm start's.
-        OSError: it cannot be written.
+        BlockingIOError: another process trains or evaluates the run.
+        SettingsError: the folder holds a run of other settings.
+        CheckpointError: a damaged checkpoint, or a layer that carries nothing over from the warm start's.
+        OSError: the folder cannot be written.
     """
     check(settings, out, resume=resume)
     dataset = rank_zero_first(lambda: load_data(settings, root))
     with ExitStack() as held:
         run = prepare(settings, out, dataset, name=name, resume=resume, held=held)
         if run.is_fresh:
-            warm = settings.warm_start is not None
-            best = _warm_up(settings, run.dataset, out, progress=progress, say=say) if warm else None
-            run = started(run, best=best, say=say)
-        options = asdict(settings.train)
+            initialise(run, progress=progress, say=say)
         parts = (run.model, run.guide, run.batches.train, run.batches.valid)
-        return fit(*parts, out=out, resume=resume, progress=progress, **options)
+        return fit(*parts, out=out, resume=resume, progress=progress, **asdict(settings.train))
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> None:
-    """Connects the processes of torchrun, and refuses a device that is not there and a folder that is not free.
+    """Connect the processes of torchrun, and check the device and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
-        ValueError: steps of several GPUs that are to be captured.
+        ValueError: CUDA graphs on several GPUs.
     """
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
@@ -118,19 +113,25 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
 
 
 def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resume: bool, held: ExitStack) -> Run:
-    """A run into a folder that has passed :func:`check`, and then holds its settings and what belongs to its data.
+    """Build the run, then lock its folder and save its settings and preprocessing there.
 
-    ``held`` gets the lock of the folder.
+    Args:
+        settings, out, name, resume: as for :func:`train`; the folder has passed :func:`check`.
+        dataset: data set of the run.
+        held: gets the lock of the folder.
 
     Raises:
         BlockingIOError, CheckpointError, OSError: as for :func:`train`.
     """
-    fresh = not (out / "last.pt").exists()
-    dataset = dataset if fresh else dataset.of(out)
-    model, guide = build(settings, dataset)
-    if fresh and settings.warm_start is not None:
-        start = _model(settings.first_phase(), dataset)
-        warm_start(model, start.state_dict())  # what does not fit shall not be known only when that is trained
+    is_fresh = not (out / "last.pt").exists()
+    dataset = dataset if is_fresh else dataset.of(out)
+    model = build_model(settings, dataset)
+    random_state = torch.get_rng_state()
+    guide = guides.for_model(model, settings.layer.family)
+    first_phase = None
+    if is_fresh and settings.warm_start is not None:
+        first_phase = build(settings.first_phase(), dataset)
+        warm_start(model, first_phase[0].state_dict())  # fail now if the weights are incompatible, not after training
     device = find_device(settings.train.accelerator)
     batches = loaders(settings, dataset, device=device)
 
@@ -139,25 +140,24 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
         dataset.keep(out)
 
     broadcast_result(begin)
-    return Run(settings, out, dataset, model, guide, batches, fresh)
+    return Run(settings, out, dataset, model, guide, first_phase, random_state, batches, is_fresh)
 
 
-def started(run: Run, *, best: Path | None, say: Callable[[str], None]) -> Run:
-    """A fresh run with the weights of its warm start's best epoch, if any, and inducing inputs from the data."""
+def initialise(run: Run, *, progress: bool, say: Callable[[str], None]) -> None:
+    """Initialise a fresh run in place: weights from its warm start, if any, and inducing inputs from its data."""
     settings, dataset = run.settings, run.dataset
-    model = _model(settings, dataset)
-    if best is not None:
-        report = warm_start(model, best)
+    if run.first_phase is not None:
+        report = warm_start(run.model, _train_first_phase(run, progress=progress, say=say))
         broadcast_result(lambda: write_json(run.out / "warm-start.json", asdict(report)))
         say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
-    first = dataset.sample(settings.data.batch_size, generator=_generator(settings))
+    batch = dataset.sample(settings.data.batch_size, generator=generator(settings))
     with torch.random.fork_rng(devices=[]):
-        model.network.initialise_inducing(first[0], *first[2:])
-    return run._replace(model=model, guide=guides.for_model(model, settings.layer.family))
+        torch.set_rng_state(run.random_state)
+        run.model.network.initialise_inducing(batch[0], *batch[2:])
 
 
 def epochs_done(folder: Path) -> int:
-    """Epochs that the run in a folder has finished; 0 where there is none.
+    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
 
     Raises:
         CheckpointError: a damaged ``last.pt``.
@@ -166,35 +166,11 @@ def epochs_done(folder: Path) -> int:
     return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
 
 
-def _model(settings: Settings, dataset: Dataset) -> Classifier:
-    if settings.train.seed is not None:
-        torch.manual_seed(settings.train.seed)
-    network, layer = settings.network, settings.layer
-    number = network.depth if layer.last is None else layer.last
-    attention = last(number, layer.factory(network.tokens(dataset)), of=network.depth)
-    return Classifier(network.build(dataset, attention), num_data=len(dataset.train))
-
-
-def _warm_up(settings: Settings, dataset: Dataset, out: Path, *, progress: bool, say: Callable[[str], None]) -> Path:
-    """Trains the warm start, or the rest of it, and returns the checkpoint of its best epoch."""
-    first, folder = settings.first_phase(), out / "warm-start"
+def _train_first_phase(run: Run, *, progress: bool, say: Callable[[str], None]) -> Path:
+    """Train the warm start, or resume it, and return the checkpoint of its best epoch."""
+    first, folder = run.settings.first_phase(), run.out / "warm-start"
     say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-    model, guide = build(first, dataset)
-    batches = loaders(first, dataset, device=find_device(first.train.accelerator))
-    options = asdict(first.train)
-    fit(model, guide, batches.train, batches.valid, out=folder, resume=True, progress=progress, **options)
+    batches = loaders(first, run.dataset, device=find_device(first.train.accelerator))
+    parts = (*run.first_phase, batches.train, batches.valid)
+    fit(*parts, out=folder, resume=True, progress=progress, **asdict(first.train))
     return folder / "best.pt"
-
-
-def load_data(settings: Settings, root: Path | None) -> Dataset:
-    """The data of a run."""
-    return settings.network.load(settings.data, root)
-
-
-def find_device(accelerator: str) -> str:
-    """Where a run of that ``train.accelerator`` computes: ``cuda`` or ``cpu``."""
-    return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"
-
-
-def _generator(settings: Settings) -> torch.Generator:
-    return torch.Generator().manual_seed(settings.train.seed or 0)

@@ -1,4 +1,4 @@
-"""Runs in worker processes, one thread each."""
+"""Worker processes of one thread each."""
 
 import multiprocessing
 import os
@@ -18,10 +18,10 @@ Result = TypeVar("Result")
 def run_in_workers(
     function: Callable[[Job], Result], jobs: Sequence[Job], *, workers: int
 ) -> Iterator[tuple[Job, Result]]:
-    """Yield each job with its result as it finishes.
+    """Yield each job with its result when it finishes.
 
     Args:
-        function: function of a module, which the worker processes import.
+        function: module-level function, which the worker processes import.
         jobs: its arguments.
         workers: number of processes.
 
@@ -40,7 +40,7 @@ def run_in_workers(
 
 
 def set_up_worker() -> None:
-    """Set up a worker process: one thread, freed memory kept, and exit as soon as the parent process is gone."""
+    """Set up a worker process: one thread, freed memory is kept, and it exits when the parent process does."""
 
     def follow_parent() -> None:
         multiprocessing.parent_process().join()

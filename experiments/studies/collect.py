@@ -10,7 +10,8 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings, SettingsError
 from probattn.experiments.evaluation import methods, prediction_store
 from probattn.experiments.evaluation.scores import from_json, scores
-from probattn.experiments.runs.folder import command, read_settings
+from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.folder import read_record
 from probattn.inference.methods.ensemble import mix
 
 SINGLE, ENSEMBLES = "single models", "ensembles"
@@ -44,7 +45,8 @@ def rows(folders: Sequence[Path]) -> Rows:
     """
     if not folders:
         raise SettingsError("nothing to compare: give the folders of evaluated runs")
-    runs = {folder: read_settings(folder) for folder in folders}
+    records = {folder: read_record(folder) for folder in folders}
+    runs = {folder: (record.settings, record.name) for folder, record in records.items()}
     kinds = dict.fromkeys(settings.data.name for settings, _ in runs.values())
     if len(kinds) > 1:
         raise SettingsError(
@@ -79,7 +81,7 @@ def _labels(runs: Mapping[Path, tuple[Settings, str]]) -> dict[Path, str]:
     """The preset's name, with the changed settings behind it where runs of one preset differ in more than the seed."""
     changed = {}
     for folder, (settings, name) in runs.items():
-        words = command(name, settings).split(" --set ")[1:]
+        words = train_command(name, settings).split(" --set ")[1:]
         changed[folder] = tuple(word for word in words if not word.startswith(("train.seed=", "train.accelerator=")))
     kinds: dict[str, set] = {}
     for folder, (_, name) in runs.items():

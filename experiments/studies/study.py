@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import ViTSettings
+from probattn.experiments.config.networks import ViTSettings
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import evaluate
 from probattn.experiments.runs import train

@@ -1,10 +1,12 @@
 """Atomic writes: a file appears in one step, or not at all with an error that names it."""
 
 import contextlib
+import json
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -46,3 +48,14 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
         if not isinstance(reason, OSError) or reason.strerror is None:
             raise
         raise OSError(reason.errno, reason.strerror, str(path)) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON atomically, with NaN and infinities as null.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    with atomic_write(path, tag="part") as unfinished:
+        unfinished.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")

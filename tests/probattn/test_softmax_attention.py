@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.config.settings import SettingsError, SoftmaxSettings, from_dict
+from probattn.experiments.config.settings import SettingsError, SoftmaxSettings, from_json
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
@@ -160,8 +160,8 @@ def test_dropout_is_a_setting_that_reaches_the_layer():
     assert SoftmaxSettings().factory(16)(8, 2).dropout == SoftmaxAttention(8, 2).dropout == 0
     settings = PRESETS["digits/softmax"].with_changes(["layer.dropout=0.2"])
     assert settings.layer.factory(16)(8, 2).dropout == 0.2
-    assert from_dict(json.loads(json.dumps(asdict(settings)))) == settings
-    with pytest.raises(SettingsError, match="layer.dropout takes float, got 'much'"):
+    assert from_json(json.dumps(asdict(settings))) == settings
+    with pytest.raises(SettingsError, match="layer.dropout: input should be a valid number.*, got 'much'"):
         settings.with_changes(["layer.dropout=much"])
 
 
@@ -171,4 +171,4 @@ def test_settings_from_before_there_was_dropout_are_read():
     assert len(softmax) >= 4
     for content in softmax:
         content["layer"].pop("dropout", None)
-        assert from_dict(content).layer == SoftmaxSettings(dropout=0.0)
+        assert from_json(json.dumps(content)).layer == SoftmaxSettings(dropout=0.0)

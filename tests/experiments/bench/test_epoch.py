@@ -1,11 +1,11 @@
-"""Whole epochs are those of `fit`, on as many images as were asked for, without the first of each run."""
+"""Epochs are those of `fit`, on the given number of images, without the first of each run."""
 
 import pytest
 import torch
 
 from probattn.experiments.bench import epoch, flops
 from probattn.experiments.bench.meter import Meter
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.inference import History
 
 KEP, SOFTMAX = "kep-svgp/cifar10", "kep-svgp/cifar10-softmax"
@@ -32,8 +32,8 @@ def test_twins_differ_in_the_layer_alone():
     ("name", "changes", "words"),
     [
         ("kep-svgp/cifar1", [], "did you mean"),
-        ("kep-svgp/cola", [], "kep-svgp/cola is no preset of images"),
-        (SOFTMAX, [], "no preset of images with a softmax twin beside it"),
+        ("kep-svgp/cola", [], "kep-svgp/cola is not a preset of images"),
+        (SOFTMAX, [], "not a preset of images with a softmax baseline"),
         (KEP, ["train.epoch=1"], "unknown key"),
     ],
 )

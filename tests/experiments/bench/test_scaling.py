@@ -1,4 +1,4 @@
-"""Growth over the number of tokens: what is fitted, what is left out, what a row is relative to."""
+"""Growth over the number of tokens: fitted exponents, skipped sizes, and the baseline of each row."""
 
 import pytest
 
@@ -27,17 +27,17 @@ def test_exponents_are_those_of_the_largest_sizes():
     ("powers", "limit", "memory_limit", "reason"),
     [
         ((2, 1), 32.1, 2**41, ""),
-        ((2, 1), 31.9, 2**41, "left out: 32.0 s foreseen"),
-        ((3, 1), 127.0, 2**41, "left out: 128.0 s foreseen"),
-        ((1, 2), 9.0, 2**35, "left out: 48.0 GiB foreseen"),
+        ((2, 1), 31.9, 2**41, "skipped: predicted 32.0 s"),
+        ((3, 1), 127.0, 2**41, "skipped: predicted 128.0 s"),
+        ((1, 2), 9.0, 2**35, "skipped: predicted 48.0 GiB"),
         ((1, 1), 9.0, 2**34, ""),
     ],
 )
-def test_sizes_that_take_too_much_are_foreseen_from_the_largest_measured(powers, limit, memory_limit, reason):
+def test_sizes_that_take_too_much_are_predicted_from_the_largest_measured(powers, limit, memory_limit, reason):
     growth = Growth(SoftmaxAttention, *powers)
     found = {4: Measured([9.0], peak=1), 16: Measured([2.0, 2.0, 7.0], peak=3 * 2**30)}
-    assert scaling.foreseen(growth, found, 64, limit=limit, memory_limit=memory_limit) == reason
-    assert scaling.foreseen(growth, {}, 64, limit=0, memory_limit=0) == ""
+    assert scaling.reason_to_skip(growth, found, 64, limit=limit, memory_limit=memory_limit) == reason
+    assert scaling.reason_to_skip(growth, {}, 64, limit=0, memory_limit=0) == ""
 
 
 def test_rows_are_relative_to_softmax_of_the_same_size(meter):
@@ -54,8 +54,8 @@ def test_rows_are_relative_to_softmax_of_the_same_size(meter):
     assert memory_of["softmax"] < 1.4 < 1.6 < memory_of["kernel"]
 
 
-@pytest.mark.parametrize(("limit", "available", "reason"), [(0.0, 2**50, " s foreseen"), (1e6, 1, " GiB foreseen")])
-def test_what_is_left_out_is_said(meter, monkeypatch, limit, available, reason):
+@pytest.mark.parametrize(("limit", "available", "reason"), [(0.0, 2**50, " s"), (1e6, 1, " GiB")])
+def test_skipped_sizes_are_reported(meter, monkeypatch, limit, available, reason):
     monkeypatch.setattr(memory, "total", lambda device: available)
     result = scaling.over_tokens(meter, rounds=1, limit=limit, sizes=(8, 16), **SMALL)
     for section in result["sections"]:
@@ -63,6 +63,7 @@ def test_what_is_left_out_is_said(meter, monkeypatch, limit, available, reason):
         assert first["case"] == "N 8"
         assert first["ms"] > 0
         assert second["case"] == "N 16"
+        assert second["left_out"].startswith("skipped: predicted ")
         assert second["left_out"].endswith(reason)
         assert "ms" not in second
         assert section["exponents"] == {}

@@ -1,4 +1,4 @@
-"""What is timed is the whole of what it is called, every time."""
+"""Every timed step computes all that its name says, every time."""
 
 import pyro
 import pytest
@@ -47,7 +47,7 @@ def test_a_layer_and_its_guide_are_built_on_the_device():
     assert {parameter.device.type for parameter in built[0].parameters()} == {"meta"}
 
 
-@pytest.mark.parametrize("way", ["SVI", "by hand"])
+@pytest.mark.parametrize("way", ["SVI", "reference loop"])
 def test_training_steps_change_every_weight(way):
     x, y = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
     model, guide = model_and_guide()

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from probattn import guides
+from probattn.experiments.config.layers import SoftmaxSettings
 from probattn.experiments.config.presets import PRESETS, digits, preset
-from probattn.experiments.config.settings import SettingsError, SoftmaxSettings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.images import Images
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, fit
-from probattn.experiments.runs.train import build
+from probattn.experiments.runs.build import build
 from probattn.inference import warm_start
 
 TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
@@ -81,7 +82,7 @@ CORRELATED = {
     "last": None,
     "noise": 0.1,
     "learn_noise": False,
-    "guide": "posterior",
+    "canonical_guide": "posterior",
     "collapsed": True,
     "output": "draw",
     "alpha": 1.0,

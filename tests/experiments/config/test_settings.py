@@ -3,28 +3,34 @@
 import inspect
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 import probattn
-from probattn.experiments.config.presets import PRESETS, preset
-from probattn.experiments.config.settings import (
-    LAYERS,
+from probattn import experiments
+from probattn.experiments.config.layers import (
     CGPSettings,
+    KEPSVGPSettings,
     KernelSettings,
-    SettingsError,
     SGPASettings,
     SoftmaxSettings,
     SparseCGPSettings,
-    WarmStartSettings,
-    from_dict,
 )
+from probattn.experiments.config.presets import PRESETS, preset
+from probattn.experiments.config.settings import WarmStartSettings, from_json
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.runs.folder import read_record
 
 KEP, CGP, SGPA = (PRESETS[f"digits/{name}"] for name in ("kep-svgp", "cgp", "sgpa"))
 
 
 def saved(settings=KEP):
     return json.loads(json.dumps(asdict(settings)))
+
+
+def loaded(values):
+    return from_json(json.dumps(values))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_a_change_of_the_newer_settings(settings, assignment, key, value):
     assert changed.flat()[key] == value
     assert type(changed.flat()[key]) is type(value)
     assert {name for name, each in changed.flat().items() if settings.flat()[name] != each} <= {key}
-    assert from_dict(saved(changed)) == changed
+    assert loaded(saved(changed)) == changed
 
 
 def test_a_warm_start_can_be_added_changed_and_taken_away():
@@ -92,7 +98,7 @@ def test_a_warm_start_can_be_added_changed_and_taken_away():
     assert not any(key.startswith("warm_start.") for key in none.flat())
     assert "warm_start" not in added.flat()
     for settings in (added, none):
-        assert from_dict(saved(settings)) == settings
+        assert loaded(saved(settings)) == settings
         assert KEP.with_changes(f"{key}={value}" for key, value in settings.flat().items()) == settings
     assert CGP.with_changes(["warm_start=none", "warm_start.epochs=4"]).warm_start == WarmStartSettings(epochs=4)
     assert CGP.with_changes(["warm_start.epochs=4", "warm_start=None"]).warm_start is None
@@ -101,21 +107,21 @@ def test_a_warm_start_can_be_added_changed_and_taken_away():
 @pytest.mark.parametrize(
     ("settings", "assignments", "words"),
     [
-        (CGP, ["warm_start.epochs=0"], ["epochs=0", "at least 1"]),
+        (CGP, ["warm_start.epochs=0"], ["warm_start.epochs: ", "greater than 0", "'0'"]),
         (CGP, ["warm_start.epochs=none"], ["warm_start.epochs", "int"]),
         (CGP, ["warm_start.epoch=1"], ["unknown key", "did you mean warm_start.epochs"]),
         (CGP, ["warm_start=3"], ["unknown key 'warm_start'", "warm_start.epochs"]),
         (CGP, ["layer=none"], ["unknown key 'layer'"]),
         (KEP, ["warm_start.kernel=ard"], ["no warm start", "warm_start.epochs=N"]),
         (CGP, ["warm_start=none", "warm_start.kernel=ard"], ["no warm start", "warm_start.epochs=N"]),
-        (CGP, ["warm_start.kernel=linear"], ["rbf, ard, exponential", "'linear'"]),
-        (SGPA, ["layer.prior=cauchy"], ["normal, laplace, student_t", "'cauchy'"]),
-        (SGPA, ["layer.inducing=0"], ["inducing=0"]),
-        (CGP, ["layer.last=0"], ["last=0"]),
-        (PRESETS["digits/sparse-cgp"], ["layer.last=0"], ["last=0"]),
-        (PRESETS["digits/sparse-cgp"], ["layer.inducing=0"], ["inducing=0"]),
+        (CGP, ["warm_start.kernel=linear"], ["'rbf', 'ard' or 'exponential'", "got 'linear'"]),
+        (SGPA, ["layer.prior=cauchy"], ["'normal', 'laplace' or 'student_t'", "got 'cauchy'"]),
+        (SGPA, ["layer.inducing=0"], ["layer.inducing: ", "greater than 0", "'0'"]),
+        (CGP, ["layer.last=0"], ["layer.last: ", "greater than 0", "'0'"]),
+        (PRESETS["digits/sparse-cgp"], ["layer.last=0"], ["layer.last: ", "'0'"]),
+        (PRESETS["digits/sparse-cgp"], ["layer.inducing=0"], ["layer.inducing: ", "'0'"]),
         (CGP, ["train.alpha_end=-1"], ["alpha_end=-1.0"]),
-        (CGP, ["train.schedule=step"], ["cosine, linear", "'step'"]),
+        (CGP, ["train.schedule=step"], ["'cosine' or 'linear'", "got 'step'"]),
         (PRESETS["digits/softmax"], ["warm_start.epochs=2"], ["softmax", "warm_start=none"]),
     ],
 )
@@ -130,27 +136,27 @@ def test_settings_of_before_there_were_warm_starts_are_read():
     del values["warm_start"]
     for newer in ("schedule", "alpha_start", "alpha_end"):
         del values["train"][newer]
-    assert from_dict(values) == KEP
+    assert loaded(values) == KEP
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         ({"epochs": "2"}, ["warm_start.epochs", "'2'"]),
-        ({"epochs": 0}, ["epochs=0"]),
-        ({}, ["epochs"]),
-        ({"epochs": 1, "speed": 2}, ["speed"]),
-        (3, ["another version"]),
+        ({"epochs": 0}, ["warm_start.epochs: ", "greater than 0", "got 0"]),
+        ({}, ["warm_start.epochs: field required"]),
+        ({"epochs": 1, "speed": 2}, ["warm_start.speed: unexpected", "got 2"]),
+        (3, ["warm_start: ", "got 3"]),
     ],
 )
 def test_a_damaged_warm_start_is_named(value, words):
     with pytest.raises(SettingsError) as caught:
-        from_dict(saved(CGP) | {"warm_start": value})
+        loaded(saved(CGP) | {"warm_start": value})
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_lasting_keeps_the_shares_of_the_phases(name):
+def test_total_epochs_keep_the_shares_of_the_phases(name):
     settings = PRESETS[name]
     assert settings.with_total_epochs(settings.epochs) == settings
     twice = settings.with_total_epochs(2 * settings.epochs)
@@ -202,7 +208,7 @@ def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
     ],
 )
 def test_the_options_and_defaults_are_the_layers(settings, layer, apart):
-    """Every option of the layer can be set, and stands at the layer's own default."""
+    """Every option of the layer can be set and has the layer's default."""
     parameters = inspect.signature(layer).parameters.values()
     expected = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     expected.pop("tokens", None)
@@ -217,8 +223,9 @@ def test_every_option_reaches_the_layer():
     assert type(layer.kernel).__name__ == "ARD"
     layer = SGPASettings(inducing=None, draws="joint").factory(16)(8, 2)
     assert (layer.inducing, layer.draws) == (None, "joint")
-    layer = CGPSettings(guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False).factory(16)(8, 2)
-    assert (layer.guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)
+    settings = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False)
+    layer = settings.factory(16)(8, 2)
+    assert (layer.canonical_guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)
     assert layer.log_noise.exp().tolist() == pytest.approx([0.2, 0.2])
     layer = SparseCGPSettings(inducing=3, inducing_keys=5).factory(16)(8, 2)
     assert [len(points[0]) for points in layer.inducing] == [3, 5]
@@ -233,10 +240,20 @@ def test_the_standard_form_of_sgpa_has_a_guide_of_no_site_and_no_choice_of_one()
         probattn.guides.for_model(layer, SGPASettings(inducing=None, guide="diagonal").family)
 
 
-def test_layers_are_known_by_their_names():
-    assert set(LAYERS) == {"softmax", "kep-svgp", "kernel", "sgpa", "cgp", "sparse-cgp"}
-    assert LAYERS["softmax"] is SoftmaxSettings
-    assert all(kind().name == name for name, kind in LAYERS.items())
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("softmax", SoftmaxSettings),
+        ("kep-svgp", KEPSVGPSettings),
+        ("kernel", KernelSettings),
+        ("sgpa", SGPASettings),
+        ("cgp", CGPSettings),
+        ("sparse-cgp", SparseCGPSettings),
+    ],
+)
+def test_layers_are_known_by_their_names(name, kind):
+    assert loaded(saved() | {"layer": {"name": name}}).layer == kind()
+    assert kind().name == name
 
 
 def test_every_setting_can_be_written_and_read_back():
@@ -278,21 +295,21 @@ def test_a_preset_is_never_changed():
         ("train.epochs=1.5", ["train.epochs", "int", "'1.5'"]),
         ("train.epochs=", ["train.epochs", "int", "''"]),
         ("train.epochs=none", ["train.epochs", "int", "'none'"]),
-        ("train.lr=fast", ["train.lr", "float", "'fast'"]),
+        ("train.lr=fast", ["train.lr", "valid number", "'fast'"]),
         ("train.lr=nan", ["train.lr", "finite", "'nan'"]),
         ("layer.eta=inf", ["layer.eta", "finite", "'inf'"]),
         ("train.clip_norm=inf", ["train.clip_norm", "finite"]),
-        ("layer.learn_scale=yes", ["layer.learn_scale", "true or false", "'yes'"]),
-        ("layer.merge=sum", ["layer.merge", "add, concat, concat_lowrank", "'sum'"]),
-        ("layer.guide=fat", ["layer.guide", "full, diagonal, lowrank, delta", "'fat'"]),
+        ("layer.learn_scale=maybe", ["layer.learn_scale", "valid boolean", "'maybe'"]),
+        ("layer.merge=sum", ["layer.merge", "'add', 'concat' or 'concat_lowrank'", "'sum'"]),
+        ("layer.guide=fat", ["layer.guide", "'full', 'diagonal', 'lowrank' or 'delta'", "'fat'"]),
         ("layer.name=softmax", ["layer.name", "kep-svgp", "'softmax'"]),
         ("data.limit=few", ["data.limit", "int", "'few'"]),
-        ("data.limit=0", ["limit=0", "at least 1"]),
-        ("data.batch_size=0", ["batch_size=0", "at least 1"]),
-        ("network.patch_size=0", ["patch_size=0"]),
-        ("network.depth=0", ["depth=0"]),
-        ("network.heads=-1", ["heads=-1"]),
-        ("network.mlp_dim=-1", ["mlp_dim=-1"]),
+        ("data.limit=0", ["data.limit: ", "greater than 0", "'0'"]),
+        ("data.batch_size=0", ["data.batch_size: ", "greater than 0", "'0'"]),
+        ("network.patch_size=0", ["network.patch_size: ", "'0'"]),
+        ("network.depth=0", ["network.depth: ", "'0'"]),
+        ("network.heads=-1", ["network.heads: ", "'-1'"]),
+        ("network.mlp_dim=-1", ["network.mlp_dim: ", "'-1'"]),
         ("train.epochs=0", ["epochs=0"]),
         ("train.lr=0", ["lr=0.0"]),
         ("train.warmup_epochs=40", ["warmup_epochs=40"]),
@@ -317,9 +334,9 @@ def test_keys_of_another_layer_are_unknown():
 @pytest.mark.parametrize("name", PRESETS)
 def test_settings_survive_json(name):
     settings = PRESETS[name]
-    assert from_dict(saved(settings)) == settings
+    assert loaded(saved(settings)) == settings
     changed = settings.with_changes(["data.limit=5", "train.clip_norm=1", "train.lr=0.01"])
-    assert from_dict(saved(changed)) == changed
+    assert loaded(saved(changed)) == changed
 
 
 @pytest.mark.parametrize(
@@ -337,7 +354,7 @@ def test_settings_survive_json(name):
         ("layer", "learn_scale", 1, ["layer.learn_scale", "1"]),
         ("train", "epochs", "2", ["train.epochs", "'2'"]),
         ("train", "epochs", 0, ["epochs=0"]),
-        ("network", "dim", 0, ["dim=0"]),
+        ("network", "dim", 0, ["network.dim: ", "got 0"]),
         ("network", "dim", [16], ["network.dim", "[16]"]),
     ],
 )
@@ -345,14 +362,34 @@ def test_a_damaged_value_is_named(part, key, value, words):
     values = saved()
     values[part][key] = value
     with pytest.raises(SettingsError) as caught:
-        from_dict(values)
+        loaded(values)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("values", [{}, [], "text", None, {"layer": None}, {"layer": {"name": []}}])
 def test_what_are_no_settings_is_refused(values):
-    with pytest.raises(SettingsError, match="another version"):
-        from_dict(values)
+    with pytest.raises(SettingsError, match="input should be an object|layer: "):
+        loaded(values)
+
+
+def test_a_run_from_before_there_were_texts_is_one_of_images():
+    values = saved()
+    del values["network"]["kind"]
+    assert loaded(values) == KEP
+
+
+RUNS = sorted((Path(experiments.__file__).parent / "results").rglob("settings.json"))
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: "-".join(path.parts[-4:-1]))
+def test_committed_runs_can_be_read(path):
+    assert len(RUNS) >= 50
+    record = read_record(path.parent)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert (record.name, record.environment) == (content["name"], content["environment"])
+    found = saved(record.settings)
+    for part, values in content["settings"].items():
+        assert values is None or {key: found[part][key] for key in values} == values
 
 
 @pytest.mark.parametrize("part", ["data", "network", "layer", "train"])
@@ -360,20 +397,20 @@ def test_a_missing_part_is_named(part):
     values = saved()
     del values[part]
     with pytest.raises(SettingsError, match=part):
-        from_dict(values)
+        loaded(values)
 
 
 def test_a_missing_required_value_is_named():
     values = saved()
     del values["network"]["heads"]
     with pytest.raises(SettingsError, match="heads"):
-        from_dict(values)
+        loaded(values)
 
 
 def test_integers_stand_for_floats():
     values = saved()
     values["train"]["lr"] = 1
-    assert from_dict(values) == replace(KEP, train=replace(KEP.train, lr=1))
+    assert loaded(values) == replace(KEP, train=replace(KEP.train, lr=1))
 
 
 def test_a_probabilistic_layer_in_no_block_is_refused():

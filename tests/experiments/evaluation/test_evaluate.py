@@ -11,7 +11,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.images import DatasetError, Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, prediction_store
-from probattn.experiments.runs import train
+from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
@@ -170,7 +170,7 @@ def test_other_weights_are_predicted_anew(copy):
 
 
 def test_the_default_foreign_images_of_digits():
-    names = eval_sets.foreign(train.load_data(presets.preset(KEP), None), ["default"], root=None)
+    names = eval_sets.foreign(build.load_data(presets.preset(KEP), None), ["default"], root=None)
     assert len(names) > 1
     assert all(each.startswith("ood/") for each in names)
 

@@ -36,9 +36,10 @@ def faults(how):
 
 
 HOW = {
-    "itself": "from probattn.experiments import allocator; allocator.keep_memory()",
-    "command": "from probattn.experiments import cli; cli.app = lambda **_: None; cli.main()",
-    "worker": "from probattn.experiments.runs import workers as w; w.threading.Thread.start = lambda _: 0; w.set_up_worker()",
+    "itself": "from probattn.experiments.runs import allocator; allocator.keep_memory()",
+    "command": "from probattn.experiments.cli import main; main.app = lambda **_: None; main.main()",
+    "worker": "from probattn.experiments.runs import workers\n"
+    "workers.threading.Thread.start = lambda _: 0; workers.set_up_worker()",
 }
 
 

@@ -1,4 +1,4 @@
-"""``probattn export``: what other programs get of a run."""
+"""``probattn export``: programs and weights for other software."""
 
 import functools
 import json
@@ -7,30 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.experiments.config import presets
-from probattn.experiments.runs import train
+from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
 from probattn.handlers import at_mean
 from probattn.inference import load_safetensors, predict
 
 KEP = "digits/kep-svgp"
-TINY = [
-    "train.epochs=2",
-    "train.warmup_epochs=0",
-    "data.limit=200",
-    "network.dim=16",
-    "network.depth=2",
-    "network.heads=2",
-    "network.mlp_dim=16",
-]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture
+def run(trained):
     """The folder of a finished tiny run."""
-    folder = tmp_path_factory.mktemp("trained") / "kep"
-    train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
-    return folder
+    return trained[KEP]
 
 
 @pytest.fixture
@@ -89,7 +77,7 @@ def test_weights_come_with_what_the_model_is_built_from(export, run, tmp_path):
     trained = open_run(run)
     assert (code, err) == (0, "")
     assert out == f"{path}: weights of model and guide, epoch {trained.best_epoch}\n"
-    model, guide = train.build(trained.settings, trained.dataset)
+    model, guide = build(trained.settings, trained.dataset)
     words = load_safetensors(path, model, guide)
     assert words["name"] == KEP
     assert json.loads(words["settings"])["network"]["dim"] == 16

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import SettingsError, from_dict
+from probattn.experiments.config.settings import from_json
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import seeds
 from probattn.experiments.runs import train as runs
+from probattn.inference import History
 from probattn.inference.io.checkpoint import read
 from probattn.inference.training.run_log import read_log
 from probattn.inference.training.step import Step
@@ -26,16 +28,12 @@ TINY = [
 ]
 
 
-def assignments(changes):
-    return [part for change in changes for part in ("--set", change)]
-
-
 def weights(folder):
     content = read(folder / "last.pt")
     return {f"{part}.{name}": value for part in ("model", "guide") for name, value in content[part].items()}
 
 
-def test_seeds_are_ordinary_runs(command, tmp_path):
+def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
     code, text, _ = command("train", KEP, "--seeds", 2, "--out", tmp_path / "sweep", *assignments(TINY))
     assert code == 0
     folders = [tmp_path / "sweep" / f"seed-{seed}" for seed in range(2)]
@@ -45,7 +43,9 @@ def test_seeds_are_ordinary_runs(command, tmp_path):
         assert files == {"settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
         saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         assert saved["name"] == KEP
-        assert from_dict(saved["settings"]) == presets.preset(KEP).with_changes([*TINY, f"train.seed={seed}"])
+        assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(
+            [*TINY, f"train.seed={seed}"]
+        )
         epochs = [record for record in read_log(folder / "log.jsonl") if record["kind"] == "epoch"]
         best = max(epochs, key=lambda record: record["valid/accuracy"])
         values.append(best["valid/accuracy"])
@@ -56,6 +56,17 @@ def test_seeds_are_ordinary_runs(command, tmp_path):
     code, text, _ = command("train", KEP, "--out", folders[1], "--resume", *assignments(alone))
     assert code == 0
     assert "finished already" in text
+
+
+@pytest.mark.parametrize(("options", "expected"), [([], 1), (["--workers", 3], 3)])
+def test_the_command_sets_the_number_of_workers(command, tmp_path, monkeypatch, options, expected):
+    history = History(epochs=[{}], best_epoch=1, best_value=0.5)
+    calls = []
+    monkeypatch.setattr(seeds, "train_seeds", lambda *_, **options: calls.append(options) or [history] * 2)
+    code, text, _ = command("train", KEP, "--seeds", 2, *options, "--out", tmp_path / "sweep")
+    assert code == 0
+    assert [(call["seeds"], call["workers"]) for call in calls] == [(2, expected)]
+    assert "seed 1: best epoch 1 of 1, valid accuracy 0.5000\n" in text
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -98,7 +109,7 @@ def test_a_sweep_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch):
 def test_the_seed_is_not_for_the_user_to_set(command, tmp_path):
     code, _, err = command("train", KEP, "--seeds", 2, "--set", "train.seed=3", "--out", tmp_path / "sweep")
     assert code == 1
-    assert err == "error: the seeds are 0, 1, …: give --seeds N in place of train.seed\n"
+    assert err == "error: the seeds are 0, 1, …: use --seeds N in place of train.seed\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""What ``probattn train`` refuses before it joins processes, loads data or writes a file."""
+"""`probattn train` fails before it connects processes, loads data or writes a file."""
 
 import pytest
 

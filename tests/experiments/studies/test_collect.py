@@ -11,9 +11,10 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.scores import mean_shift
-from probattn.experiments.runs.folder import claim, write_json
+from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
+from probattn.inference.io.atomic_write import write_json
 
 
 def run(folder, name, *changes, seed=0, **content):

@@ -97,8 +97,8 @@ def test_the_command_prints_a_row_a_quantity_and_fails_where_one_is_off(monkeypa
     assert done.exit_code == 0, done.output
     rows = [line for line in done.output.splitlines() if line.startswith("│")]
     assert len(rows) == len(gp_check(seed=3))
-    assert "all are GPyTorch's to a relative 1e-09" in done.output
+    assert "all agree with GPyTorch to a relative 1e-09" in done.output
     property_off(monkeypatch, SparseCGP, "mean")
     done = CliRunner().invoke(main.app, ["check-gp"])
     assert done.exit_code == 1
-    assert "not GPyTorch's to a relative 1e-09: sparse CGP, mean of z_q" in done.output
+    assert "these differ from GPyTorch by more than a relative 1e-09: sparse CGP, mean of z_q" in done.output

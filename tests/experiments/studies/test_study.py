@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import study
 
@@ -69,7 +69,7 @@ def test_a_preset_named_twice_is_one_job(tmp_path):
 
 
 def test_the_seed_is_the_studys_own(tmp_path):
-    with pytest.raises(SettingsError, match=r"give --seeds N in place of train\.seed"):
+    with pytest.raises(SettingsError, match=r"use --seeds N in place of train\.seed"):
         study.jobs(["digits/softmax"], seeds=1, epochs=3, out=tmp_path, changes=["train.seed=7"])
 
 

@@ -1,0 +1,91 @@
+"""Data set, loaders, model and guide of a run, from its settings."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from probattn import guides
+from probattn.attention.base import LayerFactory
+from probattn.experiments.config.networks import ViTSettings
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.data.images import datasets as image_datasets
+from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.loader import ImageLoader
+from probattn.experiments.data.text import datasets as text_datasets
+from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.tokens import TokenSettings
+from probattn.models import Classifier, TextTransformer, ViT, last
+
+GPUS = ("gpu", "cuda")
+"""Values of ``train.accelerator`` that require a GPU."""
+Dataset = ImageDataset | TextDataset
+Loader = ImageLoader | TextLoader
+
+
+class Loaders(NamedTuple):
+    """Batches of the three parts of a data set; only ``train`` is shuffled and augmented."""
+
+    train: Loader
+    valid: Loader
+    test: Loader
+
+
+def load_data(settings: Settings, root: Path | None) -> Dataset:
+    """Load the data set of a run."""
+    data, network = settings.data, settings.network
+    options = {"root": root, "seed": data.seed, "limit": data.limit}
+    if isinstance(network, ViTSettings):
+        return image_datasets.load(data.name, **options)
+    tokens = TokenSettings(**{name: getattr(network, name) for name in TokenSettings._fields})
+    return text_datasets.load(data.name, tokens, **options)
+
+
+def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
+    """Build the model and the guide of a run, initialised from ``train.seed``."""
+    model = build_model(settings, dataset)
+    return model, guides.for_model(model, settings.layer.family)
+
+
+def build_model(settings: Settings, dataset: Dataset) -> Classifier:
+    """Build the model of a run, initialised from ``train.seed``."""
+    if settings.train.seed is not None:
+        torch.manual_seed(settings.train.seed)
+    return Classifier(_network(settings, dataset), num_data=len(dataset.train))
+
+
+def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
+    """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device."""
+    common = {"batch_size": settings.data.batch_size, "device": device}
+    train = dataset.training(generator=generator(settings), **common)
+    return Loaders(train, dataset.batches(dataset.valid, **common), dataset.batches(dataset.test, **common))
+
+
+def generator(settings: Settings) -> torch.Generator:
+    """Return a generator seeded with ``train.seed``."""
+    return torch.Generator().manual_seed(settings.train.seed or 0)
+
+
+def find_device(accelerator: str) -> str:
+    """Return the device of a run with that ``train.accelerator``: ``"cuda"`` or ``"cpu"``."""
+    return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"
+
+
+def _network(settings: Settings, dataset: Dataset) -> nn.Module:
+    network = settings.network
+    options = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
+    options["classes"] = len(dataset.classes)
+    if isinstance(network, ViTSettings):
+        channels, size = dataset.train.images.shape[1:3]
+        options["attention"] = _attention(settings, tokens=(size // network.patch_size) ** 2)
+        return ViT(image_size=size, patch_size=network.patch_size, channels=channels, **options)
+    options["attention"] = _attention(settings, tokens=None)
+    return TextTransformer(dataset.tokens.embedding(network.dim), max_length=network.max_length, **options)
+
+
+def _attention(settings: Settings, *, tokens: int | None) -> list[LayerFactory]:
+    """Return a layer factory for each block."""
+    layer, depth = settings.layer, settings.network.depth
+    return last(depth if layer.last is None else layer.last, layer.factory(tokens), of=depth)

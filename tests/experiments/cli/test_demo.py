@@ -1,0 +1,82 @@
+"""`probattn demo` and `probattn presets`."""
+
+import pytest
+
+from probattn.experiments.config import presets
+from probattn.experiments.reporting import report
+from probattn.experiments.runs import train
+from probattn.experiments.runs.folder import read_record
+
+KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
+
+
+def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path, monkeypatch, tiny, is_one_message):
+    for name in (KEP, SOFTMAX):
+        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(tiny))
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    assert code == 0
+    for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
+        assert word in text
+    assert text.count(KEP) == text.count(SOFTMAX) == 2  # a heading and a row each
+    assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
+    assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    before = (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes()
+    monkeypatch.setattr(report, "write", lambda *arguments, **options: None)
+    again = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    assert again[:2] == (0, text)
+    assert (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes() == before
+    code, _, err = command("demo", "--out", tmp_path / "demo", "--epochs", 4)
+    assert code == 1
+    assert is_one_message(err, "train.epochs: 3 → 4", "choose another folder with --out")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, contents):
+    names = presets.digits("all")
+    for name in names:
+        monkeypatch.setitem(
+            presets.PRESETS, name, presets.preset(name).with_changes([*tiny, "data.limit=60", "train.num_samples=2"])
+        )
+    shown = []
+    monkeypatch.setattr(report, "write", lambda path, results, **options: shown.append([each.name for each in results]))
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "all")
+    assert code == 0
+    assert shown.pop() == names
+    assert [name for name in names if text.count(f" {name} ") != 1] == []
+    for name in names:
+        folder = tmp_path / "demo" / name.partition("/")[2]
+        settings = read_record(folder).settings
+        assert settings.epochs == 3
+        assert train.epochs_done(folder) == settings.train.epochs
+        assert (folder / "warm-start.json").exists() == (presets.preset(name).warm_start is not None)
+    before = contents(tmp_path / "demo")
+    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "cgp,softmax")
+    assert code == 0
+    assert shown.pop() == [CGP, SOFTMAX]
+    assert contents(tmp_path / "demo") == before
+
+
+def test_demo_of_unknown_layers(command, tmp_path, is_one_message):
+    code, text, err = command("demo", "--out", tmp_path / "demo", "--layers", "softmax,gcp")
+    assert (code, text) == (1, "")
+    assert is_one_message(err, "unknown layers 'gcp'", "all, or some of", "softmax,kep-svgp,kernel")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_presets_show_the_epochs_of_both_phases(command):
+    code, text, _ = command("presets")
+    assert code == 0
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.startswith("│")}
+    assert " 200 + 400 " in rows["cgp/cifar10"]
+    assert " 600 " in rows["cgp/cifar10-softmax"]
+    assert "cgp, every block" in rows["cgp/cifar10"]
+    assert "kep-svgp, last 1" in rows[KEP]
+    assert "warm_start.epochs=N" in text
+
+
+def test_presets_are_listed_in_full_however_narrow(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    code, text, _ = command("presets")
+    assert code == 0
+    assert [name for name in presets.PRESETS if f" {name} " not in text] == []
+    assert "…" not in text

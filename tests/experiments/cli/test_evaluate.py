@@ -1,0 +1,240 @@
+"""`probattn evaluate`: its tables, files and numbers."""
+
+import json
+import shutil
+
+import numpy as np
+import pyro.poutine as poutine
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import matthews_corrcoef, roc_auc_score
+
+from probattn import draws
+from probattn.experiments.config import presets
+from probattn.experiments.data.images.datasets import load
+from probattn.experiments.evaluation import evaluate
+from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.runs.build import build, loaders
+from probattn.experiments.runs.folder import read_record
+from probattn.functional.errors import NumericalError
+from probattn.inference.methods import features
+
+KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
+SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    ("layer", "changes", "sites", "variants"),
+    [
+        ("kernel", [], 0, 0),
+        ("kernel-symmetric", [], 0, 0),
+        ("sgpa", ["warm_start=none"], 2, 3),
+        ("sgpa", ["layer.inducing=none", "warm_start.epochs=1"], 0, 3),
+        ("cgp", ["warm_start.epochs=1"], 0, 3),
+        ("cgp", ["warm_start=none", "layer.last=1", "layer.collapsed=false", "layer.canonical_guide=learned"], 0, 3),
+        ("cgp", ["warm_start=none", "layer.output=mean"], 0, 0),
+        ("sparse-cgp", ["warm_start.epochs=1"], 0, 3),
+    ],
+)
+def test_every_layer_is_trained_and_evaluated(command, tmp_path, layer, changes, sites, variants, assignments, tiny):
+    """With and without latent sites: without global ones no posterior, without any that predictions see no variants."""
+    out, name = tmp_path / "run", f"digits/{layer}"
+    assert (
+        command("train", name, "--out", out, *assignments([*tiny, "data.limit=60", "train.num_samples=3", *changes]))[0]
+        == 0
+    )
+    code, text, err = command("evaluate", out)
+    assert (code, err) == (0, "")
+    values = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    assert f"{100 * values['metrics']['accuracy']:.2f}" in text
+    assert all(np.isfinite(value) for value in values["metrics"].values())
+    assert len(values["posterior"]) == sites
+    assert len(values["variants"]) == variants
+    if variants:
+        assert values["variants"]["at its mean"] != values["variants"]["drawn from q"] == values["metrics"]
+    assert list(values["similarity"]) == [f"network.blocks.{n}.attention" for n in range(2)]
+    repeated = evaluate.evaluate(out).result
+    assert repeated.metrics == values["metrics"]
+
+
+def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, monkeypatch, is_one_message):
+    def refuse(*arguments, **options):
+        raise NumericalError("CGPAttention 'network.blocks.0.attention': 𝒦_o + σ²I is not positive definite")
+
+    monkeypatch.setattr(features, "predict", refuse)
+    code, text, err = command("evaluate", kep)
+    assert (code, text) == (1, "")
+    assert is_one_message(err, "network.blocks.0.attention", "not positive definite")
+
+
+def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
+    code, text, err = command("evaluate", kep)
+    assert (code, err) == (0, "")
+    values = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+    for shown in (f"{100 * values['metrics']['accuracy']:.2f}", f"{10 * values['metrics']['nll']:.2f}", KEP, "FPR95"):
+        assert shown in text
+    assert text.endswith(f"report: {kep / 'report.html'}; all tables: {kep / 'tables'}\n")
+    assert {path.suffix for path in (kep / "figures").iterdir()} == {".png"}
+    assert {"training", "reliability", "risk_coverage", "confidence", "spectrum", "posterior"} <= {
+        path.stem for path in (kep / "figures").iterdir()
+    }
+    for path in (kep / "figures").iterdir():
+        with Image.open(path) as image:
+            image.verify()
+    page = (kep / "report.html").read_text(encoding="utf-8")
+    assert f"probattn train {KEP} --set " in page
+    assert values["best_epoch"] == torch.load(kep / "best.pt")["extra"]["epoch"]
+    assert (values["run"], values["num_samples"], values["seed"]) == (KEP, 10, 0)
+
+
+def test_metrics_equal_those_computed_from_the_probabilities_by_hand(kep):
+    result = evaluate.evaluate(kep).result
+    found = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))["metrics"]
+    expected = by_hand(result.probs.double().numpy(), result.labels.numpy())
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+    assert len(result.labels) == 67  # as many of 359 test images as 200 are of 1079 training images
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("name", [KEP, SOFTMAX])
+def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path, name, tiny):
+    """Weights read from the file, images normalised here, u at its posterior mean."""
+    folder = shutil.copytree(trained[name], tmp_path / "run")
+    assert command("evaluate", folder)[0] == 0
+    found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    found = found["variants"]["at its mean"] if name == KEP else found["metrics"]
+
+    data = load("digits", limit=200)
+    pixels = data.train.images.double() / 255
+    x = ((data.test.images.double() / 255 - pixels.mean()) / pixels.std(correction=0)).float()
+    model, _ = build(presets.preset(name).with_changes(tiny), data)
+    weights = torch.load(folder / "best.pt")
+    model.load_state_dict(weights["model"])
+    means = {"network.blocks.1.attention.u": weights["guide"].get("network.blocks.1.attention.u.loc")}
+    with torch.no_grad(), poutine.condition(data=means if name == KEP else {}):
+        probs = model.network.eval()(x).softmax(-1)
+    expected = by_hand(probs.double().numpy(), data.test.labels.numpy())
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-4)
+
+
+def by_hand(probs, labels):
+    """Metrics in plain numpy; AURC and ECE as loops."""
+    confidence, wrong = probs.max(1), probs.argmax(1) != labels
+    risks, errors = [], 0
+    for count, index in enumerate(np.argsort(-confidence, kind="stable"), 1):
+        errors += wrong[index]
+        risks.append(errors / count)
+    ece = 0
+    for low in np.arange(15) / 15:
+        inside = (confidence > low) & (confidence <= low + 1 / 15)
+        if inside.any():
+            ece += inside.mean() * abs(confidence[inside].mean() - (~wrong)[inside].mean())
+    return {
+        "accuracy": (~wrong).mean(),
+        "mcc": matthews_corrcoef(labels, probs.argmax(1)),
+        "nll": -np.log(probs[np.arange(len(labels)), labels]).mean(),
+        "brier": ((probs - np.eye(probs.shape[1])[labels]) ** 2).sum(1).mean(),
+        "aurc": np.mean(risks),
+        "auroc": roc_auc_score(~wrong, confidence),
+        "ece": ece,
+    }
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_evaluate_is_repeatable_and_the_seed_matters(command, kep):
+    def metrics(*options):
+        assert command("evaluate", kep, *options)[0] == 0
+        return json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+
+    first = metrics()
+    torch.rand(7)  # whatever else has drawn
+    assert metrics() == first
+    other = metrics("--seed", 1)
+    assert other["seed"] == 1
+    assert other["metrics"]["nll"] != first["metrics"]["nll"]
+    assert other["variants"]["at its mean"] == first["variants"]["at its mean"]
+    few = metrics("--num-samples", 3)
+    assert few["num_samples"] == 3
+    assert few["metrics"]["nll"] != first["metrics"]["nll"]
+
+
+def test_ten_draws_are_averaged_as_probabilities(kep):
+    """The mean of the draws' probabilities, each draw one function on all images."""
+    result = evaluate.evaluate(kep, num_samples=2, seed=5).result
+    settings = read_record(kep).settings
+    data = load("digits", limit=200)
+    model, guide = build(settings, data)
+    weights = torch.load(kep / "best.pt")
+    model.load_state_dict(weights["model"])
+    guide.load_state_dict(weights["guide"])
+    torch.manual_seed(5)
+    with torch.no_grad(), draws(2):
+        sites = poutine.trace(guide).get_trace().nodes
+    u = sites["network.blocks.1.attention.u"]["value"]
+    assert u.shape[:2] == (2, 1)
+    (x, _), *_ = loaders(settings, data, device="cpu").test
+    model.eval()
+    each = []
+    for draw in u[:, 0]:
+        with torch.no_grad(), poutine.condition(data={"network.blocks.1.attention.u": draw}):
+            each.append(model.network(x).softmax(-1))
+    assert not torch.equal(each[0], each[1])
+    torch.testing.assert_close(result.probs[: len(x)], (each[0] + each[1]) / 2, atol=1e-6, rtol=1e-5)
+
+
+def test_evaluate_needs_no_log(command, kep):
+    (kep / "log.jsonl").unlink()
+    result = evaluate.evaluate(kep).result
+    assert result.steps == result.epochs == []
+    assert (kep / "metrics.json").exists()
+
+
+def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures):
+    code, text, err = command("evaluate", kep, *SHIFT, "--ood", "letters", "--method", "temperature,laplace")
+    assert (code, err) == (0, "")
+    for words in ("temperature scaling", "KFLLLA", "gaussian_noise", "severity 5", "letters, Entropy", "risk ≤ 5 %"):
+        assert words in text
+    content = json.loads((kep / "metrics.json").read_text())
+    assert set(content["methods"]) == {"posterior", "temperature", "laplace"}
+    fog = content["methods"]["posterior"]["shift"]["fog"]["5"]["accuracy"]
+    assert f"{100 * fog:.2f}" in text
+    names = {path.name for path in (kep / "tables").iterdir()}
+    assert {"test.md", "shift.tex", "shift-nll-laplace.csv", "ood-temperature.md"} <= names
+    rows = (kep / "tables" / "shift-accuracy-posterior.csv").read_text().splitlines()
+    assert rows[2].startswith("fog,")
+    assert float(rows[2].split(",")[2]) == fog
+    assert (kep / "figures" / "shift-accuracy.png").stat().st_size > 1000
+    assert content["acting"]["abstention"]["target"] == 0.05
+
+
+def test_evaluate_next_to_a_baseline(command, kep, softmax, evaluated, no_figures, monkeypatch, is_one_message):
+    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
+    assert code == 1
+    assert is_one_message(err, "was not evaluated under shift", "--shift")
+    assert not (kep / "predictions").exists()
+    kep = shutil.copytree(evaluated[KEP], kep.with_name("evaluated"))
+    drawn, boxes = [], shift_plots.boxes
+    monkeypatch.setattr(shift_plots, "boxes", lambda runs, **options: drawn.append(runs) or boxes(runs, **options))
+    code, _, err = command("evaluate", kep, *SHIFT, "--baseline", evaluated[SOFTMAX])
+    assert (code, err) == (0, "")
+    assert all(list(runs) == [SOFTMAX, KEP] for runs in drawn)
+    assert drawn[0][SOFTMAX] != drawn[0][KEP]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--method", "laplac"], ["laplac", "did you mean laplace"]),
+        (["--ood", "lettres"], ["lettres", "letters"]),
+        (["--shift", "--severities", "one"], ["severities", "one"]),
+        (["--shift", "--severities", "0"], ["0"]),
+        (["--shift", "--corruptions", "fogg"], ["fogg", "fog"]),
+    ],
+)
+def test_wrong_arguments_of_evaluate(command, kep, arguments, words, is_one_message):
+    code, text, err = command("evaluate", kep, *arguments)
+    assert (code, text) == (1, "")
+    assert is_one_message(err, *words)
+    assert not (kep / "predictions").exists()

@@ -1,0 +1,94 @@
+"""Help, tables, errors and interruption of the command."""
+
+import functools
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+from rich.table import Column, Table
+
+from probattn.experiments.cli import main, terminal
+from probattn.experiments.data.images.datasets import DatasetError
+from probattn.experiments.runs import train
+
+KEP = "digits/kep-svgp"
+
+
+@pytest.mark.parametrize("width", [40, 200])
+def test_tables_lose_no_cell_on_a_narrow_terminal(monkeypatch, capsys, width):
+    monkeypatch.setattr(terminal, "console", Console(width=width, force_terminal=True, color_system=None))
+    table = Table(Column("run", overflow="fold"), *(Column(f"metric {n}", no_wrap=True) for n in range(8)))
+    table.add_row("a-rather-long-name", *(f"{n}.123456" for n in range(8)))
+    terminal.show_table(table)
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert [n for n in range(8) if f" {n}.123456 " not in text] == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["train"], ["evaluate"], ["demo"], ["presets"], ["bench"], ["bench", "layers"]]
+)
+def test_help(command, arguments):
+    code, text, err = command(*arguments, "--help")
+    assert (code, err) == (0, "")
+    assert "Usage: probattn" in text
+
+
+def test_an_error_is_shown_as_it_is(command, monkeypatch, tmp_path, is_one_message):
+    def fail(*arguments, **options):
+        raise DatasetError("pip install probattn[digits]; [red]x[/red]")
+
+    monkeypatch.setattr(train, "load_data", fail)
+    code, _, err = command("train", KEP, "--out", tmp_path / "[bold]run")
+    assert code == 1
+    assert err == "error: pip install probattn[digits]; [red]x[/red]\n"
+    code, _, err = command("evaluate", tmp_path / "[bold]run")
+    assert code == 1
+    assert is_one_message(err, "[bold]run holds no run")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(train, "load_data", lambda *arguments, **options: {}["bug"])
+    monkeypatch.setattr(sys, "argv", ["probattn", "train", KEP])
+    with pytest.raises(KeyError, match="bug"):
+        main.main()
+
+
+@pytest.mark.parametrize(("arguments", "advice"), [(["train", KEP], "--resume"), (["demo"], "same command")])
+def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arguments, advice):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "train", stop)
+    code, _, err = command(*arguments, "--out", tmp_path)
+    assert code == 130
+    assert err.startswith("stopped; ")
+    assert advice in err
+
+
+def test_the_process_itself(tmp_path, assignments, tiny, is_one_message):
+    """Interrupted in training: no traceback, exit code 130; then an error: exit code 1, stderr alone."""
+    start = [sys.executable, "-m", "probattn.experiments"]
+    changes = assignments([*tiny, "train.epochs=1000"])
+    training = [*start, "train", KEP, "--out", str(tmp_path / "run"), *changes]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
+    with subprocess.Popen(training, **streams, preexec_fn=heard) as process:
+        try:
+            while not (tmp_path / "run" / "last.pt").exists():
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.splitlines()[-1] == "stopped; the same command with --resume continues after the last whole epoch"
+    assert "Traceback" not in err
+    done = subprocess.run(training, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert is_one_message(done.stderr, tmp_path / "run", "holds a run", "--resume")

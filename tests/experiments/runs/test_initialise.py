@@ -1,0 +1,51 @@
+"""Initialisation of a fresh run: inducing inputs from its data."""
+
+from dataclasses import replace
+
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.data.images.datasets import load
+from probattn.experiments.evaluation import evaluate
+from probattn.experiments.runs import train
+from probattn.experiments.runs.build import build
+from probattn.models import ViT
+
+
+def test_a_fresh_run_sets_inducing_inputs_from_plain_training_images(monkeypatch, tmp_path, tiny):
+    """Normalised and not augmented, the same for the same seed, and never again for a run that has weights."""
+    data, seen, initialise = load("digits", limit=200), [], ViT.initialise_inducing
+    monkeypatch.setattr(train, "load_data", lambda *arguments, **options: replace(data, augment=True))
+
+    def spy(self, images):
+        seen.append(images)
+        initialise(self, images)
+
+    monkeypatch.setattr(ViT, "initialise_inducing", spy)
+    name = "digits/sparse-cgp"
+    changes = [*tiny, "warm_start=none", "train.epochs=1", "train.num_samples=2"]
+    for number, seed in enumerate((0, 0, 1)):
+        settings = presets.preset(name).with_changes([*changes, f"train.seed={seed}"])
+        train.train(settings, tmp_path / str(number), name=name, progress=False)
+    assert len(seen) == 3
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    pixels = data.train.images.double() / 255
+    plain = (pixels - pixels.mean()) / pixels.std(correction=0)
+    distances = torch.cdist(seen[0].double().flatten(1), plain.flatten(1)).amin(1)
+    assert seen[0].shape == (64, 1, 8, 8)
+    assert distances.max() < 1e-4
+    train.train(settings, tmp_path / "2", name=name, progress=False, resume=True)
+    evaluate.evaluate(tmp_path / "2")
+    assert len(seen) == 3
+
+
+def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monkeypatch, tmp_path, tiny):
+    """The guide's initial values are those that building alone gives, though the network was run before."""
+    guides_, name = [], "digits/sgpa"
+    settings = presets.preset(name).with_changes([*tiny, "warm_start=none", "layer.init_loc=1"])
+    monkeypatch.setattr(train, "fit", lambda model, guide, *arguments, **options: guides_.append(guide))
+    train.train(settings, tmp_path / "run", name=name)
+    _, plain = build(settings, load("digits", limit=200))
+    for name, value in guides_[0].state_dict().items():
+        assert torch.equal(value, plain.state_dict()[name])
