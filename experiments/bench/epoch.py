@@ -10,7 +10,7 @@ from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings, SettingsError, ViTSettings
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.runs import train
 from probattn.inference import fit
 

@@ -283,7 +283,7 @@ def main() -> None:
 
 
 def _mendable() -> tuple[type[Exception], ...]:
-    from probattn.experiments.data.images.images import DatasetError
+    from probattn.experiments.data.errors import DatasetError
     from probattn.functional.errors import NumericalError
     from probattn.inference import CheckpointError
 

@@ -8,11 +8,11 @@ import torch
 from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.texts import Texts
 from probattn.experiments.runs import train
 from probattn.experiments.runs.folder import read_settings
 from probattn.inference import CheckpointError, load
@@ -57,7 +57,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     best = folder / "best.pt"
     if not best.exists():
         raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; go on with train --resume")
-    dataset = train.load_data(settings, root).of(folder)
+    dataset = train.load_data(settings, root).for_run(folder)
     model, guide = train.build(settings, dataset)
     device = train.find_device(settings.train.accelerator)
     for module in (model, guide):

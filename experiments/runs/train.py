@@ -126,7 +126,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
         BlockingIOError, CheckpointError, OSError: as for :func:`train`.
     """
     fresh = not (out / "last.pt").exists()
-    dataset = dataset if fresh else dataset.of(out)
+    dataset = dataset if fresh else dataset.for_run(out)
     model, guide = build(settings, dataset)
     if fresh and settings.warm_start is not None:
         start = _model(settings.first_phase(), dataset)
@@ -136,7 +136,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
 
     def begin() -> None:
         held.enter_context(claim(out, settings, name=name, device=device, resume=resume))
-        dataset.keep(out)
+        dataset.save_preprocessing(out)
 
     broadcast_result(begin)
     return Run(settings, out, dataset, model, guide, batches, fresh)

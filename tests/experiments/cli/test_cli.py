@@ -25,7 +25,8 @@ from probattn import draws
 from probattn.experiments.cli import main, terminal
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import from_dict
-from probattn.experiments.data.images.datasets import DatasetError, load
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.datasets import load
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.reporting import report

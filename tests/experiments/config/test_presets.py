@@ -9,9 +9,9 @@ from probattn import guides
 from probattn.experiments.config.presets import PRESETS, digits, preset
 from probattn.experiments.config.settings import SettingsError, SoftmaxSettings
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, fit
 from probattn.experiments.runs.train import build
 from probattn.inference import warm_start

@@ -27,7 +27,7 @@ from probattn.experiments.data import download
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.corrupted_sets import shifted
 from probattn.experiments.data.images.images import DatasetError, Images
-from probattn.experiments.data.images.pickled import read_arrays
+from probattn.experiments.data.images.pickled_DELETED import read_arrays
 from probattn.experiments.data.ood.datasets import outliers
 from probattn.experiments.data.text import cola, imdb
 from probattn.experiments.evaluation import prediction_store

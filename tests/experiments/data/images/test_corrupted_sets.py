@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import STANDARD, corrupt
-from probattn.experiments.data.images.images import DatasetError, Images
+from probattn.experiments.data.images.labelled_images import Images
 
 TEST = 30
 """Images of the small CIFAR-10 of these tests, three a class."""
@@ -47,7 +48,7 @@ def told(number):
 
 
 def found(folder, test_images, **options):
-    return shifted("cifar10", test_images, root=folder.parent, corruptions=NAMES, **options)
+    return corrupted_sets("cifar10", test_images, root=folder.parent, corruptions=NAMES, **options)
 
 
 def test_official_files_are_read_by_corruption_and_severity(folder, test_images):
@@ -82,16 +83,16 @@ def test_a_limited_run_takes_as_many_official_images(folder, test_images):
 
 def test_only_the_files_asked_for_are_needed(folder, test_images):
     (folder / "fog.npy").unlink()
-    sets = shifted("cifar10", test_images, root=folder.parent, corruptions=["pixelate"], severities=[3, 3, 5])
+    sets = corrupted_sets("cifar10", test_images, root=folder.parent, corruptions=["pixelate"], severities=[3, 3, 5])
     assert list(sets) == [("pixelate", 3), ("pixelate", 5)]
-    with pytest.raises(ValueError, match="no 'fog' of severity 3 here: there is pixelate of severity 3, 5"):
+    with pytest.raises(ValueError, match="no set 'fog' of severity 3: there is pixelate of severity 3, 5"):
         sets.images("fog", 3)
     with pytest.raises(ValueError, match="no 'pixelate' of severity 4 here"):
         sets.images("pixelate", 4)
 
 
 def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_images):
-    sets = shifted("cifar10", test_images, root=tmp_path, seed=4)
+    sets = corrupted_sets("cifar10", test_images, root=tmp_path, seed=4)
     assert not sets.official
     assert sets.source.startswith("generated from 30 test images")
     assert sets.corruptions == STANDARD
@@ -103,19 +104,19 @@ def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_im
 
 def test_other_data_sets_are_always_generated(folder, test_images):
     digits = Images(test_images.images[:, :1, :8, :8], test_images.labels)
-    assert not shifted("digits", digits, root=folder.parent).official
+    assert not corrupted_sets("digits", digits, root=folder.parent).official
 
 
 def test_the_root_is_that_of_the_data_sets(folder, test_images, monkeypatch, tmp_path):
     monkeypatch.setenv("PROBATTN_DATA", str(folder.parent))
-    assert shifted("cifar10", test_images, corruptions=NAMES).official
+    assert corrupted_sets("cifar10", test_images, corruptions=NAMES).official
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path / "elsewhere"))
-    assert not shifted("cifar10", test_images, corruptions=NAMES).official
+    assert not corrupted_sets("cifar10", test_images, corruptions=NAMES).official
     monkeypatch.delenv("PROBATTN_DATA")
     monkeypatch.chdir(tmp_path)
     folder.parent.joinpath("data").mkdir()
     folder.rename(tmp_path / "data" / "CIFAR-10-C")
-    assert shifted("cifar10", test_images, corruptions=NAMES).official
+    assert corrupted_sets("cifar10", test_images, corruptions=NAMES).official
 
 
 def test_half_of_a_data_set_is_missing(folder, test_images):
@@ -128,7 +129,7 @@ def test_half_of_a_data_set_is_missing(folder, test_images):
 def test_an_empty_folder_lacks_everything(tmp_path, test_images):
     (tmp_path / "CIFAR-10-C").mkdir()
     with pytest.raises(DatasetError, match=r"lacks 16 of 16 files: gaussian_noise\.npy, .*, labels\.npy"):
-        shifted("cifar10", test_images, root=tmp_path)
+        corrupted_sets("cifar10", test_images, root=tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 60, 127, 128, 200, 5 * TEST * 3072 + 127])
@@ -216,12 +217,12 @@ def test_labels_of_another_integer_type_are_fine(folder, test_images):
 
 def test_refused_before_any_file_is_opened(tmp_path, test_images):
     with pytest.raises(ValueError, match="unknown corruption 'frog': choose one of fog, frost"):
-        shifted("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
-    with pytest.raises(ValueError, match="severity must be a whole number from 1 to 5, got 6"):
-        shifted("cifar10", test_images, root=tmp_path, severities=[1, 6])
+        corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
+    with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got 6"):
+        corrupted_sets("cifar10", test_images, root=tmp_path, severities=[1, 6])
     for nothing in ({"corruptions": []}, {"severities": []}):
         with pytest.raises(ValueError, match="at least one corruption and one severity"):
-            shifted("cifar10", test_images, root=tmp_path, **nothing)
+            corrupted_sets("cifar10", test_images, root=tmp_path, **nothing)
     four = Images(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="with 1 or 3 channels, got"):
-        shifted("folder", four, root=tmp_path)
+        corrupted_sets("folder", four, root=tmp_path)

@@ -14,10 +14,10 @@ from PIL import Image
 from pytorch_ood.dataset import img
 from torchvision.datasets import SVHN
 
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.datasets import NAMES as DATASETS
 from probattn.experiments.data.images.datasets import load
-from probattn.experiments.data.images.images import DatasetError
 from probattn.experiments.data.ood import downloads, generated
 from probattn.experiments.data.ood.datasets import NAMES, default, outliers
 

@@ -3,7 +3,7 @@ import zipfile
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import cola
 from probattn.experiments.data.text.cola import read
 

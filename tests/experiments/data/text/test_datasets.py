@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import datasets, imdb
 from probattn.experiments.data.text.datasets import load
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, Words, fit
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)

@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.loader import TextLoader
 

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import imdb
 from probattn.experiments.data.text.imdb import FOLDERS, read
 

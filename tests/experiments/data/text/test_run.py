@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from probattn.experiments.cli import main
-from probattn.experiments.data.text.tokenizer import Tokenizer
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import study
@@ -56,7 +56,7 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(command, trained):
     code, out, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
     assert (code, err) == (0, "")
     assert "was finished already, after 3 epochs" in out
-    assert Tokenizer.load(trained / "tokenizer.json").spelling == 5
+    assert WordTokenizer.load(trained / "tokenizer.json").spelling == 5
     epochs = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     assert all("valid/mcc" in each for each in epochs if each["kind"] == "epoch")
 
@@ -214,7 +214,7 @@ def test_a_program_of_texts_comes_with_its_tokenizer(command, trained, tmp_path)
     files = {"tokenizer.json": "", "probattn.json": ""}
     program = torch.export.load(path, extra_files=files).module()
     (tmp_path / "tokenizer.json").write_text(files["tokenizer.json"], encoding="utf-8")
-    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json")
+    tokenizer = WordTokenizer.load(tmp_path / "tokenizer.json")
     run = open_run(trained)
     torch.manual_seed(0)
     expected = predict(run.model, run.guide, run.batches(run.dataset.test), num_samples=2)

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError, split
-from probattn.experiments.data.text.texts import Texts, decode
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.splits import split
+from probattn.experiments.data.text.labelled_texts import Texts, decode
 
 
 def numbered(count=12):

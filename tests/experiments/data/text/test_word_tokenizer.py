@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.tokenizer import BEGIN, END, Tokenizer
+from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
 property_test = settings(deadline=None)
@@ -38,11 +38,11 @@ def written(tokenizer, row):
     ],
 )
 def test_words_and_marks(text, expected):
-    assert words_of(Tokenizer.fit([text], max_length=99, min_count=1), text) == expected
+    assert words_of(WordTokenizer.fit([text], max_length=99, min_count=1), text) == expected
 
 
 def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
-    tokenizer = Tokenizer.fit(TEXTS, max_length=99)
+    tokenizer = WordTokenizer.fit(TEXTS, max_length=99)
     assert tokenizer.words == ("the", "cat", ".", "dog", "sat")  # 4, 3, 2, 2, 2
     assert tokenizer.num_words == 7
     assert tokenizer.encode("dog THE zebra a").tolist() == [5, 2, 1, 1]
@@ -51,21 +51,21 @@ def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
 
 
 def test_min_count_and_max_words():
-    assert Tokenizer.fit(TEXTS, max_length=99, min_count=3).words == ("the", "cat")
-    assert Tokenizer.fit(TEXTS, max_length=99, max_words=4).words == ("the", "cat", ".", "dog")
-    assert Tokenizer.fit(TEXTS, max_length=99, min_count=1).num_words == 13
-    nothing = Tokenizer.fit(TEXTS, max_length=99, min_count=9, spelling=4)
+    assert WordTokenizer.fit(TEXTS, max_length=99, min_count=3).words == ("the", "cat")
+    assert WordTokenizer.fit(TEXTS, max_length=99, max_words=4).words == ("the", "cat", ".", "dog")
+    assert WordTokenizer.fit(TEXTS, max_length=99, min_count=1).num_words == 13
+    nothing = WordTokenizer.fit(TEXTS, max_length=99, min_count=9, spelling=4)
     assert nothing.encode("the b").tolist() == [[1, 2, 1, 1, 1], [1, 2, 1, 3, 0]]
 
 
 def test_the_first_tokens_are_kept_and_counted():
-    tokenizer = Tokenizer.fit(["a b c", "b c a a a"], max_length=2, min_count=1)
+    tokenizer = WordTokenizer.fit(["a b c", "b c a a a"], max_length=2, min_count=1)
     assert tokenizer.words == ("b", "a", "c")
     assert words_of(tokenizer, "c b a") == ["c", "b"]
 
 
 def test_spelling_as_written_with_marks_as_far_as_there_is_room():
-    tokenizer = Tokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
+    tokenizer = WordTokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
     ids = tokenizer.encode("The cat thens q")
     assert ids.shape == (4, 6)
     assert ids.dtype == torch.int64
@@ -78,13 +78,13 @@ def test_spelling_as_written_with_marks_as_far_as_there_is_room():
 
 
 def test_only_characters_that_can_be_seen_are_counted():
-    tokenizer = Tokenizer.fit(["abcdef"], max_length=9, min_count=1, spelling=3)
+    tokenizer = WordTokenizer.fit(["abcdef"], max_length=9, min_count=1, spelling=3)
     assert tokenizer.characters[2:] == ("a", "b")
     assert written(tokenizer, tokenizer.encode("abcdef")[0, 1:]) == "^ab"
 
 
 def test_marks_in_a_text_are_no_marks():
-    tokenizer = Tokenizer.fit([f"{BEGIN}{END}"], max_length=9, min_count=1, spelling=4)
+    tokenizer = WordTokenizer.fit([f"{BEGIN}{END}"], max_length=9, min_count=1, spelling=4)
     assert [written(tokenizer, row[1:]) for row in tokenizer.encode("<w>")] == ["^<$_", "^w$_", "^>$_"]
 
 
@@ -93,13 +93,13 @@ def test_marks_in_a_text_are_no_marks():
 def test_the_order_of_the_texts_does_not_matter(data, max_length, spelling, rng):
     options = {"max_length": max_length, "spelling": spelling, "min_count": 1}
     shuffled = rng.sample(data, len(data))
-    assert Tokenizer.fit(data, **options) == Tokenizer.fit(shuffled, **options)
+    assert WordTokenizer.fit(data, **options) == WordTokenizer.fit(shuffled, **options)
 
 
 @property_test
 @given(texts, st.text(min_size=1).filter(str.strip), st.integers(1, 5), spellings)
 def test_every_text_has_a_token_and_ids_fit_the_tables(data, unseen, max_length, spelling):
-    tokenizer = Tokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     for text in (*data, unseen):
         ids = tokenizer.encode(text).view(-1, 1 + spelling)
         assert 1 <= len(ids) <= max_length
@@ -115,8 +115,8 @@ def test_every_text_has_a_token_and_ids_fit_the_tables(data, unseen, max_length,
 @property_test
 @given(texts, texts)
 def test_unknown_are_those_of_no_training_text(data, others):
-    tokenizer = Tokenizer.fit(data, max_length=10**6, min_count=1)
-    everything = Tokenizer.fit(data + others, max_length=10**6, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=10**6, min_count=1)
+    everything = WordTokenizer.fit(data + others, max_length=10**6, min_count=1)
     known = {word for text in data for word in words_of(everything, text)}
     for text in others:
         assert words_of(tokenizer, text) == [word if word in known else "?" for word in words_of(everything, text)]
@@ -126,9 +126,9 @@ def test_unknown_are_those_of_no_training_text(data, others):
 @given(texts, st.integers(1, 5), spellings)
 def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    tokenizer = Tokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     tokenizer.save(path)
-    loaded = Tokenizer.load(path)
+    loaded = WordTokenizer.load(path)
     assert loaded == tokenizer
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
     assert list(path.parent.iterdir()) == [path]
@@ -145,7 +145,7 @@ SOUND = {
 
 def test_the_file_that_damage_starts_from_is_sound(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(SOUND))
-    assert Tokenizer.load(tmp_path / "tokenizer.json") == Tokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3)
+    assert WordTokenizer.load(tmp_path / "tokenizer.json") == WordTokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_changed_file_is_refused(tmp_path, change):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(SOUND | change))
     with pytest.raises(ValueError, match=r"tokenizer\.json is no sound tokenizer \(.+\); take that of the run"):
-        Tokenizer.load(path)
+        WordTokenizer.load(path)
 
 
 @pytest.mark.parametrize("key", SOUND)
@@ -182,7 +182,7 @@ def test_a_file_that_lacks_something_is_refused(tmp_path, key):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({name: value for name, value in SOUND.items() if name != key}))
     with pytest.raises(ValueError, match=f"no sound tokenizer .*{key}"):
-        Tokenizer.load(path)
+        WordTokenizer.load(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"3", b'{"format": "prob', b"\xff\xfe"])
@@ -190,17 +190,17 @@ def test_a_file_of_something_else_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="no sound tokenizer"):
-        Tokenizer.load(path)
+        WordTokenizer.load(path)
 
 
 def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
-        Tokenizer.load(tmp_path / "tokenizer.json")
+        WordTokenizer.load(tmp_path / "tokenizer.json")
 
 
 def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.json"
-    earlier = Tokenizer.fit(["a"], max_length=3, min_count=1)
+    earlier = WordTokenizer.fit(["a"], max_length=3, min_count=1)
     earlier.save(path)
 
     def fail(*paths):
@@ -208,8 +208,8 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="no space left"):
-        Tokenizer.fit(["b"], max_length=3, min_count=1).save(path)
-    assert Tokenizer.load(path) == earlier
+        WordTokenizer.fit(["b"], max_length=3, min_count=1).save(path)
+    assert WordTokenizer.load(path) == earlier
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -225,12 +225,12 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Tokenizer.fit(TEXTS, **{"max_length": 9} | options)
+        WordTokenizer.fit(TEXTS, **{"max_length": 9} | options)
 
 
 def test_nothing_to_fit_or_encode_is_refused():
     for empty in ([], [" \n"]):
         with pytest.raises(ValueError, match="there is no word in the texts"):
-            Tokenizer.fit(empty, max_length=9)
+            WordTokenizer.fit(empty, max_length=9)
     with pytest.raises(ValueError, match="the text is empty"):
-        Tokenizer.fit(TEXTS, max_length=9).encode(" \u2003")
+        WordTokenizer.fit(TEXTS, max_length=9).encode(" \u2003")
