@@ -136,7 +136,9 @@ def test_an_empty_folder_lacks_everything(tmp_path, test_images):
 def test_a_truncated_file(folder, test_images, kept):
     path = folder / "fog.npy"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DatasetError, match=r"fog\.npy is damaged or no \.npy file: .*Get fog\.npy of CIFAR-10-C again"):
+    with pytest.raises(
+        DatasetError, match=r"fog\.npy is damaged or no \.npy file: .*Download fog\.npy of CIFAR-10-C again"
+    ):
         found(folder, test_images)
 
 

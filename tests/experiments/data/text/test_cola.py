@@ -72,9 +72,9 @@ def test_windows_line_ends(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"bc01\t1\tMary slept.", r"has 3 columns between tabs, expected 4 .*: 'bc01\\t1\\tMary slept.'"),
-        (b"bc01\t1\t\tMary\tslept.", "has 5 columns between tabs"),
-        (b"", "has 1 columns between tabs"),
+        (b"bc01\t1\tMary slept.", r"has 3 tab-separated columns, expected 4 .*: 'bc01\\t1\\tMary slept.'"),
+        (b"bc01\t1\t\tMary\tslept.", "has 5 tab-separated columns"),
+        (b"", "has 1 tab-separated columns"),
         (b"bc01\t2\t\tMary slept.", "has the label '2', expected 0 or 1"),
         (b"bc01\t-1\t\tMary slept.", "has the label '-1', expected 0 or 1"),
         (b"bc01\t\t\tMary slept.", "has the label '', expected 0 or 1"),
@@ -89,7 +89,7 @@ def test_a_broken_line_is_named(tmp_path, line, message, number):
     lines = CONTENT["in_domain_dev"].encode().split(b"\n")[:2]
     lines[number - 1] = line
     write_files(tmp_path / "raw", in_domain_dev=b"\n".join(lines) + b"\n")
-    with pytest.raises(DatasetError, match=rf"raw/in_domain_dev\.tsv, line {number} {message}.*; put a sound copy"):
+    with pytest.raises(DatasetError, match=rf"raw/in_domain_dev\.tsv, line {number} {message}.*; put an intact copy"):
         read(tmp_path)
 
 

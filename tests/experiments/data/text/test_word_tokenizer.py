@@ -1,11 +1,13 @@
 import json
+import sys
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer
+from probattn.experiments.data.text.word_tokenizer import _NORMALIZER, BEGIN, END, WordTokenizer
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
 property_test = settings(deadline=None)
@@ -35,10 +37,17 @@ def written(tokenizer, row):
         ("naïve Straße 3.5%", ["naïve", "straße", "3", ".", "5", "%"]),
         ("?", ["?"]),
         ("你好 🙂", ["你好", "🙂"]),
+        ("İzmir [PAD] [unk]", ["izmir", "[", "pad", "]", "[", "unk", "]"]),
+        ("½ x² e\u0301\x1cz", ["½", "x²", "e", "\u0301", "z"]),
     ],
 )
 def test_words_and_marks(text, expected):
     assert words_of(WordTokenizer.fit([text], max_length=99, min_count=1), text) == expected
+
+
+def test_normalisation_keeps_the_number_of_characters():
+    everything = "".join(chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    assert len(_NORMALIZER.normalize_str(everything)) == len(everything)
 
 
 def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
@@ -134,54 +143,74 @@ def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
     assert list(path.parent.iterdir()) == [path]
 
 
-SOUND = {
-    "format": "probattn-tokenizer-1",
-    "words": ["a", "b"],
-    "characters": [BEGIN, END, "a"],
-    "max_length": 4,
-    "spelling": 3,
-}
+@pytest.fixture
+def saved(tmp_path):
+    """The JSON of a valid tokenizer, of which tests damage a part."""
+    WordTokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3).save(tmp_path / "saved.json")
+    return json.loads((tmp_path / "saved.json").read_text())
 
 
-def test_the_file_that_damage_starts_from_is_sound(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(json.dumps(SOUND))
-    assert WordTokenizer.load(tmp_path / "tokenizer.json") == WordTokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3)
+def test_words_are_saved_as_a_hugging_face_tokenizer(saved):
+    assert set(saved) == {"format", "words", "characters", "spelling"}
+    words = tokenizers.Tokenizer.from_str(json.dumps(saved["words"]))
+    assert words.encode("B a c, a b").ids == [3, 2, 1, 1]
+    assert words.encode("B a").tokens == ["b", "a"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "probattn-tokenizer-2"},
-        {"words": ["a", "a"]},
-        {"words": ["a", ""]},
-        {"words": ["a", 3]},
-        {"words": [["a"], "b"]},
+        {"format": "probattn-tokenizer-1"},
         {"words": None},
         {"words": "ab"},
+        {"words": ["a", "b"]},
         {"characters": ["a"]},
         {"characters": []},
-        {"max_length": 0},
-        {"max_length": "4"},
-        {"max_length": 4.5},
-        {"max_length": None},
+        {"characters": [BEGIN, END, 3]},
+        {"characters": [BEGIN, END, "a", "a"]},
         {"spelling": 0},
         {"spelling": 3.5},
         {"more": 1},
     ],
     ids=str,
 )
-def test_a_changed_file_is_refused(tmp_path, change):
+def test_a_changed_file_is_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(SOUND | change))
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no sound tokenizer \(.+\); take that of the run"):
+    path.write_text(json.dumps(saved | change))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
         WordTokenizer.load(path)
 
 
-@pytest.mark.parametrize("key", SOUND)
-def test_a_file_that_lacks_something_is_refused(tmp_path, key):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 2}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 4}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "": 3}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1, "b": 2}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": "2"}, "unk_token": "[UNK]"}},
+        {"model": None},
+        {"truncation": None},
+        {"truncation": {"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 0}},
+        {"truncation": {"direction": "Left", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {"truncation": {"direction": "Right", "max_length": 4.5, "strategy": "LongestFirst", "stride": 0}},
+        {"normalizer": None},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_changed_words_are_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({name: value for name, value in SOUND.items() if name != key}))
-    with pytest.raises(ValueError, match=f"no sound tokenizer .*{key}"):
+    path.write_text(json.dumps(saved | {"words": saved["words"] | change}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
+        WordTokenizer.load(path)
+
+
+@pytest.mark.parametrize("key", ["format", "words", "characters", "spelling"])
+def test_a_file_that_lacks_something_is_refused(tmp_path, saved, key):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({name: value for name, value in saved.items() if name != key}))
+    with pytest.raises(ValueError, match=f"no valid tokenizer .*{key}"):
         WordTokenizer.load(path)
 
 
@@ -189,7 +218,7 @@ def test_a_file_that_lacks_something_is_refused(tmp_path, key):
 def test_a_file_of_something_else_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="no sound tokenizer"):
+    with pytest.raises(ValueError, match="no valid tokenizer"):
         WordTokenizer.load(path)
 
 
