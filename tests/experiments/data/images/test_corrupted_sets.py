@@ -87,7 +87,7 @@ def test_only_the_files_asked_for_are_needed(folder, test_images):
     assert list(sets) == [("pixelate", 3), ("pixelate", 5)]
     with pytest.raises(ValueError, match="no set 'fog' of severity 3: there is pixelate of severity 3, 5"):
         sets.images("fog", 3)
-    with pytest.raises(ValueError, match="no 'pixelate' of severity 4 here"):
+    with pytest.raises(ValueError, match="no set 'pixelate' of severity 4"):
         sets.images("pixelate", 4)
 
 
