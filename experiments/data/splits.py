@@ -1,25 +1,13 @@
 """Stratified splits of labelled images or texts."""
 
 from collections.abc import Sequence
-from typing import Protocol, Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-
-class Labelled(Protocol):
-    """Examples with integer labels, such as images or texts."""
-
-    labels: Tensor
-
-    def __len__(self) -> int:
-        """Return the number of examples."""
-
-    def select(self, indices: Tensor) -> Self:
-        """Return the examples at ``indices``, int64 (m,), in that order."""
-
-
-Data = TypeVar("Data", bound=Labelled)
+Data = TypeVar("Data")
+"""Labelled examples, ``Images`` or ``Texts``, with a length, ``labels`` and ``select``."""
 
 
 def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:

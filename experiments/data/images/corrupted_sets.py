@@ -31,13 +31,11 @@ class CorruptedSets:
     by :meth:`images` only.
 
     Attributes:
-        official: True if the images are CIFAR-C's own files.
         source: a description of their origin for reports.
     """
 
     corruptions: tuple[str, ...]
     severities: tuple[int, ...]
-    official: bool
     source: str
     _read: Callable[[str, int], Images] = field(repr=False)
 
@@ -56,9 +54,6 @@ class CorruptedSets:
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return itertools.product(self.corruptions, self.severities)
-
-    def __len__(self) -> int:
-        return len(self.corruptions) * len(self.severities)
 
 
 def corrupted_sets(
@@ -98,14 +93,14 @@ def corrupted_sets(
         folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
         if folder.is_dir():
             source, read = _official(folder, CIFAR[dataset_name], corruptions, limit=len(test), seed=seed)
-            return CorruptedSets(corruptions, severities, True, source, read)
+            return CorruptedSets(corruptions, severities, source, read)
 
     def generate(name: str, severity: int) -> Images:
         return Images(corrupt(test.images, name, severity, seed=seed), test.labels)
 
     corrupt(test.images[:0], corruptions[0], severities[0])  # raises an error if they are neither grey nor RGB
     source = f"generated from {len(test):,} test images with CIFAR-C's severities (frost without its photographs)"
-    return CorruptedSets(corruptions, severities, False, source, generate)
+    return CorruptedSets(corruptions, severities, source, generate)
 
 
 def _official(

@@ -28,7 +28,7 @@ def is_image(name: str) -> bool:
 
 @contextlib.contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image file of one of :data:`FORMATS`, whatever its suffix; it is decoded inside the context.
+    """Open an image file of one of :data:`FORMATS` with any suffix; it is decoded inside the context.
 
     Raises:
         DatasetError: the file cannot be decoded.

@@ -56,7 +56,10 @@ class WordTokenizer:
     spelling: int
 
     def __post_init__(self) -> None:
-        _check_lengths(self.max_length, self.spelling)
+        if not isinstance(self.max_length, int) or self.max_length < 1:
+            raise ValueError(f"max_length must be an integer of at least 1, got {self.max_length!r}")
+        if not isinstance(self.spelling, int) or (self.spelling != 0 and self.spelling < 3):
+            raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {self.spelling!r}")
         for name, entries in (("words", self.words), ("characters", self.characters)):
             if not all(isinstance(entry, str) and entry for entry in entries) or len(set(entries)) < len(entries):
                 raise ValueError(f"{name} must be distinct strings, none of them empty")
@@ -86,7 +89,8 @@ class WordTokenizer:
         Raises:
             ValueError: ``min_count`` below 1, ``max_words`` below 0, or no word in all the texts.
         """
-        _check_lengths(max_length, spelling)
+        marks = (BEGIN, END) if spelling else ()
+        cls((), marks, max_length, spelling)  # checks them
         if min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {min_count}")
         if max_words is not None and max_words < 0:
@@ -99,7 +103,6 @@ class WordTokenizer:
             words[word] += count
             for character in written[: max(0, spelling - 1)]:
                 characters[character] += count
-        marks = (BEGIN, END) if spelling else ()
         return cls(_ranked(words, min_count)[:max_words], marks + _ranked(characters, min_count), max_length, spelling)
 
     @property
@@ -179,13 +182,6 @@ class WordTokenizer:
                 f"{path} is no valid tokenizer ({error}); restore that of the run, or fit a new one"
             ) from error
         return loaded
-
-
-def _check_lengths(max_length: int, spelling: int) -> None:
-    if not isinstance(max_length, int) or max_length < 1:
-        raise ValueError(f"max_length must be an integer of at least 1, got {max_length!r}")
-    if not isinstance(spelling, int) or (spelling != 0 and spelling < 3):
-        raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {spelling!r}")
 
 
 def _split(text: str) -> list[tuple[str, str]]:

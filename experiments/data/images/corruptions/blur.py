@@ -7,7 +7,7 @@ from torch.nn.functional import conv2d, pad
 from probattn.experiments.data.images.corruptions.resampling import (
     blur_gaussian,
     blur_motion,
-    pixel_scale,
+    scale,
     take_pixels,
     upsample_small,
     zoom_in,
@@ -17,9 +17,7 @@ from probattn.experiments.data.images.corruptions.resampling import (
 @upsample_small
 def defocus_blur(images: np.ndarray, rng: np.random.Generator, radius: float, alias: float) -> np.ndarray:
     """Convolve with a disk of `radius` pixels, smoothed with a Gaussian of `alias` pixels."""
-    kernel = torch.from_numpy(
-        disk(radius * pixel_scale(images), alias * pixel_scale(images), rim=max(1, round(pixel_scale(images))))
-    )
+    kernel = torch.from_numpy(disk(radius * scale(images), alias * scale(images), rim=max(1, round(scale(images)))))
     reach = len(kernel) // 2
     flat = torch.from_numpy(images).flatten(0, 1)[:, None]
     return conv2d(pad(flat, (reach,) * 4, mode="reflect"), kernel[None, None]).numpy().reshape(images.shape)
@@ -45,22 +43,22 @@ def glass_blur(
     The paper swaps pixels. The program of CIFAR-C's own files copies the neighbour, 0 to `max_delta` pixels up and
     left, since its swap reads a pixel that it has overwritten; this function does the same and omits the same border.
     """
-    delta = max(1, round(max_delta * pixel_scale(images)))
+    delta = max(1, round(max_delta * scale(images)))
     n, _, height, width = images.shape
     rows, columns = np.arange(height)[:, None], np.arange(width)
     inner = (delta < rows) & (rows <= height - delta) & (delta < columns) & (columns <= width - delta)
-    out = blur_gaussian(images, sigma * pixel_scale(images))
+    out = blur_gaussian(images, sigma * scale(images))
     for _ in range(iterations):
         down, right = inner * rng.integers(-delta, delta, size=(2, n, height, width))
         out = take_pixels(out, rows + down, columns + right)
-    return blur_gaussian(out, sigma * pixel_scale(images))
+    return blur_gaussian(out, sigma * scale(images))
 
 
 @upsample_small
 def motion_blur(images: np.ndarray, rng: np.random.Generator, radius: float, sigma: float) -> np.ndarray:
     """Blur along a line at a random angle within 45° of the horizontal."""
     angles = rng.uniform(-45, 45, size=len(images))
-    return blur_motion(images, radius * pixel_scale(images), sigma * pixel_scale(images), angles)
+    return blur_motion(images, radius * scale(images), sigma * scale(images), angles)
 
 
 @upsample_small
@@ -74,4 +72,4 @@ def zoom_blur(images: np.ndarray, rng: np.random.Generator, end: float) -> np.nd
 @upsample_small
 def gaussian_blur(images: np.ndarray, rng: np.random.Generator, sigma: float) -> np.ndarray:
     """Convolve with a Gaussian of `sigma` pixels."""
-    return blur_gaussian(images, sigma * pixel_scale(images))
+    return blur_gaussian(images, sigma * scale(images))

@@ -12,8 +12,8 @@ from probattn.experiments.data.images.corruptions.colour import paint
 from probattn.experiments.data.images.corruptions.resampling import (
     SIDE,
     blur_gaussian,
-    pixel_scale,
     resize_like,
+    scale,
     upsample_small,
 )
 
@@ -34,7 +34,7 @@ def elastic_transform(
     side. Wide Gaussians hardly move any pixel, so a higher severity does not always change an image more.
     """
     n, _, height, width = images.shape
-    side = SIDE * pixel_scale(images)
+    side = SIDE * scale(images)
     centre, reach = np.array([width // 2, height // 2]), side // 3
     corners = centre + reach * np.array([[1, 1], [1, -1], [-1, -1]])
     moved = corners + rng.uniform(-jitter * side, jitter * side, size=(n, 3, 2))

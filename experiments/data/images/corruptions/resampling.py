@@ -18,7 +18,7 @@ SIDE = 32
 """Side of the reference image, in whose pixels all lengths are given."""
 
 
-def pixel_scale(images: np.ndarray) -> float:
+def scale(images: np.ndarray) -> float:
     """Return the pixels of `images` per pixel of a 32-pixel image, by the shorter side."""
     return min(images.shape[-2:]) / SIDE
 

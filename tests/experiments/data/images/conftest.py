@@ -87,7 +87,7 @@ def decoded(monkeypatch):
 
 
 @pytest.fixture
-def told():
+def class_and_number():
     """Function of images that reads class and number of each, (n, 2), and checks channel order and orientation."""
 
     def read(data):

@@ -19,20 +19,20 @@ TRAIN, TEST = 20, 3
 
 
 @pytest.fixture
-def numbers(told):
-    return lambda data: {tuple(row) for row in told(data).tolist()}
+def numbers(class_and_number):
+    return lambda data: {tuple(row) for row in class_and_number(data).tolist()}
 
 
 class TestLoad:
     @pytest.mark.parametrize("place", ["cifar10-jpeg", "cifar10", "."])
-    def test_folders_of_images(self, tmp_path, place, write_folders, told, numbers):
+    def test_folders_of_images(self, tmp_path, place, write_folders, class_and_number, numbers):
         write_folders(tmp_path / place)
         data = load("cifar10", root=tmp_path)
         assert data.name == "cifar10"
         assert data.classes == CLASSES
         assert data.augment
         for part in (data.train, data.valid, data.test):
-            assert torch.equal(told(part)[:, 0], part.labels)
+            assert torch.equal(class_and_number(part)[:, 0], part.labels)
         assert numbers(data.test) == {(label, 100 + index) for label in range(10) for index in range(TEST)}
 
     def test_jpeg_files_are_decoded_as_torchvisions_image_folder_does(self, tmp_path, write_folders):
@@ -46,15 +46,15 @@ class TestLoad:
         assert data.test.labels.tolist() == reference.targets
         assert list(data.classes) == reference.classes
 
-    def test_torchvisions_files(self, tmp_path, write_batches, told, numbers):
+    def test_torchvisions_files(self, tmp_path, write_batches, class_and_number, numbers):
         write_batches(tmp_path)
         data = load("cifar10", root=tmp_path)
         assert data.classes == CLASSES
-        assert torch.equal(told(data.test)[:, 0], data.test.labels)
+        assert torch.equal(class_and_number(data.test)[:, 0], data.test.labels)
         assert len(numbers(data.train) | numbers(data.valid)) == 10 * TRAIN
         assert numbers(data.test) == {(label, 100 + index) for label in range(10) for index in range(TEST)}
 
-    def test_cifar100_uses_the_fine_labels(self, tmp_path, monkeypatch, told):
+    def test_cifar100_uses_the_fine_labels(self, tmp_path, monkeypatch, class_and_number):
         folder = tmp_path / CIFAR100.base_folder
         folder.mkdir()
         for part, count in (("train", 20), ("test", 2)):
@@ -70,7 +70,7 @@ class TestLoad:
         monkeypatch.setattr(CIFAR100, "meta", {"filename": "meta", "key": "fine_label_names", "md5": None})
         data = load("cifar100", root=tmp_path)
         assert data.classes == tuple(names)
-        assert torch.equal(told(data.train)[:, 0], data.train.labels)
+        assert torch.equal(class_and_number(data.train)[:, 0], data.train.labels)
         assert data.valid.labels.bincount().tolist() == [2] * 100
         assert data.augment
 

@@ -13,8 +13,8 @@ TEST = 3
 
 
 @pytest.fixture
-def numbers(told):
-    return lambda data: {tuple(row) for row in told(data).tolist()}
+def numbers(class_and_number):
+    return lambda data: {tuple(row) for row in class_and_number(data).tolist()}
 
 
 def cache_of(root):

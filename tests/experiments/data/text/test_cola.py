@@ -39,7 +39,7 @@ def write_archive(path, above):
             archive.writestr(f"{above}raw/{part}.tsv", content)
 
 
-def told(parts):
+def labelled_texts(parts):
     assert all(part.labels.dtype == torch.int64 for part in parts)
     return [(part.texts, part.labels.tolist()) for part in parts]
 
@@ -47,26 +47,26 @@ def told(parts):
 @pytest.mark.parametrize("folder", ["cola_public/raw", "raw"])
 def test_folders_quotes_and_odd_line_separators_are_no_structure(tmp_path, folder):
     write_files(tmp_path / folder)
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 @pytest.mark.parametrize("name", ["cola_public.zip", "cola_public_1.1.zip"])
 @pytest.mark.parametrize("above", ["cola_public/", ""])
 def test_archives_are_read_where_they_lie(tmp_path, name, above):
     write_archive(tmp_path / name, above)
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
     assert [path.name for path in tmp_path.rglob("*")] == [name]
 
 
 def test_folders_come_before_archives(tmp_path):
     write_files(tmp_path / "raw")
     (tmp_path / "cola_public.zip").write_bytes(b"damaged")
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 def test_windows_line_ends(tmp_path):
     write_files(tmp_path / "raw", in_domain_dev=CONTENT["in_domain_dev"].replace("\n", "\r\n"))
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 @pytest.mark.parametrize(

@@ -121,15 +121,15 @@ def test_a_damaged_cache_is_made_again(tmp_path, write, sources_read, damage):
     write(tmp_path)
     read(tmp_path)
     path = tmp_path / ".probattn-cache" / "imdb.pt"
-    sound = torch.load(path, weights_only=True)
-    assert sound["value"] == list(EXPECTED)
+    valid = torch.load(path, weights_only=True)
+    assert valid["value"] == list(EXPECTED)
     if damage in DAMAGED:
-        torch.save(sound | {"value": DAMAGED[damage](sound["value"])}, path)
+        torch.save(valid | {"value": DAMAGED[damage](valid["value"])}, path)
     else:
         path.write_bytes(damage)
     assert_whole(read(tmp_path))
     assert len(sources_read) == 2
-    assert torch.load(path, weights_only=True) == sound
+    assert torch.load(path, weights_only=True) == valid
 
 
 def test_a_folder_that_cannot_be_written_is_fine(tmp_path, write, monkeypatch):

@@ -23,7 +23,7 @@ def words_of(tokenizer, text):
 
 
 def written(tokenizer, row):
-    """What a row of character ids says: ``^`` begin, ``$`` end, ``?`` unknown, ``_`` padding."""
+    """A row of character ids as text: ``^`` begin, ``$`` end, ``?`` unknown, ``_`` padding."""
     shown = ["_", "?", "^", "$", *tokenizer.characters[2:]]
     return "".join(shown[index] for index in row.tolist())
 

@@ -85,7 +85,7 @@ def test_equalised_is_opencvs(rng):
 
 
 def shine(levels):
-    """How the drops of one image shine, step by step."""
+    """Highlights of the drops of one image, step by step."""
     edges = np.argwhere(canny(levels))
     places = np.stack(np.mgrid[:32, :32], axis=-1)
     depth = np.sqrt(((places[:, :, None] - edges) ** 2).sum(axis=-1)).min(axis=-1).clip(max=20)
