@@ -12,7 +12,7 @@ from probattn.experiments.config.networks import ViTSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import fit
 

@@ -291,7 +291,7 @@ def main() -> None:
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
-    from probattn.experiments.data.images.images import DatasetError
+    from probattn.experiments.data.errors import DatasetError
     from probattn.functional.errors import NumericalError
     from probattn.inference import CheckpointError
 

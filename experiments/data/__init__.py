@@ -1,3 +1,3 @@
-"""Data sets of the papers: images, texts, out-of-distribution sets, corruptions.
+"""Data sets: images, texts, out-of-distribution (OOD) sets and corruptions.
 
-Imports nothing of the other rooms."""
+Imports no other room."""

@@ -1,4 +1,4 @@
-"""Archives that are downloaded, checked, and unpacked without leaving their folder."""
+"""Download of archives, with a check of their MD5 sum, and extraction that cannot leave the folder."""
 
 import tarfile
 import zlib
@@ -6,17 +6,26 @@ from pathlib import Path
 
 from torchvision.datasets.utils import download_url
 
+from probattn.experiments.data.root import DEFAULT
 
-def fetch(url: str, root: Path, *, filename: str, md5: str | None) -> None:
-    """Downloads a tar archive into ``root``, unless it lies there already, and unpacks it there.
+
+def download_and_extract(url: str, root: Path, *, filename: str, md5: str | None) -> None:
+    """Download a tar archive into ``root``, unless it is there already, and extract it there.
 
     Raises:
-        OSError, RuntimeError, http.client.HTTPException: no network, another MD5 sum, or an archive that is damaged or
-            has a member which would leave the folder.
+        OSError, RuntimeError, http.client.HTTPException: no such folder, no network, a wrong MD5 sum, or an archive
+            that is damaged or has a member outside the folder.
     """
+    check_folder(root)
     download_url(url, root, filename=filename, md5=md5)
     try:
         with tarfile.open(root / filename) as archive:
             archive.extractall(root, filter="data")
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise RuntimeError(f"cannot unpack {(root / filename).absolute()}: {error}") from error
+
+
+def check_folder(root: Path) -> None:
+    """Raise FileNotFoundError if a root folder other than the default is missing; a download would create it."""
+    if not root.is_dir() and root != DEFAULT:
+        raise FileNotFoundError(f"there is no folder {root.absolute()}; correct its name or create it")

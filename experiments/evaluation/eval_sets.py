@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
-from probattn.experiments.data.ood.datasets import default, outliers
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.ood import datasets as ood_datasets
 from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.text.labelled_texts import Texts
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -66,7 +66,7 @@ def shifts(
         DatasetError: official files that are incomplete or damaged.
     """
     _check_images(dataset, "--shift corrupts images")
-    source = shifted(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
+    source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
     return {
         f"shift/{corruption}/{severity}": TestSet(source.source, lambda c=corruption, s=severity: source.images(c, s))
         for corruption in corruptions
@@ -86,8 +86,13 @@ def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: 
         return {}
     _check_images(dataset, "--ood takes images")
     channels, size = dataset.test.images.shape[1:3]
-    each = dict.fromkeys(part for name in names for part in (default(dataset.name) if name == "default" else (name,)))
-    read = {name: outliers(name, root=root, size=size, channels=channels, inside=dataset.name) for name in each}
+    each = dict.fromkeys(
+        part for name in names for part in (ood_datasets.default_names(dataset.name) if name == "default" else (name,))
+    )
+    read = {
+        name: ood_datasets.load(name, root=root, size=size, channels=channels, in_distribution=dataset.name)
+        for name in each
+    }
     found = {f"ood/{Path(name).resolve().name}": TestSet(name, lambda i=images: i) for name, images in read.items()}
     if len(found) < len(read):
         raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from probattn.experiments.data.images.images import Images
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation import eval_sets, methods, prediction_store
 from probattn.experiments.evaluation.decisions import acting
 from probattn.experiments.evaluation.eval_sets import TestSet

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import torch
 
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.data.images.images import Images
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction
 from probattn.inference.methods.features import Features, features

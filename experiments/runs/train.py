@@ -124,7 +124,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
         BlockingIOError, CheckpointError, OSError: as for :func:`train`.
     """
     is_fresh = not (out / "last.pt").exists()
-    dataset = dataset if is_fresh else dataset.of(out)
+    dataset = dataset if is_fresh else dataset.for_run(out)
     model = build_model(settings, dataset)
     random_state = torch.get_rng_state()
     guide = guides.for_model(model, settings.layer.family)
@@ -137,7 +137,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
 
     def begin() -> None:
         held.enter_context(claim(out, settings, name=name, device=device, resume=resume))
-        dataset.keep(out)
+        dataset.save_preprocessing(out)
 
     broadcast_result(begin)
     return Run(settings, out, dataset, model, guide, first_phase, random_state, batches, is_fresh)

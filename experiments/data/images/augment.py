@@ -1,7 +1,7 @@
-"""Random crops and flips of a whole batch at once, driven by an explicit generator.
+"""Random crops and flips of a whole batch at once, from an explicit generator.
 
-The generator is always a CPU generator, whatever device the images lie on: one checkpointed state then
-reproduces a run on every device, and only a few integers an image travel.
+The generator is a CPU generator for images on any device: one checkpointed state then reproduces a run on every
+device, and only a few integers per image are transferred.
 """
 
 import torch
@@ -15,7 +15,7 @@ def random_crop(images: Tensor, *, padding: int, generator: torch.Generator) -> 
     Args:
         images: (batch, channels, height, width), any dtype; not yet normalised, so that zero is black.
         padding: pixels added on every side; each offset is uniform on 0, …, 2·padding.
-        generator: CPU generator; draws two integers an image.
+        generator: CPU generator; draws two integers per image.
 
     Returns:
         Crops of the same shape, dtype and device.
@@ -37,7 +37,7 @@ def random_flip(images: Tensor, *, generator: torch.Generator) -> Tensor:
 
     Args:
         images: (batch, channels, height, width), any dtype.
-        generator: CPU generator; draws one integer an image.
+        generator: CPU generator; draws one integer per image.
 
     Returns:
         Images of the same shape, dtype and device.
@@ -48,5 +48,5 @@ def random_flip(images: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def crop_flip(images: Tensor, *, padding: int, generator: torch.Generator) -> Tensor:
-    """The usual training augmentation of CIFAR: :func:`random_crop`, then :func:`random_flip`."""
+    """Apply the usual training augmentation of CIFAR: :func:`random_crop`, then :func:`random_flip`."""
     return random_flip(random_crop(images, padding=padding, generator=generator), generator=generator)

@@ -1,8 +1,8 @@
 """Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100.
 
-CIFAR is looked for under one root folder: the argument, else the environment variable ``PROBATTN_DATA``,
-else ``data``. It may lie there as torchvision's own files, or as one folder of 32×32 RGB images a class,
-``{cifar10-jpeg,cifar10,.}/{train,test}/<class>/*.{jpg,png}``, which is decoded once and cached as a tensor.
+CIFAR is searched in the root folder of :func:`~probattn.experiments.data.root.data_root`: torchvision's own files, or
+one folder of 32×32 RGB images per class, ``{cifar10-jpeg,cifar10,.}/{train,test}/<class>/*.{jpg,png,…}``, which are
+decoded once and cached as a tensor.
 """
 
 import os
@@ -13,22 +13,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.images import DatasetError, Images, channel_statistics, split
+from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.images.loader import ImageLoader
+from probattn.experiments.data.root import data_root
+from probattn.experiments.data.splits import split, subsample
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A data set split in three, with what training needs to know about it.
+    """An image data set with training, validation and test part.
 
     Attributes:
         name: as given to :func:`load`.
         classes: names, in the order of the labels.
         train, valid, test: disjoint parts.
         mean, std: per channel, of the training images scaled to 0..1.
-        augment: whether training crops and flips at random: natural images yes, digits no.
-        domains: test sets from elsewhere, by name.
+        augment: True if training images are cropped and flipped at random; False for digits.
+        domains: test sets of other domains, by name.
     """
 
     name: str
@@ -42,61 +45,55 @@ class ImageDataset:
     domains: Mapping[str, Images] = field(default_factory=dict)
 
     def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> ImageLoader:
-        """Batches in random order, augmented if these images are to be."""
+        """Return the loader of training batches: in random order, augmented if :attr:`augment`."""
         options = {"mean": self.mean, "std": self.std, "generator": generator, "device": device}
         return ImageLoader(self.train, batch_size=batch_size, shuffle=True, augment=self.augment, **options)
 
     def sample(self, number: int, *, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """A batch of so many training images, not augmented."""
+        """Return one batch of ``number`` random training images, not augmented."""
         chosen = torch.randperm(len(self.train), generator=generator)[:number]
         return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
 
     def batches(self, images: Images, *, batch_size: int, device: str = "cpu") -> ImageLoader:
-        """Batches of any images as the network wants them: in their order, normalised, not augmented.
+        """Return a loader of any images in their order, normalised as in training, not augmented.
 
         Raises:
-            DatasetError: images of another size or number of channels than those of this data set.
+            DatasetError: the images differ in size or number of channels from those of this data set.
         """
         expected, found = self.test.images.shape[1:], images.images.shape[1:]
         if found != expected:
             raise DatasetError(f"the network was trained on images {tuple(expected)}, these are {tuple(found)}")
         return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
 
-    def keep(self, folder: Path) -> None:
-        """Writes into a run's folder what was fitted to the training part and is needed to read others: nothing."""
+    def save_preprocessing(self, folder: Path) -> None:
+        """Do nothing: images need no preprocessing that is saved with a run."""
 
-    def of(self, folder: Path) -> "ImageDataset":
-        """The same data as the run in a folder reads it."""
+    def for_run(self, folder: Path) -> "ImageDataset":
+        """Return the data set as the run in ``folder`` reads it: this one."""
         return self
 
 
 NAMES = ("digits", *cifar.CIFAR)
-"""The names :func:`load` knows."""
-
-
-def data_root(root: str | os.PathLike[str] | None) -> Path:
-    """The folder of the data sets: the argument, else ``$PROBATTN_DATA``, else ``data``."""
-    return Path(root or os.environ.get("PROBATTN_DATA") or "data").expanduser()
+"""The names of :func:`load`."""
 
 
 def load(
     name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, limit: int | None = None
 ) -> ImageDataset:
-    """Load a data set and cut off its validation part.
+    """Load an image data set and split off its validation part, stratified by class.
 
-    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR keeps its own test part; one tenth of
-    its training part becomes the validation part. Every cut is stratified by class.
+    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
+    its training part becomes the validation part.
 
     Args:
         name: one of :data:`NAMES`.
-        root: folder to look for CIFAR in; default: ``$PROBATTN_DATA``, else ``data``. Decoded images are
-            cached in ``<root>/.probattn-cache``, where that can be written. The cache is made anew when the
-            number of files or the folders' newest modification time changes; remove it by hand after a
-            change that leaves both, such as editing a file in place.
-        seed: fixes the cuts, and nothing else.
-        limit: keep at most this many training images, and of the validation and test images the same
-            fraction, but one a class at least where there is one. A smaller limit keeps a subset of what a
-            larger one keeps.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``. Decoded images are cached in
+            ``<root>/.probattn-cache``, if it is writable. A cache is computed again when the number of files or the
+            newest modification time of the folders changes; delete it after a change that alters neither, such as
+            editing a file in place.
+        seed: seed of the splits only.
+        limit: keep at most this many training images and the same fraction of the validation and test images, but
+            at least one per class if there is one. A smaller limit keeps a subset of what a larger limit keeps.
 
     Raises:
         ValueError: if ``name`` is unknown or ``limit`` is below 1.
@@ -117,12 +114,7 @@ def load(
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:
-        fraction = min(1.0, limit / len(train))
-        rest = [max(len(classes), round(fraction * len(part))) for part in (valid, test)]
-        train, valid, test = (
-            split(part, sizes=(min(size, len(part)),), generator=generator)[0]
-            for part, size in zip((train, valid, test), (limit, *rest), strict=True)
-        )
+        train, valid, test = subsample(train, (valid, test), limit=limit, num_classes=len(classes), generator=generator)
     mean, std = channel_statistics(train.images)
     return ImageDataset(name, classes, train, valid, test, mean, std, augment=name in cifar.CIFAR)
 
@@ -131,8 +123,8 @@ def _digits() -> tuple[tuple[str, ...], Images]:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise DatasetError("the digits come with scikit-learn: pip install probattn[digits]") from error
+        raise DatasetError("the digits are part of scikit-learn: pip install probattn[digits]") from error
     bunch = load_digits()
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # load_digits counts 0..16
+    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # levels 0..16
     images = Images(torch.from_numpy(pixels)[:, None], torch.from_numpy(bunch.target).long())
     return tuple(map(str, bunch.target_names)), images

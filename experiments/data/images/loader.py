@@ -1,4 +1,4 @@
-"""Batches of images from one tensor that already lies on the device."""
+"""Loader of image batches from one tensor on the device."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -7,39 +7,38 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.images.augment import crop_flip
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 
 
 class ImageLoader:
-    """Batches ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
+    """Loader of batches: ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
 
-    CIFAR is small enough to lie on the device whole, as uint8; a batch is then one gather, and there are no
-    worker processes to seed. The last batch is smaller where the data do not divide, unless ``drop_last``.
+    All images are on the device as uint8, which CIFAR is small enough for; a batch is then one gather, and there are
+    no worker processes to seed. The last batch may be smaller, unless ``drop_last``.
 
-    ``generator`` is the only source of randomness: its state when an epoch's first batch is asked for fixes
-    that epoch bit for bit, and the epoch leaves it in a new state. Neither shuffling nor augmenting, an
-    epoch does not touch it.
+    ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
+    bit, and the epoch advances it. An epoch without shuffling and augmentation does not use it.
 
     Args:
         data: the images and their labels.
-        batch_size: images a batch.
+        batch_size: images per batch.
         mean, std: per channel, of pixels scaled to 0..1; ``x = (pixel / 255 - mean) / std``.
-        shuffle: draw a new order each epoch.
+        shuffle: draw a new order in each epoch.
         augment: crop with zero padding and flip at random, before normalisation.
         padding: pixels of padding of the random crop.
         generator: CPU generator; default: a new one with torch's fixed default seed.
-        device: where the data lie and the batches are made.
-        drop_last: leave out the last batch if it is smaller than ``batch_size``.
+        device: device of the data and the batches.
+        drop_last: omit the last batch if it is smaller than ``batch_size``.
 
     Attributes:
-        generator: see above; save and restore its state to resume.
-        num_data: number of images, whatever ``drop_last`` leaves out.
+        generator: as given; save and restore its state to resume.
+        num_data: number of images, including those that ``drop_last`` omits.
         batch_size: as given.
         device: as given.
 
     Raises:
-        ValueError: if ``batch_size`` is below 1, there is no batch to yield, ``mean`` and ``std`` do not have
-            one entry a channel, a ``std`` is not positive, or ``generator`` is not on the CPU.
+        ValueError: if ``batch_size`` is below 1, there is no batch to yield, ``mean`` or ``std`` does not have one
+            entry per channel, a ``std`` is not positive, or ``generator`` is not on the CPU.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class ImageLoader:
             raise ValueError(f"no batch to yield: {len(data)} images, {batch_size=}, {drop_last=}")
         channels = data.images.shape[1]
         if not len(mean) == len(std) == channels:
-            raise ValueError(f"mean and std need {channels} entries, one a channel: {mean=}, {std=}")
+            raise ValueError(f"mean and std need {channels} entries, one per channel: {mean=}, {std=}")
         if min(std) <= 0:
             raise ValueError(f"std must be positive, got {tuple(std)}")
         self.generator = torch.Generator() if generator is None else generator
@@ -80,19 +79,19 @@ class ImageLoader:
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the data, in place, and make the batches on ``device`` from now on; returns the loader."""
+        """Move the data and all further batches to ``device``, in place; returns the loader."""
         self.device = torch.device(device)
         self._data = self._data.to(self.device)
         self._mean, self._std = self._mean.to(self.device), self._std.to(self.device)
         return self
 
     def __len__(self) -> int:
-        """Number of batches an epoch."""
+        """Return the number of batches per epoch."""
         whole, rest = divmod(self.num_data, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield one epoch."""
+        """Yield the batches of one epoch."""
         order = torch.arange(self.num_data)
         if self.shuffle:
             order = torch.randperm(self.num_data, generator=self.generator)

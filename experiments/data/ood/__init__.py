@@ -1,1 +1,1 @@
-"""Out-of-distribution image sets: downloaded ones and small generated ones."""
+"""Out-of-distribution (OOD) image sets: downloaded, read from a folder, or generated."""

@@ -1,4 +1,4 @@
-"""Where sets of foreign images lie: SVHN's own file, unpacked archives, folders of images."""
+"""Out-of-distribution (OOD) sets on disk or by download: SVHN's own file, extracted archives, folders of images."""
 
 import os
 from http.client import HTTPException
@@ -8,17 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from torchvision.datasets import SVHN
 
-from probattn.experiments.data.download import fetch
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.download import check_folder, download_and_extract
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.files import SUFFIXES, is_image
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""What such a file may hold: of others, Pillow would hand PostScript to an interpreter."""
 _ELSEWHERE = "give another folder with --data or the environment variable PROBATTN_DATA"
 
 
 class Archive(NamedTuple):
-    """A set of images as its archive unpacks: its folder, how many there are, and the class of pytorch-ood."""
+    """An image set that comes as an archive: title, extracted folder, number of images and class of pytorch-ood."""
 
     title: str
     folder: str
@@ -36,15 +34,17 @@ ARCHIVES = {
 
 
 def svhn(root: Path) -> np.ndarray:
-    """The test part of SVHN (Netzer et al., 2011), uint8 (26032, 32, 32, 3), downloaded where there is a network.
+    """Return the test part of SVHN (Netzer et al., 2011), uint8 (26032, 32, 32, 3), downloaded if it is missing.
 
     Raises:
-        DatasetError: it is damaged, or neither there nor to be had.
+        DatasetError: it is damaged, or missing and cannot be downloaded.
     """
     url, name, _ = SVHN.split_list["test"]
     folders = (root / "svhn", root)
     home = next((folder for folder in folders if (folder / name).is_file()), None)
     try:
+        if home is None:
+            check_folder(root)
         part = SVHN(home or folders[0], split="test", download=home is None)
     except (OSError, RuntimeError, HTTPException) as error:
         if home is not None:
@@ -59,19 +59,19 @@ def svhn(root: Path) -> np.ndarray:
     return part.data.transpose(0, 2, 3, 1)
 
 
-def unpacked(name: str, root: Path) -> list[Path]:
-    """The files of one of :data:`ARCHIVES`, which is fetched and unpacked under ``root`` where it is not yet.
+def archive_files(name: str, root: Path) -> list[Path]:
+    """Return the image files of one of :data:`ARCHIVES`, downloaded and extracted under ``root`` if they are missing.
 
-    An archive that lies in ``root`` is unpacked without a network. LSUN's own test images have no archive of images:
-    they are to be exported from its database, as its authors' script does.
+    An archive in ``root`` is extracted without a network. LSUN's own test images have no archive of images: export
+    them from its database with its authors' script.
 
     Raises:
-        DatasetError: some images are missing, or all are and cannot be had.
+        DatasetError: some images are missing, or all are and cannot be downloaded.
     """
     archive = ARCHIVES[name]
     folder = root / archive.folder
     if not folder.is_dir():
-        _fetch(archive, root)
+        _download(archive, root)
     files = find_images(folder)
     if len(files) < archive.num_images:
         raise DatasetError(
@@ -81,7 +81,7 @@ def unpacked(name: str, root: Path) -> list[Path]:
     return files
 
 
-def _fetch(archive: Archive, root: Path) -> None:
+def _download(archive: Archive, root: Path) -> None:
     absent = f"{archive.title} is not in {root.absolute()}. Looked for images in {(root / archive.folder).absolute()}"
     if archive.source is None:
         raise DatasetError(
@@ -96,7 +96,7 @@ def _fetch(archive: Archive, root: Path) -> None:
         ) from error
     source = getattr(img, archive.source)
     try:
-        fetch(source.url, root, filename=source.filename, md5=source.tgz_md5)
+        download_and_extract(source.url, root, filename=source.filename, md5=source.tgz_md5)
     except (OSError, RuntimeError, HTTPException) as error:
         raise DatasetError(
             f"{absent}, then for {source.filename} in {root.absolute()}. The download failed: {error}. "
@@ -105,19 +105,18 @@ def _fetch(archive: Archive, root: Path) -> None:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """The images under ``folder``, however deep, sorted by path; hidden files and folders are left out.
+    """Return the images under ``folder`` at any depth, sorted by path, without hidden files and folders.
 
     Raises:
-        DatasetError: no folder, or none with an image.
+        DatasetError: the folder is missing or holds no image.
     """
     if not folder.is_dir():
-        raise DatasetError(
-            f"{folder.absolute()} is {'not a folder' if folder.exists() else 'not there'}: give a folder of images"
-        )
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise DatasetError(f"{folder.absolute()} {problem}: give a folder of images")
     files = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [Path(place, name) for name in names if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
+        files += [Path(place, name) for name in names if is_image(name)]
     if not files:
         raise DatasetError(f"{folder.absolute()} holds no image ({', '.join(SUFFIXES)})")
     return sorted(files)

@@ -1,4 +1,4 @@
-"""Images that are no digits and need no download: printed letters, and patches of scikit-learn's two photographs."""
+"""Generated out-of-distribution (OOD) sets for digits: printed letters, and patches of scikit-learn's photographs."""
 
 import math
 from pathlib import Path
@@ -6,58 +6,58 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 
 LETTERS = "ACEFHKLMNPRUVWX"
-"""Capitals that a reader tells from digits at 8×8 pixels: without B D G I J O Q S T Y Z."""
+"""Capitals that differ from all digits at 8×8 pixels: without B D G I J O Q S T Y Z."""
 FONTS = ("Sans", "Sans-Bold", "Sans-BoldOblique", "Serif", "Serif-Bold", "SansMono-Bold")
 """Styles of DejaVu that come with matplotlib."""
 COPIES = 4
 PATCHES = 180
-"""Patches of each photograph."""
+"""Number of patches of each photograph."""
 
 
 def letters(*, size: int, seed: int) -> list[np.ndarray]:
-    """360 printed capitals, white on black, uint8 (size, size), with the look of scikit-learn's digits.
+    """Return 360 printed capitals, white on black, uint8 (size, size), that resemble scikit-learn's digits.
 
-    Those are bitmaps of 4·size a side, of which the dots in each 4×4 block were counted (Alpaydin & Kaynak, 1998); so
-    are these. Each letter stands in six styles, four times: sheared, turned, stretched and shifted at random.
+    Like the digits (Alpaydin & Kaynak, 1998), they are bitmaps of side 4·size of which the dots in each 4×4 block are
+    counted. Each letter has four copies in each of six styles: sheared, rotated, stretched and shifted at random.
     """
     import matplotlib
 
     folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     generator = np.random.default_rng(seed)
-    drawn = []
+    images = []
     for style in FONTS:
         font = ImageFont.truetype(folder / f"DejaVu{style}.ttf", 16 * size)
         for letter in LETTERS:
             glyph = _glyph(letter, font, stroke=size // 4)
             bitmaps = (_distort(glyph, side=4 * size, generator=generator) for _ in range(COPIES))
-            drawn.extend(_count_dots(bitmap) for bitmap in bitmaps)
-    return drawn
+            images.extend(_count_dots(bitmap) for bitmap in bitmaps)
+    return images
 
 
 def patches(*, seed: int) -> list[np.ndarray]:
-    """360 square patches of a temple and a flower at random places, 32 to 160 pixels wide, uint8 (h, h, 3).
+    """Return 360 square patches of a temple and a flower at random positions, 32 to 160 pixels wide, uint8 (h, h, 3).
 
     Raises:
-        DatasetError: scikit-learn, with which the photographs come, is missing.
+        DatasetError: scikit-learn, which contains the photographs, is missing.
     """
     try:
         from sklearn.datasets import load_sample_image
     except ImportError as error:
-        raise DatasetError("the photographs come with scikit-learn: pip install probattn[digits]") from error
+        raise DatasetError("the photographs are part of scikit-learn: pip install probattn[digits]") from error
     generator = np.random.default_rng(seed)
-    cut = []
+    images = []
     for photograph in map(load_sample_image, ("china.jpg", "flower.jpg")):
         for side in generator.integers(32, 160, PATCHES, endpoint=True):
             top, left = (generator.integers(length - side) for length in photograph.shape[:2])
-            cut.append(photograph[top : top + side, left : left + side])
-    return cut
+            images.append(photograph[top : top + side, left : left + side])
+    return images
 
 
 def _glyph(letter: str, font: ImageFont.FreeTypeFont, *, stroke: int) -> Image.Image:
-    """The letter, white on black, cut at its edges; ``stroke`` pixels bolder on each side."""
+    """Return the letter, white on black, cropped to its bounding box and ``stroke`` pixels bolder on each side."""
     left, top, right, bottom = font.getbbox(letter, stroke_width=stroke)
     glyph = Image.new("L", (right - left, bottom - top))
     ImageDraw.Draw(glyph).text((-left, -top), letter, fill=255, font=font, stroke_width=stroke)
@@ -65,21 +65,21 @@ def _glyph(letter: str, font: ImageFont.FreeTypeFont, *, stroke: int) -> Image.I
 
 
 def _distort(glyph: Image.Image, *, side: int, generator: np.random.Generator) -> np.ndarray:
-    """The glyph as a bitmap, bool (side, side): about as high as that and, like handwriting, narrower."""
-    shear, turn = generator.uniform(-0.2, 0.2), generator.uniform(-0.1, 0.1)
-    down = generator.uniform(0.9, 1.05) * side / glyph.height
-    across = min(generator.uniform(0.7, 0.9) * down, generator.uniform(0.65, 0.8) * side / glyph.width)
-    middle = side * (0.5 + generator.uniform(-0.04, 0.04, 2))
-    turned = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
-    forward = turned @ np.array([[1, shear], [0, 1]]) @ np.diag([across, down])
-    back = np.linalg.inv(forward)  # Pillow asks where each pixel comes from
-    offset = np.array(glyph.size) / 2 - back @ middle
-    numbers = np.column_stack([back, offset]).ravel().tolist()
-    bitmap = glyph.transform((side, side), Image.Transform.AFFINE, numbers, Image.Resampling.BILINEAR)
+    """Return the glyph as a randomly distorted bitmap, bool (side, side), that fills its height but not its width."""
+    shear, angle = generator.uniform(-0.2, 0.2), generator.uniform(-0.1, 0.1)
+    scale_y = generator.uniform(0.9, 1.05) * side / glyph.height
+    scale_x = min(generator.uniform(0.7, 0.9) * scale_y, generator.uniform(0.65, 0.8) * side / glyph.width)
+    centre = side * (0.5 + generator.uniform(-0.04, 0.04, 2))
+    rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    forward = rotation @ np.array([[1, shear], [0, 1]]) @ np.diag([scale_x, scale_y])
+    inverse = np.linalg.inv(forward)  # Pillow maps output to input pixels
+    offset = np.array(glyph.size) / 2 - inverse @ centre
+    coefficients = np.column_stack([inverse, offset]).ravel().tolist()
+    bitmap = glyph.transform((side, side), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR)
     return np.asarray(bitmap) > 127
 
 
 def _count_dots(bitmap: np.ndarray) -> np.ndarray:
-    """The share of dots in each 4×4 block, as uint8 (side / 4, side / 4)."""
+    """Return the share of dots in each 4×4 block, as uint8 (side / 4, side / 4)."""
     size = len(bitmap) // 4
     return np.rint(255 * bitmap.reshape(size, 4, size, 4).mean((1, 3))).astype(np.uint8)

@@ -1,1 +1,1 @@
-"""Texts: the corpora, what they are cut into, and batches of them."""
+"""Text data sets, their tokens and their loader."""

@@ -7,31 +7,31 @@ from pathlib import Path
 
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
-from probattn.experiments.data.text.texts import Texts, decode
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.text.labelled_texts import Texts, decode
 
 CLASSES = ("unacceptable", "acceptable")
 """Names of the labels 0 and 1."""
 
 LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 516}
-"""Sentences of each file of the corpus, in version 1.0 as in 1.1."""
+"""Number of sentences of each file of the corpus, in versions 1.0 and 1.1."""
 
 _FOLDERS = ("cola_public/raw", "raw")
 _ARCHIVES = ("cola_public.zip", "cola_public_1.1.zip")
-_LARGEST = 2**24
-"""Bytes of a file that is unpacked into memory; the corpus's largest has 429,000."""
+_MAX_BYTES = 2**24
+"""Maximal bytes of a file that is unpacked into memory; the corpus's largest has 429,000."""
 
 
 def read(root: Path) -> tuple[Texts, Texts, Texts]:
-    """In-domain training part, in-domain development part and out-of-domain development part.
+    """Return the in-domain training, in-domain development and out-of-domain development part.
 
-    The first place under ``root`` is taken that has any of them: ``cola_public/raw/*.tsv``, ``raw/*.tsv``, or the
-    corpus's own archive, ``cola_public.zip`` or ``cola_public_1.1.zip``, which is read without unpacking it. A line
-    has four columns between tabs (source, label, the author's mark, sentence) and no quoting.
+    They are read from the first place under ``root`` that has any of them: ``cola_public/raw/*.tsv``, ``raw/*.tsv``,
+    or the corpus's own archive, ``cola_public.zip`` or ``cola_public_1.1.zip``, which is not unpacked to disk. A line
+    has four tab-separated columns (source, label, the author's mark, sentence) without quoting.
 
     Raises:
-        DatasetError: no place has them; or one has them in part; or a line is not UTF-8, has another number of
-            columns, a label other than 0 and 1 or an empty sentence: the file and the line are named.
+        DatasetError: the files are missing or incomplete; or a line is not UTF-8, has another number of columns, a
+            label other than 0 and 1 or an empty sentence: the file and the line are named.
     """
     found = next(_places(root), None)
     if found is None:
@@ -44,10 +44,10 @@ def read(root: Path) -> tuple[Texts, Texts, Texts]:
     missing = [f"{part}.tsv" for part in LINES if part not in files]
     if missing:
         raise DatasetError(f"CoLA in {place} is incomplete: {', '.join(missing)} missing. {_ADVICE}")
-    train, dev, shifted = (
+    train, dev, out_of_domain = (
         _parse(files[part], file=f"{place}/{part}.tsv", expected=expected) for part, expected in LINES.items()
     )
-    return train, dev, shifted
+    return train, dev, out_of_domain
 
 
 _ADVICE = (
@@ -57,7 +57,7 @@ _ADVICE = (
 
 
 def _places(root: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Each place that has a file of the corpus, by name, with the content of those that it has."""
+    """Yield each place that has a file of the corpus: its name, and the content of the files that it has."""
     for folder in (root / name for name in _FOLDERS):
         files = {part: path.read_bytes() for part in LINES if (path := folder / f"{part}.tsv").is_file()}
         if files:
@@ -68,12 +68,12 @@ def _places(root: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 
 def _unzip(archive: Path) -> dict[str, bytes]:
-    """What the archive has of the three files in a folder ``raw``, whatever lies above it."""
+    """Return the content of the three files in a folder ``raw`` at any depth of the archive."""
     try:
         with zipfile.ZipFile(archive) as content:
             members = [member for member in content.infolist() if not member.filename.startswith("__MACOSX/")]
             return {
-                part: content.read(_checked(member))
+                part: content.read(_check_size(member))
                 for part in LINES
                 for member in members
                 if member.filename == f"raw/{part}.tsv" or member.filename.endswith(f"/raw/{part}.tsv")
@@ -82,8 +82,8 @@ def _unzip(archive: Path) -> dict[str, bytes]:
         raise DatasetError(f"cannot read {archive.absolute()}: {error}. {_ADVICE}") from error
 
 
-def _checked(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    if member.file_size > _LARGEST:
+def _check_size(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    if member.file_size > _MAX_BYTES:
         raise ValueError(f"{member.filename} would unpack to {member.file_size:,} bytes")
     return member
 
@@ -92,27 +92,27 @@ def _parse(content: bytes, *, file: str, expected: int) -> Texts:
     lines = content.removesuffix(b"\n").split(b"\n")  # not splitlines, which also splits at other characters
     pairs = [_parse_line(line, where=f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
     if len(pairs) != expected:
-        raise DatasetError(f"{file} has {len(pairs):,} lines, expected {expected:,}; put a sound copy there")
+        raise DatasetError(f"{file} has {len(pairs):,} lines, expected {expected:,}; put an intact copy there")
     texts, labels = zip(*pairs, strict=True)
     return Texts(texts, torch.tensor(labels))
 
 
 def _parse_line(line: bytes, *, where: str) -> tuple[str, int]:
-    """Sentence and label."""
+    """Return sentence and label."""
     columns = decode(line, where=where).split("\t")
     if len(columns) != 4:
         raise DatasetError(
-            f"{where} has {len(columns)} columns between tabs, expected 4 (source, label, mark, sentence): "
-            f"{_shorten(line)}; put a sound copy there"
+            f"{where} has {len(columns)} tab-separated columns, expected 4 (source, label, mark, sentence): "
+            f"{_shorten(line)}; put an intact copy there"
         )
     _, label, _, sentence = columns
     if label not in ("0", "1"):
-        raise DatasetError(f"{where} has the label {label!r}, expected 0 or 1; put a sound copy there")
+        raise DatasetError(f"{where} has the label {label!r}, expected 0 or 1; put an intact copy there")
     if not sentence.strip():
-        raise DatasetError(f"{where} has an empty sentence; put a sound copy there")
+        raise DatasetError(f"{where} has an empty sentence; put an intact copy there")
     return sentence.strip(), int(label)
 
 
 def _shorten(line: bytes, *, most: int = 60) -> str:
-    shown = line.decode("utf-8")
-    return repr(shown if len(shown) <= most else shown[:most] + "…")
+    text = line.decode("utf-8")
+    return repr(text if len(text) <= most else text[:most] + "…")

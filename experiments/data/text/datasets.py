@@ -1,4 +1,4 @@
-"""Data sets of texts: CoLA and IMDB, split by a seed, with tokens that are fitted to the training part alone."""
+"""Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
 import functools
 import os
@@ -9,29 +9,30 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.images.datasets import data_root
-from probattn.experiments.data.images.images import split
+from probattn.experiments.data import cache
+from probattn.experiments.data.root import data_root
+from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import cola, imdb, tokens
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.texts import Texts
 from probattn.experiments.data.text.tokens import Tokens, TokenSettings
 
 NAMES = ("cola", "imdb")
-"""The names :func:`load` knows."""
+"""The names of :func:`load`."""
 IMDB_SIZES = (35_000, 5_000, 10_000)
-"""The parts of the KEP-SVGP paper (appendix D.1)."""
+"""Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextDataset:
-    """Texts split in three, what they are cut into, and further test sets of the same task.
+    """A text data set with training, validation and test part, and test sets of other domains.
 
     Attributes:
         name: as given to :func:`load`.
         classes: names, in the order of the labels.
-        train, valid, test: disjoint parts; sentences that a corpus holds twice may lie in two of them.
+        train, valid, test: disjoint parts; a sentence that a corpus holds twice may be in two of them.
         tokens: fitted to ``train``.
-        domains: test sets from elsewhere, by name.
+        domains: test sets of other domains, by name.
     """
 
     name: str
@@ -43,37 +44,35 @@ class TextDataset:
     domains: Mapping[str, Texts]
 
     def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
-        """Batches of similar length in random order."""
-        encoded = _encoded(self.tokens, self.train)
+        """Return the loader of training batches: of similar length, in random order."""
+        encoded = _encode(self.tokens, self.train)
         return TextLoader(
             encoded, self.train.labels, batch_size=batch_size, shuffle=True, generator=generator, device=device
         )
 
     def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """A batch of so many training texts."""
-        encoded, chosen = (
-            _encoded(self.tokens, self.train),
-            torch.randperm(len(self.train), generator=generator)[:number],
-        )
+        """Return one batch of ``number`` random training texts."""
+        chosen = torch.randperm(len(self.train), generator=generator)[:number]
+        encoded = _encode(self.tokens, self.train)
         texts = [encoded[index] for index in chosen.tolist()]
         return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
 
     def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu") -> TextLoader:
-        """Batches of any texts in their order."""
-        return TextLoader(_encoded(self.tokens, texts), texts.labels, batch_size=batch_size, device=device)
+        """Return a loader of any texts in their order."""
+        return TextLoader(_encode(self.tokens, texts), texts.labels, batch_size=batch_size, device=device)
 
-    def keep(self, folder: Path) -> None:
-        """Writes into a run's folder what other texts are read by, if it lacks it."""
-        self.tokens.keep(folder)
+    def save_preprocessing(self, folder: Path) -> None:
+        """Save the tokens' preprocessing in a run's folder, unless it is there already."""
+        self.tokens.save_preprocessing(folder)
 
-    def of(self, folder: Path) -> "TextDataset":
-        """The same data as the run in a folder reads it.
+    def for_run(self, folder: Path) -> "TextDataset":
+        """Return the data set as the run in ``folder`` reads it: with its tokens.
 
         Raises:
-            DatasetError: it has kept nothing, or what it was trained with is no longer there.
-            ValueError: a damaged tokenizer.
+            DatasetError: the run's preprocessing is missing or its encoder has changed.
+            ValueError: its tokenizer is damaged.
         """
-        return replace(self, tokens=self.tokens.of(folder))
+        return replace(self, tokens=self.tokens.for_run(folder))
 
 
 def load(
@@ -84,49 +83,47 @@ def load(
     seed: int = 0,
     limit: int | None = None,
 ) -> TextDataset:
-    """Load a data set, cut off its validation part, and fit the tokens to what is left for training.
+    """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
     development sentences are the test part, the out-of-domain ones the domain ``out-of-domain``. ``imdb``: all reviews,
-    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper: of its
-    duplicates, 65 validation and 103 test reviews (seed 0) are in the training part, too.
+    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper; because of duplicates, 65 validation and 103
+    test reviews (seed 0) are also in the training part.
 
     Args:
         name: one of :data:`NAMES`.
-        settings: how texts are cut into tokens.
-        root: folder to look in; default: ``$PROBATTN_DATA``, else ``data``.
-        seed: fixes the cuts, and nothing else.
-        limit: keep at most this many training texts, and of the others the same fraction, but two at least.
+        settings: settings of the tokens.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        seed: seed of the splits only.
+        limit: keep at most this many training texts and the same fraction of the other parts, but at least two.
 
     Raises:
-        ValueError: an unknown name, or ``limit`` below 1.
-        DatasetError: data that are missing, incomplete or damaged.
+        ValueError: if ``name`` is unknown or ``limit`` is below 1.
+        DatasetError: if the data are missing, incomplete or damaged.
     """
     if name not in NAMES:
-        raise ValueError(f"unknown data set of texts {name!r}: choose one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     folder, generator = data_root(root), torch.Generator().manual_seed(seed)
     if name == "cola":
-        classes, (whole, test, outside) = cola.CLASSES, cola.read(folder)
+        classes, (whole, test, out_of_domain) = cola.CLASSES, cola.read(folder)
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
-        domains = {"out-of-domain": outside}
+        domains = {"out-of-domain": out_of_domain}
     else:
         classes, domains = imdb.CLASSES, {}
         train, valid, test = split(imdb.read(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
-        fraction = min(1.0, limit / len(train))
-        whole = train, valid, test, *domains.values()
-        sizes = [min(limit, len(train)), *(max(2, round(fraction * len(part))) for part in whole[1:])]
-        train, valid, test, *others = (
-            split(part, sizes=(size,), generator=generator)[0] for part, size in zip(whole, sizes, strict=True)
+        others = (valid, test, *domains.values())
+        train, valid, test, *others = subsample(
+            train, others, limit=limit, num_classes=len(classes), generator=generator
         )
         domains = dict(zip(domains, others, strict=True))
-    cut = tokens.fit(settings, train, cache=folder / ".probattn-cache")
-    return TextDataset(name, classes, train, valid, test, cut, domains)
+    fitted = tokens.fit(settings, train, cache=folder / cache.FOLDER)
+    return TextDataset(name, classes, train, valid, test, fitted, domains)
 
 
 @functools.lru_cache(maxsize=8)
-def _encoded(tokens: Tokens, texts: Texts) -> list[Tensor]:
+def _encode(tokens: Tokens, texts: Texts) -> list[Tensor]:
     return tokens.encode(texts.texts)

@@ -1,6 +1,5 @@
-"""Features of words in context from a frozen Hugging Face encoder, computed once and kept on disk."""
+"""Features of tokens from a frozen Hugging Face encoder, computed once and cached on disk."""
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -11,32 +10,31 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from probattn.experiments.data.images.images import DatasetError
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.experiments.data.cache import read_or_compute
+from probattn.experiments.data.errors import DatasetError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 class FrozenEncoder:
-    """The last hidden states of an encoder that is not trained.
+    """Pretrained encoder that is not trained further; its last hidden states are the features.
 
     Weights are read from safetensors files only, on the CPU, as float32; code that comes with a model is never run.
 
     Args:
-        name: a folder with a model and its tokenizer, or a name of the Hugging Face hub, of which local copies are
-            tried first.
-        max_length: tokens kept of a text, the first ones, the encoder's own (such as [CLS] and [SEP]) among them.
-        cache: folder for the features; made where it is missing. Where it cannot be written, nothing is kept.
+        name: a folder with a model and its tokenizer, or a name of the Hugging Face hub; local copies are tried first.
+        max_length: maximal number of tokens of a text, including special ones (such as [CLS] and [SEP]); longer texts
+            are truncated.
+        cache: folder of cached features, created if it is missing; nothing is cached if it is not writable.
 
     Attributes:
-        width: features a token.
-        identity: a digest of configuration and weights, wherever they lie.
+        width: number of features per token.
+        identity: digest of configuration and weights, independent of their location.
 
     Raises:
-        DatasetError: the extra ``huggingface`` is missing; there is no such encoder, its weights are incomplete, or it
-            also has a decoder.
-        ValueError: ``max_length`` has no room for a word, or is more than the encoder takes.
+        DatasetError: the extra ``huggingface`` is missing; or the encoder is missing, lacks weights, or has a decoder.
+        ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
     """
 
     def __init__(self, name: str, *, max_length: int, cache: Path) -> None:
@@ -52,14 +50,14 @@ class FrozenEncoder:
         self.identity = _identity(self._model, without=initialised)
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Tensor]:
-        """The last hidden states of each text's tokens, float32 (n_i, width), the encoder's own tokens among them.
+        """Return the last hidden states of each text's tokens, special ones included, float32 (n_i, width).
 
-        They are kept in the cache under a digest of the encoder's weights and configuration and of the tokens, so that
-        a change of the encoder, its tokenizer, ``max_length`` or the texts makes them anew. So does damage.
+        They are cached under a digest of the encoder's weights and configuration and of the tokens: they are computed
+        again after a change of the encoder, its tokenizer, ``max_length`` or the texts, and after damage.
 
         Args:
-            texts: none of them empty.
-            batch_size: texts that are encoded together; changes the features by rounding only.
+            texts: not empty strings.
+            batch_size: texts per forward pass; changes the features by rounding only.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -68,12 +66,18 @@ class FrozenEncoder:
         tokens = self._tokenizer(list(texts), truncation=True, max_length=self._max_length)["input_ids"]
         lengths = [len(each) for each in tokens]
         digest = hashlib.sha256(json.dumps([self.identity, tokens]).encode()).hexdigest()
-        path = self._cache / f"frozen-{digest[:32]}.pt"
-        features = _read_cache(path, shape=(sum(lengths), self.width))
-        if features is None:
+        shape = (sum(lengths), self.width)
+
+        def compute() -> dict[str, Any]:
             features = torch.cat(self._compute(tokens, batch_size=batch_size))
-            _write_cache(path, features)
-        return list(features.split(lengths))
+            return {"features": features, "sum": _digest(features)}
+
+        def check(value: dict[str, Any]) -> None:
+            if value["features"].shape != shape or _digest(value["features"]) != value["sum"]:
+                raise ValueError("the features are damaged")
+
+        path = self._cache / f"frozen-{digest[:32]}.pt"
+        return list(read_or_compute(path, stamp=digest, compute=compute, check=check)["features"].split(lengths))
 
     @torch.no_grad()
     def _compute(self, tokens: Sequence[Sequence[int]], *, batch_size: int) -> list[Tensor]:
@@ -90,13 +94,13 @@ class FrozenEncoder:
 
 
 def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
-    """Model, tokenizer, and the names of weights that the model has and its files have not."""
+    """Return model, tokenizer, and the names of the weights that are missing in the model's files."""
     try:
         from transformers import AutoModel, AutoTokenizer
     except ImportError as error:
         raise DatasetError("frozen encoders need transformers: pip install probattn[huggingface]") from error
     options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-    source = {"trust_remote_code": False}  # else transformers would ask whether to run it
+    source = {"trust_remote_code": False}  # without it transformers asks the user
     for local_files_only in (True, False):
         try:
             source["local_files_only"] = local_files_only
@@ -111,7 +115,9 @@ def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
             f"model.safetensors, or a name of the Hugging Face hub and run once with a network."
         ) from failure
     missing = set(loading["missing_keys"])
-    used = sorted(key for key in missing if not key.startswith("pooler."))  # the pooler comes after the last states
+    used = sorted(
+        key for key in missing if not key.startswith("pooler.")
+    )  # the pooler is applied after the last hidden states
     if used:
         raise DatasetError(f"{name!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
     if model.config.is_encoder_decoder:
@@ -120,7 +126,7 @@ def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
 
 
 def _identity(model: "PreTrainedModel", *, without: set[str]) -> str:
-    """A digest of configuration and weights, wherever they lie."""
+    """Return a digest of configuration and weights, independent of their location."""
     config = {key: value for key, value in model.config.to_dict().items() if key != "_name_or_path"}
     weights = {key: _digest(value) for key, value in model.state_dict().items() if key not in without}
     return hashlib.sha256(json.dumps([config, weights], sort_keys=True, default=str).encode()).hexdigest()
@@ -128,21 +134,3 @@ def _identity(model: "PreTrainedModel", *, without: set[str]) -> str:
 
 def _digest(values: Tensor) -> str:
     return hashlib.sha256(values.contiguous().flatten().view(torch.uint8).numpy()).hexdigest()
-
-
-def _read_cache(path: Path, *, shape: tuple[int, int]) -> Tensor | None:
-    """The features, float32 of this shape, or None if there are none that are sound."""
-    try:
-        cached = torch.load(path, weights_only=True)
-        features = cached["features"]
-        return features if features.shape == shape and _digest(features) == cached["sum"] else None
-    except Exception:  # damage shows in many ways, and the cache can always be made again
-        return None
-
-
-def _write_cache(path: Path, features: Tensor) -> None:
-    """Write the cache in one step; without leave to write, do nothing."""
-    with contextlib.suppress(OSError, RuntimeError):  # torch.save reports a failing disk as RuntimeError
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as unfinished:
-            torch.save({"features": features, "sum": _digest(features)}, unfinished)

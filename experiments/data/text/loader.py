@@ -1,4 +1,4 @@
-"""Batches of sequences of similar length."""
+"""Loader of batches of sequences of similar length."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -6,39 +6,39 @@ from typing import Self
 import torch
 from torch import Tensor
 
-_GROUP = 50
+_BATCHES_PER_GROUP = 50
 
 
 class TextLoader:
-    """Batches ``x`` int64 or float32 (batch, longest, ...), ``y`` (batch, ...) and ``mask`` bool (batch, longest).
+    """Loader of batches: ``x`` int64 or float32 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
 
-    Sequences are padded at their end with 0 to the longest of their batch; the mask is True where there is a token.
-    All tokens lie one behind the other in one tensor on the device, ids as the smallest integers that hold them, and
-    a batch is one gather. The last batch of the data may be smaller.
+    Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens. All
+    tokens are concatenated in one tensor on the device, ids in the smallest integer type that holds them, and a batch
+    is one gather. The last batch may be smaller.
 
-    A shuffled epoch makes batches of similar length: a random order is cut into groups of 50 batches, each group
-    is sorted by length and cut into batches, and the batches are shuffled. Else the order is that of the data.
+    A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches, each group is
+    sorted by length and cut into batches, and the batches are shuffled. Otherwise the order is that of the data.
 
-    ``generator`` is the only source of randomness: its state when an epoch's first batch is asked for fixes
-    that epoch bit for bit, and the epoch leaves it in a new state. Not shuffling, an epoch does not touch it.
+    ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
+    bit, and the epoch advances it. An epoch without shuffling does not use it.
 
     Args:
-        encoded: n sequences (length, ...) of integers, such as ids, or all of floats, such as features.
-        labels: (n, ...).
-        batch_size: sequences a batch.
-        shuffle: draw a new order each epoch.
+        encoded: sequences (length, ...), all of integers (token ids) or all of floats (features).
+        labels: (sequences, ...).
+        batch_size: sequences per batch.
+        shuffle: draw a new order in each epoch.
         generator: CPU generator; default: a new one with torch's fixed default seed.
-        device: where the data lie and the batches are made.
+        device: device of the data and the batches.
 
     Attributes:
-        generator: see above; save and restore its state to resume.
+        generator: as given; save and restore its state to resume.
         num_data: number of sequences.
         batch_size: as given.
         device: as given.
 
     Raises:
-        ValueError: if ``batch_size`` is below 1, there are no data, a sequence is empty or differs from the first in
-            dtype or in shape but for its length, ``labels`` are more or fewer, or ``generator`` is not on the CPU.
+        ValueError: if ``batch_size`` is below 1, there are no sequences, one is empty or differs from the first in
+            dtype or trailing shape, the number of ``labels`` differs, or ``generator`` is not on the CPU.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class TextLoader:
         if not len(encoded):
             raise ValueError("no batch to yield: there are no sequences")
         if len(labels) != len(encoded):
-            raise ValueError(f"need one label a sequence, got {len(labels)} for {len(encoded)}")
-        _check_alike(encoded)
+            raise ValueError(f"need one label per sequence, got {len(labels)} for {len(encoded)}")
+        _check_consistent(encoded)
         self.generator = torch.Generator() if generator is None else generator
         if self.generator.device.type != "cpu":
             raise ValueError(f"generator must be a CPU generator, got one on {self.generator.device}")
@@ -66,30 +66,30 @@ class TextLoader:
         self.shuffle = shuffle
         self._lengths = torch.tensor([len(sequence) for sequence in encoded])
         self._starts = self._lengths.cumsum(0) - self._lengths
-        self._tokens = _compact(torch.cat(list(encoded)))
+        self._tokens = _to_compact_dtype(torch.cat(list(encoded)))
         self._labels = labels
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the data, in place, and make the batches on ``device`` from now on; returns the loader."""
+        """Move the data and all further batches to ``device``, in place; returns the loader."""
         self.device = torch.device(device)
         self._tokens, self._labels = self._tokens.to(self.device), self._labels.to(self.device)
         return self
 
     def __len__(self) -> int:
-        """Number of batches an epoch."""
+        """Return the number of batches per epoch."""
         return -(-self.num_data // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield one epoch."""
+        """Yield the batches of one epoch."""
         batches = self._shuffled() if self.shuffle else torch.arange(self.num_data).split(self.batch_size)
         for indices in batches:
             yield self._batch(indices)
 
     def _shuffled(self) -> list[Tensor]:
-        """The indices of each batch of an epoch."""
+        """Return the indices of each batch of a shuffled epoch."""
         order = torch.randperm(self.num_data, generator=self.generator)
-        groups = order.split(_GROUP * self.batch_size)
+        groups = order.split(_BATCHES_PER_GROUP * self.batch_size)
         ordered = (group[self._lengths[group].argsort(stable=True)] for group in groups)
         batches = [batch for group in ordered for batch in group.split(self.batch_size)]
         return [batches[index] for index in torch.randperm(len(batches), generator=self.generator)]
@@ -106,18 +106,21 @@ class TextLoader:
         return tokens.masked_fill_(padding, 0), self._labels[indices], mask
 
 
-def _check_alike(encoded: Sequence[Tensor]) -> None:
+def _check_consistent(encoded: Sequence[Tensor]) -> None:
     first = encoded[0]
     for position, sequence in enumerate(encoded):
         if not sequence.ndim or not len(sequence):
             raise ValueError(f"the sequence at position {position} is empty; remove it with its label")
         if sequence.dtype != first.dtype or sequence.shape[1:] != first.shape[1:]:
             expected, found = (f"{each.dtype} (length, *{tuple(each.shape[1:])})" for each in (first, sequence))
-            raise ValueError(f"sequences must be alike: {expected} at position 0, {found} at position {position}")
+            raise ValueError(
+                f"sequences must have the same dtype and trailing shape: {expected} at position 0, "
+                f"{found} at position {position}"
+            )
 
 
-def _compact(tokens: Tensor) -> Tensor:
-    """Floats as float32, integers as the smallest type that holds them."""
+def _to_compact_dtype(tokens: Tensor) -> Tensor:
+    """Convert floats to float32 and integers to the smallest type that holds them."""
     if tokens.is_floating_point():
         return tokens.float()
     low, high = (value.item() for value in tokens.aminmax())

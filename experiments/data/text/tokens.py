@@ -1,25 +1,27 @@
-"""What a network takes for the tokens of a text: words and their spelling, or the features of another network."""
+"""Tokens of a text data set: words with their spelling, or the features of a frozen encoder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
-from probattn.experiments.data.text.texts import Texts
-from probattn.experiments.data.text.tokenizer import Tokenizer
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.inference.io.atomic_write import atomic_write
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
+"""Files of the preprocessing in a run's folder."""
 
 
 class TokenSettings(NamedTuple):
-    """How texts are cut into tokens; see :class:`~probattn.experiments.config.networks.TextSettings`."""
+    """Settings of the tokens; see :class:`~probattn.experiments.config.networks.TextSettings`."""
 
     max_length: int
     min_count: int
@@ -29,97 +31,102 @@ class TokenSettings(NamedTuple):
 
 
 class Tokens(Protocol):
-    """Texts as tensors, and the embedding that reads them."""
+    """Conversion of texts to tensors, and the embedding that reads them."""
 
     def encode(self, texts: Sequence[str]) -> list[Tensor]:
-        """A tensor ``(tokens, ...)`` of each text."""
+        """Return a tensor ``(tokens, ...)`` for each text."""
 
     def embedding(self, dim: int) -> nn.Module:
-        """Maps a padded batch of them ``(batch, tokens, ...)`` to ``(batch, tokens, dim)``."""
+        """Return the module that maps a padded batch ``(batch, tokens, ...)`` to ``(batch, tokens, dim)``."""
 
-    def keep(self, folder: Path) -> None:
-        """Writes into a run's folder what is needed to make the same tokens again, if it lacks it."""
+    def save_preprocessing(self, folder: Path) -> None:
+        """Save in a run's folder what determines its tokens, unless it is there already."""
 
-    def of(self, folder: Path) -> "Tokens":
-        """The tokens that the run in a folder was trained with."""
+    def for_run(self, folder: Path) -> "Tokens":
+        """Return the tokens that the run in ``folder`` was trained with."""
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """Tokens of a tokenizer that was fitted to the training part."""
+class WordTokens:
+    """Word ids of a tokenizer that is fitted to the training part, or read from a run, when it is first used."""
 
-    tokenizer: Tokenizer
+    make_tokenizer: Callable[[], WordTokenizer]
+
+    @cached_property
+    def tokenizer(self) -> WordTokenizer:
+        """The tokenizer."""
+        return self.make_tokenizer()
 
     def encode(self, texts: Sequence[str]) -> list[Tensor]:
-        """Ids ``(n,)`` of each text, or ``(n, 1 + K)`` with the characters of its words."""
+        """Return the ids ``(n,)`` of each text, or ``(n, 1 + K)`` with the characters of its words."""
         return [self.tokenizer.encode(text) for text in texts]
 
     def embedding(self, dim: int) -> nn.Module:
-        """Vectors of words, and of their spelling where the tokenizer keeps it."""
+        """Return the embedding of words, and of their spelling if the tokenizer has it."""
         words, characters = self.tokenizer.num_words, self.tokenizer.num_characters
         return SpelledEmbedding(words, characters, dim) if self.tokenizer.spelling else WordEmbedding(words, dim)
 
-    def keep(self, folder: Path) -> None:
-        """Writes ``tokenizer.json``, if there is none."""
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``tokenizer.json``, unless it exists."""
         if not (folder / TOKENIZER).exists():
             self.tokenizer.save(folder / TOKENIZER)
 
-    def of(self, folder: Path) -> "Words":
-        """Those of ``tokenizer.json``.
+    def for_run(self, folder: Path) -> "WordTokens":
+        """Return the tokens of the run's ``tokenizer.json``.
 
         Raises:
-            DatasetError: there is none.
-            ValueError: a damaged one.
+            DatasetError: the file is missing.
+            ValueError: it is damaged.
         """
         if not (folder / TOKENIZER).exists():
-            raise DatasetError(f"{folder} has lost {TOKENIZER}, without which its texts cannot be read; put it back")
-        return Words(Tokenizer.load(folder / TOKENIZER))
+            raise DatasetError(f"{folder} lacks {TOKENIZER}, without which its texts cannot be read; restore it")
+        tokenizer = WordTokenizer.load(folder / TOKENIZER)
+        return WordTokens(lambda: tokenizer)
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
-    """Tokens of another network, whose features are computed once and kept on disk."""
+class EncoderTokens:
+    """Features of a frozen encoder, computed once and cached on disk."""
 
     encoder: FrozenEncoder
 
     def encode(self, texts: Sequence[str]) -> list[Tensor]:
-        """Features ``(n, width)`` of each text."""
+        """Return the features ``(n, width)`` of each text."""
         return self.encoder.encode(texts)
 
     def embedding(self, dim: int) -> nn.Module:
-        """A linear map."""
+        """Return a linear map of the features."""
         return nn.Linear(self.encoder.width, dim)
 
-    def keep(self, folder: Path) -> None:
-        """Writes ``encoder.json`` with the encoder's digest, if there is none."""
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``encoder.json`` with the encoder's digest, unless it exists."""
         if not (folder / ENCODER).exists():
-            with atomic_write(folder / ENCODER) as draft:
-                draft.write_text(json.dumps({"identity": self.encoder.identity}) + "\n", encoding="utf-8")
+            with atomic_write(folder / ENCODER) as unfinished:
+                unfinished.write_text(json.dumps({"identity": self.encoder.identity}) + "\n", encoding="utf-8")
 
-    def of(self, folder: Path) -> "Features":
-        """These, if the encoder is the one of ``encoder.json``.
+    def for_run(self, folder: Path) -> "EncoderTokens":
+        """Return these tokens if the encoder is the one of the run's ``encoder.json``.
 
         Raises:
-            DatasetError: another one, or no such file.
+            DatasetError: the encoder differs, or the file is missing or damaged.
         """
         try:
-            kept = json.loads((folder / ENCODER).read_text(encoding="utf-8"))["identity"]
+            saved = json.loads((folder / ENCODER).read_text(encoding="utf-8"))["identity"]
         except (OSError, ValueError, KeyError) as error:
-            raise DatasetError(f"{folder / ENCODER} is missing or damaged ({error}); put it back") from error
-        if kept != self.encoder.identity:
-            raise DatasetError(
-                f"the encoder's weights are no longer those that {folder} was trained with; put them back"
-            )
+            raise DatasetError(f"{folder / ENCODER} is missing or damaged ({error}); restore it") from error
+        if saved != self.encoder.identity:
+            raise DatasetError(f"the encoder's weights differ from those that {folder} was trained with; restore them")
         return self
 
 
 def fit(settings: TokenSettings, train: Texts, *, cache: Path) -> Tokens:
-    """The tokens of these settings, fitted to the training part where there is something to fit.
+    """Return the tokens of these settings; words are fitted to the training part when they are first used.
 
     Raises:
-        DatasetError: an encoder that is not to be had.
+        DatasetError: the encoder cannot be loaded.
     """
     if settings.encoder is not None:
-        return Features(FrozenEncoder(settings.encoder, max_length=settings.max_length, cache=cache))
+        return EncoderTokens(FrozenEncoder(settings.encoder, max_length=settings.max_length, cache=cache))
     length, count, most, spelling, _ = settings
-    return Words(Tokenizer.fit(train.texts, max_length=length, min_count=count, max_words=most, spelling=spelling))
+    options = {"max_length": length, "min_count": count, "max_words": most, "spelling": spelling}
+    return WordTokens(lambda: WordTokenizer.fit(train.texts, **options))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from probattn.experiments.cli import main, terminal
-from probattn.experiments.data.images.datasets import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.runs import train
 
 KEP = "digits/kep-svgp"

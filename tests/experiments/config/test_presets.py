@@ -10,9 +10,9 @@ from probattn.experiments.config.layers import SoftmaxSettings
 from probattn.experiments.config.presets import PRESETS, digits, preset
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.texts import Texts
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, fit
 from probattn.experiments.runs.build import build
 from probattn.inference import warm_start

@@ -8,8 +8,9 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
-from probattn.experiments.data.images.images import DatasetError, Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, prediction_store
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run

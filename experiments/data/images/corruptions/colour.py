@@ -1,4 +1,4 @@
-"""Colour on images that may be grey: one channel stands for three equal ones, and comes back as their luma."""
+"""Colour on RGB or grey images; a grey image is treated as three equal channels, and the result as their luma."""
 
 import numpy as np
 
@@ -12,6 +12,6 @@ def luma(images: np.ndarray) -> np.ndarray:
 
 
 def paint(colour: tuple[float, float, float], images: np.ndarray) -> np.ndarray:
-    """Return a colour as (C, 1, 1) for the channels of `images`: for a grey image its luma."""
+    """Return a colour as (C, 1, 1) for the channels of `images`; its luma for grey images."""
     values = np.array(colour, dtype=np.float32)[:, None, None]
     return values if images.shape[1] == 3 else luma(values[None])[0]

@@ -1,4 +1,4 @@
-"""The corruptions that disturb each channel of each pixel on its own."""
+"""Noise: corruptions that are independent for each channel of each pixel."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ def gaussian_noise(images: np.ndarray, rng: np.random.Generator, sigma: float) -
 
 
 def shot_noise(images: np.ndarray, rng: np.random.Generator, photons: float) -> np.ndarray:
-    """Count photons, `photons` of them on average where an image is white: the variance is the value / `photons`."""
+    """Add Poisson noise, with `photons` the mean count at white: the variance is the value / `photons`."""
     return (rng.poisson(images * photons) / photons).astype(np.float32)
 
 
 def impulse_noise(images: np.ndarray, rng: np.random.Generator, share: float) -> np.ndarray:
-    """Set a `share` of the values to 0 or 1, as often one as the other."""
+    """Set a `share` of the values to 0 or 1, with equal probability."""
     draw = rng.random(images.shape, dtype=np.float32)
     return np.where(draw < share, (draw < share / 2).astype(np.float32), images)
 

@@ -1,10 +1,10 @@
-"""Splashes of water and of mud."""
+"""Spatter: splashes of water and of mud."""
 
 import numpy as np
 from scipy.ndimage import binary_propagation, correlate, correlate1d, distance_transform_edt, uniform_filter
 
 from probattn.experiments.data.images.corruptions.colour import paint
-from probattn.experiments.data.images.corruptions.resampling import SIDE, blurred, fitted
+from probattn.experiments.data.images.corruptions.resampling import SIDE, blur_gaussian, resize_like
 
 WATER = (175 / 255, 238 / 255, 238 / 255)
 MUD = (63 / 255, 42 / 255, 20 / 255)
@@ -21,38 +21,39 @@ def spatter(
     strength: float,
     mud: bool,
 ) -> np.ndarray:
-    """Splash the image: `threshold` cuts drops out of blurred noise; water adds its light, mud covers.
+    """Splash the image with drops, blurred noise above `threshold`: water adds light, mud covers the image.
 
-    `strength` is the brightest that water becomes, and the width in pixels that the rims of mud are blurred with.
+    `strength` is the maximal brightness of water, or the blur of the rims of mud in pixels.
     """
     noise = rng.normal(mean, std, size=(len(images), 1, SIDE, SIDE)).astype(np.float32)
-    liquid = blurred(noise, sigma)
+    liquid = blur_gaussian(noise, sigma)
     if mud:
-        cover = blurred((liquid > threshold).astype(np.float32), strength)
-        cover = fitted(np.where(cover < 0.8, 0, cover), images)
+        cover = blur_gaussian((liquid > threshold).astype(np.float32), strength)
+        cover = resize_like(np.where(cover < 0.8, 0, cover), images)
         return images * (1 - cover) + cover * paint(MUD, images)
     liquid = np.where(liquid < threshold, 0, liquid)[:, 0]
-    shine = strength * _shine(np.floor(255 * liquid.clip(0, 1)))[:, None]
-    return images + fitted(shine.astype(np.float32), images) * paint(WATER, images)
+    shine = strength * _highlights(np.floor(255 * liquid.clip(0, 1)))[:, None]
+    return images + resize_like(shine.astype(np.float32), images) * paint(WATER, images)
 
 
-def _shine(levels: np.ndarray) -> np.ndarray:
-    """Return how drops of grey `levels` (n, H, W) in 0..255 shine: embossed by the distance from their rims; max 1."""
-    # One distance transform for all images: the nearest rim is never in another one.
-    depth = distance_transform_edt(~rims(levels), sampling=(1000, 1, 1))
-    # The sliver keeps whole numbers whole after the filter's rounding.
+def _highlights(levels: np.ndarray) -> np.ndarray:
+    """Return the highlights of drops of grey `levels` (n, H, W) in 0..255, embossed by distance from rims; max 1."""
+    # One distance transform for all images; the sampling keeps the nearest rim in the same image.
+    depth = distance_transform_edt(~canny_edges(levels), sampling=(1000, 1, 1))
+    # The offset keeps integers after the filter's rounding.
     depth = np.floor(uniform_filter(np.minimum(depth, 20), (0, 3, 3), mode="mirror") + 1e-6)
     emboss = np.array([[[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]])
-    relief = correlate(equalised(depth), emboss, mode="mirror").clip(0, 255)
+    relief = correlate(equalize_histogram(depth), emboss, mode="mirror").clip(0, 255)
     light = levels * np.rint(uniform_filter(relief, (0, 3, 3), mode="mirror"))
     top = light.max(axis=(1, 2), keepdims=True)
     return light / np.where(top > 0, top, 1)
 
 
-def rims(levels: np.ndarray, *, low: float = 50, high: float = 150) -> np.ndarray:
-    """Return the edges (n, H, W) of grey images by Canny's method, as OpenCV does it, on 3×3 Sobel gradients.
+def canny_edges(levels: np.ndarray, *, low: float = 50, high: float = 150) -> np.ndarray:
+    """Return the edges (n, H, W) of grey images by Canny's method, as in OpenCV, from 3×3 Sobel gradients.
 
-    An edge is the steepest pixel across itself. Those steeper than `high` count, and those than `low` that touch one.
+    A candidate has the largest gradient across the edge. Candidates above `high` are edges, and those above `low` that
+    are connected to them.
     """
     ramp, smooth = [-1, 0, 1], [1, 2, 1]
     right, down = (
@@ -81,8 +82,8 @@ def rims(levels: np.ndarray, *, low: float = 50, high: float = 150) -> np.ndarra
     return binary_propagation(top & (slope > high), structure=_NEIGHBOURS, mask=top & (slope > low))
 
 
-def equalised(values: np.ndarray) -> np.ndarray:
-    """Spread whole numbers (n, H, W) in 0..255 so that an image has all about equally often, as OpenCV does."""
+def equalize_histogram(values: np.ndarray) -> np.ndarray:
+    """Equalize the histogram of each image of integers (n, H, W) in 0..255, as OpenCV does."""
     n, height, width = values.shape
     whole = values.astype(np.int64).reshape(n, -1)
     counts = np.bincount((whole + 256 * np.arange(n)[:, None]).ravel(), minlength=256 * n).reshape(n, 256)

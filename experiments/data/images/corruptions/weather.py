@@ -1,9 +1,9 @@
-"""The corruptions that lie between the camera and the scene. What they draw is the same for all channels."""
+"""Weather: overlays between camera and scene, with the same random draws for all channels."""
 
 import numpy as np
 
 from probattn.experiments.data.images.corruptions.colour import luma, paint
-from probattn.experiments.data.images.corruptions.resampling import SIDE, dragged, fitted, zoomed
+from probattn.experiments.data.images.corruptions.resampling import SIDE, blur_motion, resize_like, zoom_in
 
 
 def snow(
@@ -17,41 +17,42 @@ def snow(
     sigma: float,
     keep: float,
 ) -> np.ndarray:
-    """Whiten the image but for a share `keep`, and let flakes fall: thresholded normal noise, enlarged and dragged."""
+    """Whiten a share 1 − `keep` of the image and add flakes: thresholded normal noise, enlarged and motion-blurred."""
     n = len(images)
-    flakes = zoomed(rng.normal(mean, std, size=(n, 1, SIDE, SIDE)).astype(np.float32), zoom)
+    flakes = zoom_in(rng.normal(mean, std, size=(n, 1, SIDE, SIDE)).astype(np.float32), zoom)
     flakes = np.where(flakes < threshold, 0, flakes).clip(0, 1)
-    flakes = fitted(dragged(flakes, radius, sigma, rng.uniform(-135, -45, size=n)), images)
+    flakes = resize_like(blur_motion(flakes, radius, sigma, rng.uniform(-135, -45, size=n)), images)
     white = np.maximum(images, 1.5 * luma(images) + 0.5)
     return keep * images + (1 - keep) * white + flakes + flakes[..., ::-1, ::-1]
 
 
-# Of 32-pixel crops of the photographs: mean colour over its luma, span of their mean luma, standard deviation in one.
+# Statistics of 32-pixel crops of the photographs: mean colour over its luma, range of mean luma, standard deviation.
 _FROST = (0.89, 1.02, 1.09)
 _LEVEL, _CONTRAST = (0.43, 0.83), 0.085
 
 
 def frost(images: np.ndarray, rng: np.random.Generator, keep: float, strength: float) -> np.ndarray:
-    """Lay needles of ice over the image.
+    """Overlay needles of ice.
 
-    The original lays crops of five photographs, which are not ours to ship. Here needles are noise dragged along three
-    random lines, with the photographs' colour, brightness and contrast; models may find either the harder one.
+    The original overlays crops of five photographs, which cannot be distributed here. Instead, needles are noise
+    blurred along three random lines, with the photographs' colour, brightness and contrast; either may be harder for a
+    model.
     """
     n = len(images)
     needles = sum(
-        dragged(rng.standard_normal((n, 1, SIDE, SIDE), dtype=np.float32), 6, 3, rng.uniform(0, 360, size=n))
+        blur_motion(rng.standard_normal((n, 1, SIDE, SIDE), dtype=np.float32), 6, 3, rng.uniform(0, 360, size=n))
         for _ in range(3)
     )
     needles /= needles.std(axis=(-2, -1), keepdims=True)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
-    ice = fitted(level + _CONTRAST * needles, images)
+    ice = resize_like(level + _CONTRAST * needles, images)
     return keep * images + strength * (ice * paint(_FROST, images)).clip(0, 1)
 
 
 def fog(images: np.ndarray, rng: np.random.Generator, strength: float, decay: float) -> np.ndarray:
-    """Add `strength` times a plasma fractal, scaled so that the brightest pixel can stay as bright as it is."""
+    """Add `strength` times a plasma fractal, scaled so that the brightest pixel can keep its brightness."""
     brightest = images.max(axis=(1, 2, 3), keepdims=True)
-    haze = fitted(plasma(len(images), SIDE, decay, rng), images)
+    haze = resize_like(plasma(len(images), SIDE, decay, rng), images)
     return (images + strength * haze) * brightest / (brightest + strength)
 
 
@@ -82,8 +83,8 @@ def plasma(n: int, side: int, decay: float, rng: np.random.Generator) -> np.ndar
 
 
 def brightness(images: np.ndarray, rng: np.random.Generator, amount: float) -> np.ndarray:
-    """Raise the value of HSV, the largest channel, by `amount`, 1 at most; hue and saturation stay."""
+    """Raise the value of HSV, the largest channel, by `amount`, to at most 1; hue and saturation are unchanged."""
     value = images.max(axis=1, keepdims=True)
     raised = np.minimum(value + amount, 1)
-    # Colours scale with their value; black has none to keep and becomes grey.
+    # Colours scale with their value; black, which has no hue, becomes grey.
     return np.where(value > 0, images * (raised / np.where(value > 0, value, 1)), raised)

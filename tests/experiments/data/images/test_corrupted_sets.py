@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.corrupted_sets import shifted
+from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import STANDARD, corrupt
-from probattn.experiments.data.images.images import DatasetError, Images
+from probattn.experiments.data.images.labelled_images import Images
 
 TEST = 30
 """Images of the small CIFAR-10 of these tests, three a class."""
@@ -32,12 +33,12 @@ def folder(tmp_path):
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
     for number, name in enumerate(NAMES):
-        np.save(folder / f"{name}.npy", told(number))
+        np.save(folder / f"{name}.npy", numbered_images(number))
     np.save(folder / "labels.npy", np.tile(LABELS, 5))
     return folder
 
 
-def told(number):
+def numbered_images(number):
     pixels = np.zeros((5 * TEST, 32, 32, 3), dtype=np.uint8)
     pixels[:, 0, 0, 0] = number
     pixels[:, 0, 0, 1] = np.arange(5 * TEST) // TEST
@@ -47,14 +48,12 @@ def told(number):
 
 
 def found(folder, test_images, **options):
-    return shifted("cifar10", test_images, root=folder.parent, corruptions=NAMES, **options)
+    return corrupted_sets("cifar10", test_images, root=folder.parent, corruptions=NAMES, **options)
 
 
 def test_official_files_are_read_by_corruption_and_severity(folder, test_images):
     sets = found(folder, test_images)
-    assert sets.official
     assert sets.source == "official files of CIFAR-10-C, 30 of 30 images"
-    assert len(sets) == 15
     assert list(sets) == [(name, severity) for name in NAMES for severity in range(1, 6)]
     for name, severity in sets:
         images = sets.images(name, severity)
@@ -82,17 +81,16 @@ def test_a_limited_run_takes_as_many_official_images(folder, test_images):
 
 def test_only_the_files_asked_for_are_needed(folder, test_images):
     (folder / "fog.npy").unlink()
-    sets = shifted("cifar10", test_images, root=folder.parent, corruptions=["pixelate"], severities=[3, 3, 5])
+    sets = corrupted_sets("cifar10", test_images, root=folder.parent, corruptions=["pixelate"], severities=[3, 3, 5])
     assert list(sets) == [("pixelate", 3), ("pixelate", 5)]
-    with pytest.raises(ValueError, match="no 'fog' of severity 3 here: there is pixelate of severity 3, 5"):
+    with pytest.raises(ValueError, match="no set 'fog' of severity 3: there is pixelate of severity 3, 5"):
         sets.images("fog", 3)
-    with pytest.raises(ValueError, match="no 'pixelate' of severity 4 here"):
+    with pytest.raises(ValueError, match="no set 'pixelate' of severity 4"):
         sets.images("pixelate", 4)
 
 
 def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_images):
-    sets = shifted("cifar10", test_images, root=tmp_path, seed=4)
-    assert not sets.official
+    sets = corrupted_sets("cifar10", test_images, root=tmp_path, seed=4)
     assert sets.source.startswith("generated from 30 test images")
     assert sets.corruptions == STANDARD
     assert sets.severities == (1, 2, 3, 4, 5)
@@ -103,19 +101,19 @@ def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_im
 
 def test_other_data_sets_are_always_generated(folder, test_images):
     digits = Images(test_images.images[:, :1, :8, :8], test_images.labels)
-    assert not shifted("digits", digits, root=folder.parent).official
+    assert corrupted_sets("digits", digits, root=folder.parent).source.startswith("generated")
 
 
 def test_the_root_is_that_of_the_data_sets(folder, test_images, monkeypatch, tmp_path):
     monkeypatch.setenv("PROBATTN_DATA", str(folder.parent))
-    assert shifted("cifar10", test_images, corruptions=NAMES).official
+    assert corrupted_sets("cifar10", test_images, corruptions=NAMES).source.startswith("official")
     monkeypatch.setenv("PROBATTN_DATA", str(tmp_path / "elsewhere"))
-    assert not shifted("cifar10", test_images, corruptions=NAMES).official
+    assert corrupted_sets("cifar10", test_images, corruptions=NAMES).source.startswith("generated")
     monkeypatch.delenv("PROBATTN_DATA")
     monkeypatch.chdir(tmp_path)
     folder.parent.joinpath("data").mkdir()
     folder.rename(tmp_path / "data" / "CIFAR-10-C")
-    assert shifted("cifar10", test_images, corruptions=NAMES).official
+    assert corrupted_sets("cifar10", test_images, corruptions=NAMES).source.startswith("official")
 
 
 def test_half_of_a_data_set_is_missing(folder, test_images):
@@ -128,14 +126,16 @@ def test_half_of_a_data_set_is_missing(folder, test_images):
 def test_an_empty_folder_lacks_everything(tmp_path, test_images):
     (tmp_path / "CIFAR-10-C").mkdir()
     with pytest.raises(DatasetError, match=r"lacks 16 of 16 files: gaussian_noise\.npy, .*, labels\.npy"):
-        shifted("cifar10", test_images, root=tmp_path)
+        corrupted_sets("cifar10", test_images, root=tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 60, 127, 128, 200, 5 * TEST * 3072 + 127])
 def test_a_truncated_file(folder, test_images, kept):
     path = folder / "fog.npy"
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DatasetError, match=r"fog\.npy is damaged or no \.npy file: .*Get fog\.npy of CIFAR-10-C again"):
+    with pytest.raises(
+        DatasetError, match=r"fog\.npy is damaged or no \.npy file: .*Download fog\.npy of CIFAR-10-C again"
+    ):
         found(folder, test_images)
 
 
@@ -158,7 +158,7 @@ def test_damaged_headers(folder, test_images):
 
 def archive():
     buffer = io.BytesIO()
-    np.savez(buffer, told(1))
+    np.savez(buffer, numbered_images(1))
     return buffer.getvalue()
 
 
@@ -178,11 +178,11 @@ def test_something_else_under_that_name(folder, test_images, content):
 @pytest.mark.parametrize(
     ("array", "found_text"),
     [
-        (told(1).astype(np.float32), r"float32 \(150, 32, 32, 3\)"),
-        (told(1).astype(np.int8), r"int8 \(150, 32, 32, 3\)"),
-        (told(1)[:TEST], r"uint8 \(30, 32, 32, 3\)"),
-        (told(1)[..., :1], r"uint8 \(150, 32, 32, 1\)"),
-        (told(1).transpose(0, 3, 1, 2), r"uint8 \(150, 3, 32, 32\)"),
+        (numbered_images(1).astype(np.float32), r"float32 \(150, 32, 32, 3\)"),
+        (numbered_images(1).astype(np.int8), r"int8 \(150, 32, 32, 3\)"),
+        (numbered_images(1)[:TEST], r"uint8 \(30, 32, 32, 3\)"),
+        (numbered_images(1)[..., :1], r"uint8 \(150, 32, 32, 1\)"),
+        (numbered_images(1).transpose(0, 3, 1, 2), r"uint8 \(150, 3, 32, 32\)"),
         (np.zeros((150, 64, 64, 3), np.uint8), r"uint8 \(150, 64, 64, 3\)"),
     ],
 )
@@ -216,12 +216,12 @@ def test_labels_of_another_integer_type_are_fine(folder, test_images):
 
 def test_refused_before_any_file_is_opened(tmp_path, test_images):
     with pytest.raises(ValueError, match="unknown corruption 'frog': choose one of fog, frost"):
-        shifted("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
-    with pytest.raises(ValueError, match="severity must be a whole number from 1 to 5, got 6"):
-        shifted("cifar10", test_images, root=tmp_path, severities=[1, 6])
+        corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog", "frog"])
+    with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got 6"):
+        corrupted_sets("cifar10", test_images, root=tmp_path, severities=[1, 6])
     for nothing in ({"corruptions": []}, {"severities": []}):
         with pytest.raises(ValueError, match="at least one corruption and one severity"):
-            shifted("cifar10", test_images, root=tmp_path, **nothing)
+            corrupted_sets("cifar10", test_images, root=tmp_path, **nothing)
     four = Images(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="with 1 or 3 channels, got"):
-        shifted("folder", four, root=tmp_path)
+        corrupted_sets("folder", four, root=tmp_path)

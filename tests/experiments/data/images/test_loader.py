@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from probattn.experiments.data.images.images import Images
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.loader import ImageLoader
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.1)

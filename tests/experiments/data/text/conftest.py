@@ -1,4 +1,4 @@
-"""A made-up corpus in the layout of CoLA: sentences with "ca n't" out of place are unacceptable."""
+"""A synthetic corpus in the layout of CoLA: sentences with "ca n't" out of place are unacceptable."""
 
 import random
 

@@ -3,7 +3,7 @@ import zipfile
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import cola
 from probattn.experiments.data.text.cola import read
 
@@ -39,7 +39,7 @@ def write_archive(path, above):
             archive.writestr(f"{above}raw/{part}.tsv", content)
 
 
-def told(parts):
+def labelled_texts(parts):
     assert all(part.labels.dtype == torch.int64 for part in parts)
     return [(part.texts, part.labels.tolist()) for part in parts]
 
@@ -47,34 +47,34 @@ def told(parts):
 @pytest.mark.parametrize("folder", ["cola_public/raw", "raw"])
 def test_folders_quotes_and_odd_line_separators_are_no_structure(tmp_path, folder):
     write_files(tmp_path / folder)
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 @pytest.mark.parametrize("name", ["cola_public.zip", "cola_public_1.1.zip"])
 @pytest.mark.parametrize("above", ["cola_public/", ""])
 def test_archives_are_read_where_they_lie(tmp_path, name, above):
     write_archive(tmp_path / name, above)
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
     assert [path.name for path in tmp_path.rglob("*")] == [name]
 
 
 def test_folders_come_before_archives(tmp_path):
     write_files(tmp_path / "raw")
     (tmp_path / "cola_public.zip").write_bytes(b"damaged")
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 def test_windows_line_ends(tmp_path):
     write_files(tmp_path / "raw", in_domain_dev=CONTENT["in_domain_dev"].replace("\n", "\r\n"))
-    assert told(read(tmp_path)) == EXPECTED
+    assert labelled_texts(read(tmp_path)) == EXPECTED
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"bc01\t1\tMary slept.", r"has 3 columns between tabs, expected 4 .*: 'bc01\\t1\\tMary slept.'"),
-        (b"bc01\t1\t\tMary\tslept.", "has 5 columns between tabs"),
-        (b"", "has 1 columns between tabs"),
+        (b"bc01\t1\tMary slept.", r"has 3 tab-separated columns, expected 4 .*: 'bc01\\t1\\tMary slept.'"),
+        (b"bc01\t1\t\tMary\tslept.", "has 5 tab-separated columns"),
+        (b"", "has 1 tab-separated columns"),
         (b"bc01\t2\t\tMary slept.", "has the label '2', expected 0 or 1"),
         (b"bc01\t-1\t\tMary slept.", "has the label '-1', expected 0 or 1"),
         (b"bc01\t\t\tMary slept.", "has the label '', expected 0 or 1"),
@@ -89,7 +89,7 @@ def test_a_broken_line_is_named(tmp_path, line, message, number):
     lines = CONTENT["in_domain_dev"].encode().split(b"\n")[:2]
     lines[number - 1] = line
     write_files(tmp_path / "raw", in_domain_dev=b"\n".join(lines) + b"\n")
-    with pytest.raises(DatasetError, match=rf"raw/in_domain_dev\.tsv, line {number} {message}.*; put a sound copy"):
+    with pytest.raises(DatasetError, match=rf"raw/in_domain_dev\.tsv, line {number} {message}.*; put an intact copy"):
         read(tmp_path)
 
 

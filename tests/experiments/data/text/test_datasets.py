@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import datasets, imdb
 from probattn.experiments.data.text.datasets import load
-from probattn.experiments.data.text.texts import Texts
-from probattn.experiments.data.text.tokens import TokenSettings, Words, fit
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.tokens import TokenSettings, WordTokens, fit
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)
 
@@ -118,11 +118,11 @@ def test_a_sample_is_of_training_texts_and_fixed_by_the_generator(corpus):
 
 def test_a_run_reads_texts_by_the_words_that_it_has_kept(corpus, tmp_path):
     dataset = load("cola", PLAIN, root=corpus)
-    dataset.keep(tmp_path)
+    dataset.save_preprocessing(tmp_path)
     other = load("cola", PLAIN, root=corpus, seed=5, limit=20)
     assert other.tokens.tokenizer != dataset.tokens.tokenizer
-    assert other.of(tmp_path).tokens.tokenizer == dataset.tokens.tokenizer
-    assert other.of(tmp_path).train.texts == other.train.texts
+    assert other.for_run(tmp_path).tokens.tokenizer == dataset.tokens.tokenizer
+    assert other.for_run(tmp_path).train.texts == other.train.texts
 
 
 @pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", ValueError), ('{"words": 3}', ValueError)])
@@ -130,13 +130,13 @@ def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, erro
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(error, match=r"tokenizer\.json"):
-        load("cola", PLAIN, root=corpus).of(tmp_path)
+        load("cola", PLAIN, root=corpus).for_run(tmp_path)
 
 
 def test_what_a_run_keeps_is_never_written_over(corpus, tmp_path):
-    load("cola", PLAIN, root=corpus).keep(tmp_path)
+    load("cola", PLAIN, root=corpus).save_preprocessing(tmp_path)
     before = (tmp_path / "tokenizer.json").read_bytes()
-    load("cola", PLAIN, root=corpus, limit=20).keep(tmp_path)
+    load("cola", PLAIN, root=corpus, limit=20).save_preprocessing(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() == before
 
 
@@ -144,7 +144,7 @@ def test_what_a_run_keeps_is_never_written_over(corpus, tmp_path):
 def test_the_embedding_reads_what_the_tokens_are(spelling):
     texts = Texts(("one word", "and another one"), torch.arange(2))
     tokens = fit(PLAIN._replace(spelling=spelling), texts, cache=None)
-    assert isinstance(tokens, Words)
+    assert isinstance(tokens, WordTokens)
     (first, second) = tokens.encode(texts.texts)
     embedding = tokens.embedding(4)
     assert embedding(first[None]).shape == (1, 2, 4)

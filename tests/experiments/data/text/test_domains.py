@@ -24,8 +24,8 @@ def prediction(number, seed):
 def test_a_domain_has_all_metrics_of_its_own():
     sets = {"valid": prediction(9, 0), "test": prediction(12, 1), "domain/out-of-domain": prediction(7, 2)}
     found = scores(sets)
-    outside = sets["domain/out-of-domain"]
-    assert found["domain"] == {"out-of-domain": metrics.evaluate(outside.probs, outside.labels)}
+    domain = sets["domain/out-of-domain"]
+    assert found["domain"] == {"out-of-domain": metrics.evaluate(domain.probs, domain.labels)}
     assert set(found) == {"test", "domain"}
 
 

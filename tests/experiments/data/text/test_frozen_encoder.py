@@ -3,7 +3,7 @@ import sys
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.loader import TextLoader
 
@@ -148,7 +148,8 @@ def test_a_damaged_cache_is_made_again(folder, forward_passes, damage):
         content[content.index(stored) + 17] ^= 64
         path.write_bytes(content)
     elif damage == "other":
-        torch.save({"features": torch.zeros(3, WIDTH), "sum": ""}, path)
+        saved = torch.load(path, weights_only=True)
+        torch.save(saved | {"value": {"features": torch.zeros(3, WIDTH), "sum": ""}}, path)
     else:
         path.write_bytes(b"")
     for expected_passes in (2, 2):

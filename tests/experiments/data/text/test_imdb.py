@@ -6,7 +6,7 @@ import tarfile
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import imdb
 from probattn.experiments.data.text.imdb import FOLDERS, read
 
@@ -18,7 +18,7 @@ EXPECTED = tuple(f"{folder} {name} “very” good" for folder in FOLDERS for na
 
 @pytest.fixture(autouse=True)
 def small_corpus(monkeypatch):
-    monkeypatch.setattr(imdb, "EACH", EACH)
+    monkeypatch.setattr(imdb, "PER_FOLDER", EACH)
 
 
 def reviews():
@@ -73,7 +73,7 @@ def test_all_reviews_in_a_fixed_order(tmp_path, write):
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert_whole(read(tmp_path))
     written = {path for path in tmp_path.rglob("*") if path.is_file()} - before
-    assert written == {tmp_path / ".probattn-cache" / "imdb.json"}
+    assert written == {tmp_path / ".probattn-cache" / "imdb.pt"}
 
 
 def test_the_second_time_the_cache_is_read(tmp_path, write, sources_read):
@@ -107,19 +107,29 @@ def test_a_folder_comes_before_an_archive_and_shares_no_cache_with_it(tmp_path, 
     assert sources_read == ["aclImdb.tar.xz", "aclImdb"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"stamp": 1, "texts": []}', "short", "empty text", "number"])
-def test_a_damaged_cache_is_made_again(tmp_path, write, sources_read, content):
+DAMAGED = {
+    "short": lambda texts: texts[1:],
+    "long": lambda texts: [*texts, "one more"],
+    "empty text": lambda texts: [" ", *texts[1:]],
+    "number": lambda texts: [3, *texts[1:]],
+    "no texts": lambda texts: None,
+}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", *DAMAGED])
+def test_a_damaged_cache_is_made_again(tmp_path, write, sources_read, damage):
     write(tmp_path)
     read(tmp_path)
-    path = tmp_path / ".probattn-cache" / "imdb.json"
-    sound = path.read_bytes()
-    first = b'"train/neg 0_9.txt \\u201cvery\\u201d good"'
-    assert first in sound
-    replaced = {"short": (first + b", ", b""), "empty text": (first, b'" "'), "number": (first, b"3")}
-    path.write_bytes(sound.replace(*replaced[content]) if content in replaced else content)
+    path = tmp_path / ".probattn-cache" / "imdb.pt"
+    valid = torch.load(path, weights_only=True)
+    assert valid["value"] == list(EXPECTED)
+    if damage in DAMAGED:
+        torch.save(valid | {"value": DAMAGED[damage](valid["value"])}, path)
+    else:
+        path.write_bytes(damage)
     assert_whole(read(tmp_path))
     assert len(sources_read) == 2
-    assert path.read_bytes() == sound
+    assert torch.load(path, weights_only=True) == valid
 
 
 def test_a_folder_that_cannot_be_written_is_fine(tmp_path, write, monkeypatch):
@@ -141,7 +151,7 @@ def test_breaks_become_spaces_and_other_marks_stay(tmp_path, text):
 )
 def test_a_damaged_review_is_named(tmp_path, write, content, message):
     write(tmp_path, reviews() | {"test/pos/10_2.txt": content})
-    with pytest.raises(DatasetError, match=rf"aclImdb.*/test/pos/10_2\.txt {message}.*; put a sound copy there"):
+    with pytest.raises(DatasetError, match=rf"aclImdb.*/test/pos/10_2\.txt {message}.*; put an intact copy there"):
         read(tmp_path)
     assert not (tmp_path / ".probattn-cache").exists()
 

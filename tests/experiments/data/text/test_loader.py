@@ -170,11 +170,11 @@ def test_to_moves_everything_but_the_generator():
     [
         ([], {}, "there are no sequences"),
         (sequences([1, 2]), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        (sequences([1, 2, 3]), {"labels": torch.zeros(2)}, "need one label a sequence, got 2 for 3"),
+        (sequences([1, 2, 3]), {"labels": torch.zeros(2)}, "need one label per sequence, got 2 for 3"),
         (sequences([2, 1, 0, 3]), {}, "the sequence at position 2 is empty"),
         ([torch.tensor(3)], {}, "the sequence at position 0 is empty"),
-        ([torch.ones(2, 3), torch.ones(2, 4)], {}, r"alike: .*\(length, \*\(3,\)\) at position 0, .* at position 1"),
-        ([torch.ones(2), torch.ones(2).long()], {}, "alike: torch.float32 .* at position 0, torch.int64 .* position 1"),
+        ([torch.ones(2, 3), torch.ones(2, 4)], {}, r"shape: .*\(length, \*\(3,\)\) at position 0, .* at position 1"),
+        ([torch.ones(2), torch.ones(2).long()], {}, "shape: torch.float32 .* at position 0, torch.int64 .* position 1"),
     ],
 )
 def test_what_cannot_work_is_refused(data, options, message):

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from probattn.experiments.data.images.images import DatasetError, split
-from probattn.experiments.data.text.texts import Texts, decode
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.splits import split
+from probattn.experiments.data.text.labelled_texts import Texts, decode
 
 
 def numbered(count=12):
@@ -29,8 +30,8 @@ def test_split_makes_disjoint_stratified_parts():
 @pytest.mark.parametrize(
     ("texts", "labels", "message"),
     [
-        (("a", "b"), torch.tensor([0]), r"labels must be int64 \(2,\), one a text, got torch.int64 \(1,\)"),
-        (("a",), torch.tensor([0.0]), r"labels must be int64 \(1,\), one a text, got torch.float32 \(1,\)"),
+        (("a", "b"), torch.tensor([0]), r"labels must be int64 \(2,\), one per text, got torch.int64 \(1,\)"),
+        (("a",), torch.tensor([0.0]), r"labels must be int64 \(1,\), one per text, got torch.float32 \(1,\)"),
         (("a",), torch.tensor([[0]]), r"got torch.int64 \(1, 1\)"),
         (("a", "b", "c"), torch.tensor([0, 1, -2]), "labels must not be negative, got -2 at position 2"),
         (("a", "", "c"), torch.tensor([0, 1, 2]), "the text at position 1 is empty: ''"),

@@ -180,7 +180,7 @@ def test_an_unknown_name_is_answered_with_near_ones():
 
 @pytest.mark.parametrize("severity", [0, 6, -1, 2.5])
 def test_another_severity_is_refused(severity):
-    with pytest.raises(ValueError, match="severity must be a whole number from 1 to 5, got"):
+    with pytest.raises(ValueError, match="severity must be an integer from 1 to 5, got"):
         corrupt(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), "fog", severity)
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy import ndimage
 
 from probattn.experiments.data.images.corruptions.registry import CORRUPTIONS
-from probattn.experiments.data.images.corruptions.spatter import MUD, WATER, equalised, rims, spatter
+from probattn.experiments.data.images.corruptions.spatter import MUD, WATER, canny_edges, equalize_histogram, spatter
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_rims_are_cannys_edges(rng):
     # Steps at the size of drops, and a faint texture between the two thresholds.
     coarse = np.kron(rng.integers(0, 2, (20, 4, 4)), np.ones((1, 4, 4)))
     levels = np.floor(coarse * (190 + 12 * rng.standard_normal((20, 16, 16))) + 6 * rng.random((20, 16, 16)))
-    found = rims(levels)
+    found = canny_edges(levels)
     assert found.any()
     assert np.array_equal(found, np.stack([canny(image) for image in levels]))
 
@@ -70,13 +70,13 @@ def test_rims_are_cannys_edges(rng):
 def test_a_step_has_one_rim_on_its_upper_left_side():
     levels = np.zeros((1, 6, 6))
     levels[..., 3:] = 200
-    assert np.array_equal(rims(levels)[0], np.arange(6) == np.full((6, 1), 2))
+    assert np.array_equal(canny_edges(levels)[0], np.arange(6) == np.full((6, 1), 2))
 
 
 def test_equalised_is_opencvs(rng):
     images = rng.integers(0, 21, (5, 9, 9))
     images[4] = 7
-    for image, result in zip(images, equalised(images), strict=True):
+    for image, result in zip(images, equalize_histogram(images), strict=True):
         present = sorted(set(image.ravel()))
         rest = image.size - (image == present[0]).sum()
         for level in present:
@@ -85,13 +85,13 @@ def test_equalised_is_opencvs(rng):
 
 
 def shine(levels):
-    """How the drops of one image shine, step by step."""
+    """Highlights of the drops of one image, step by step."""
     edges = np.argwhere(canny(levels))
     places = np.stack(np.mgrid[:32, :32], axis=-1)
     depth = np.sqrt(((places[:, :, None] - edges) ** 2).sum(axis=-1)).min(axis=-1).clip(max=20)
     box = np.ones((3, 3)) / 9
     depth = np.floor(ndimage.convolve(depth, box, mode="mirror") + 1e-6).astype(int)
-    relief = np.pad(equalised(depth[None])[0], 1, mode="reflect")
+    relief = np.pad(equalize_histogram(depth[None])[0], 1, mode="reflect")
     embossed = sum(
         weight * relief[1 + dy : 33 + dy, 1 + dx : 33 + dx]
         for dy, row in zip((-1, 0, 1), ((-2, -1, 0), (-1, 1, 1), (0, 1, 2)), strict=True)

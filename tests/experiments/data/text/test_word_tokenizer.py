@@ -1,11 +1,13 @@
 import json
+import sys
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.tokenizer import BEGIN, END, Tokenizer
+from probattn.experiments.data.text.word_tokenizer import _NORMALIZER, BEGIN, END, WordTokenizer
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
 property_test = settings(deadline=None)
@@ -21,7 +23,7 @@ def words_of(tokenizer, text):
 
 
 def written(tokenizer, row):
-    """What a row of character ids says: ``^`` begin, ``$`` end, ``?`` unknown, ``_`` padding."""
+    """A row of character ids as text: ``^`` begin, ``$`` end, ``?`` unknown, ``_`` padding."""
     shown = ["_", "?", "^", "$", *tokenizer.characters[2:]]
     return "".join(shown[index] for index in row.tolist())
 
@@ -35,14 +37,21 @@ def written(tokenizer, row):
         ("naïve Straße 3.5%", ["naïve", "straße", "3", ".", "5", "%"]),
         ("?", ["?"]),
         ("你好 🙂", ["你好", "🙂"]),
+        ("İzmir [PAD] [unk]", ["izmir", "[", "pad", "]", "[", "unk", "]"]),
+        ("½ x² e\u0301\x1cz", ["½", "x²", "e", "\u0301", "z"]),
     ],
 )
 def test_words_and_marks(text, expected):
-    assert words_of(Tokenizer.fit([text], max_length=99, min_count=1), text) == expected
+    assert words_of(WordTokenizer.fit([text], max_length=99, min_count=1), text) == expected
+
+
+def test_normalisation_keeps_the_number_of_characters():
+    everything = "".join(chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    assert len(_NORMALIZER.normalize_str(everything)) == len(everything)
 
 
 def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
-    tokenizer = Tokenizer.fit(TEXTS, max_length=99)
+    tokenizer = WordTokenizer.fit(TEXTS, max_length=99)
     assert tokenizer.words == ("the", "cat", ".", "dog", "sat")  # 4, 3, 2, 2, 2
     assert tokenizer.num_words == 7
     assert tokenizer.encode("dog THE zebra a").tolist() == [5, 2, 1, 1]
@@ -51,21 +60,21 @@ def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
 
 
 def test_min_count_and_max_words():
-    assert Tokenizer.fit(TEXTS, max_length=99, min_count=3).words == ("the", "cat")
-    assert Tokenizer.fit(TEXTS, max_length=99, max_words=4).words == ("the", "cat", ".", "dog")
-    assert Tokenizer.fit(TEXTS, max_length=99, min_count=1).num_words == 13
-    nothing = Tokenizer.fit(TEXTS, max_length=99, min_count=9, spelling=4)
+    assert WordTokenizer.fit(TEXTS, max_length=99, min_count=3).words == ("the", "cat")
+    assert WordTokenizer.fit(TEXTS, max_length=99, max_words=4).words == ("the", "cat", ".", "dog")
+    assert WordTokenizer.fit(TEXTS, max_length=99, min_count=1).num_words == 13
+    nothing = WordTokenizer.fit(TEXTS, max_length=99, min_count=9, spelling=4)
     assert nothing.encode("the b").tolist() == [[1, 2, 1, 1, 1], [1, 2, 1, 3, 0]]
 
 
 def test_the_first_tokens_are_kept_and_counted():
-    tokenizer = Tokenizer.fit(["a b c", "b c a a a"], max_length=2, min_count=1)
+    tokenizer = WordTokenizer.fit(["a b c", "b c a a a"], max_length=2, min_count=1)
     assert tokenizer.words == ("b", "a", "c")
     assert words_of(tokenizer, "c b a") == ["c", "b"]
 
 
 def test_spelling_as_written_with_marks_as_far_as_there_is_room():
-    tokenizer = Tokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
+    tokenizer = WordTokenizer.fit(["The cat", "the CAt", "then"], max_length=9, min_count=1, spelling=5)
     ids = tokenizer.encode("The cat thens q")
     assert ids.shape == (4, 6)
     assert ids.dtype == torch.int64
@@ -78,13 +87,13 @@ def test_spelling_as_written_with_marks_as_far_as_there_is_room():
 
 
 def test_only_characters_that_can_be_seen_are_counted():
-    tokenizer = Tokenizer.fit(["abcdef"], max_length=9, min_count=1, spelling=3)
+    tokenizer = WordTokenizer.fit(["abcdef"], max_length=9, min_count=1, spelling=3)
     assert tokenizer.characters[2:] == ("a", "b")
     assert written(tokenizer, tokenizer.encode("abcdef")[0, 1:]) == "^ab"
 
 
 def test_marks_in_a_text_are_no_marks():
-    tokenizer = Tokenizer.fit([f"{BEGIN}{END}"], max_length=9, min_count=1, spelling=4)
+    tokenizer = WordTokenizer.fit([f"{BEGIN}{END}"], max_length=9, min_count=1, spelling=4)
     assert [written(tokenizer, row[1:]) for row in tokenizer.encode("<w>")] == ["^<$_", "^w$_", "^>$_"]
 
 
@@ -93,13 +102,13 @@ def test_marks_in_a_text_are_no_marks():
 def test_the_order_of_the_texts_does_not_matter(data, max_length, spelling, rng):
     options = {"max_length": max_length, "spelling": spelling, "min_count": 1}
     shuffled = rng.sample(data, len(data))
-    assert Tokenizer.fit(data, **options) == Tokenizer.fit(shuffled, **options)
+    assert WordTokenizer.fit(data, **options) == WordTokenizer.fit(shuffled, **options)
 
 
 @property_test
 @given(texts, st.text(min_size=1).filter(str.strip), st.integers(1, 5), spellings)
 def test_every_text_has_a_token_and_ids_fit_the_tables(data, unseen, max_length, spelling):
-    tokenizer = Tokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     for text in (*data, unseen):
         ids = tokenizer.encode(text).view(-1, 1 + spelling)
         assert 1 <= len(ids) <= max_length
@@ -115,8 +124,8 @@ def test_every_text_has_a_token_and_ids_fit_the_tables(data, unseen, max_length,
 @property_test
 @given(texts, texts)
 def test_unknown_are_those_of_no_training_text(data, others):
-    tokenizer = Tokenizer.fit(data, max_length=10**6, min_count=1)
-    everything = Tokenizer.fit(data + others, max_length=10**6, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=10**6, min_count=1)
+    everything = WordTokenizer.fit(data + others, max_length=10**6, min_count=1)
     known = {word for text in data for word in words_of(everything, text)}
     for text in others:
         assert words_of(tokenizer, text) == [word if word in known else "?" for word in words_of(everything, text)]
@@ -126,81 +135,101 @@ def test_unknown_are_those_of_no_training_text(data, others):
 @given(texts, st.integers(1, 5), spellings)
 def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    tokenizer = Tokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
+    tokenizer = WordTokenizer.fit(data, max_length=max_length, spelling=spelling, min_count=1)
     tokenizer.save(path)
-    loaded = Tokenizer.load(path)
+    loaded = WordTokenizer.load(path)
     assert loaded == tokenizer
     assert all(torch.equal(loaded.encode(text), tokenizer.encode(text)) for text in data)
     assert list(path.parent.iterdir()) == [path]
 
 
-SOUND = {
-    "format": "probattn-tokenizer-1",
-    "words": ["a", "b"],
-    "characters": [BEGIN, END, "a"],
-    "max_length": 4,
-    "spelling": 3,
-}
+@pytest.fixture
+def saved(tmp_path):
+    """The JSON of a valid tokenizer, of which tests damage a part."""
+    WordTokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3).save(tmp_path / "saved.json")
+    return json.loads((tmp_path / "saved.json").read_text())
 
 
-def test_the_file_that_damage_starts_from_is_sound(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(json.dumps(SOUND))
-    assert Tokenizer.load(tmp_path / "tokenizer.json") == Tokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3)
+def test_words_are_saved_as_a_hugging_face_tokenizer(saved):
+    assert set(saved) == {"format", "words", "characters", "spelling"}
+    words = tokenizers.Tokenizer.from_str(json.dumps(saved["words"]))
+    assert words.encode("B a c, a b").ids == [3, 2, 1, 1]
+    assert words.encode("B a").tokens == ["b", "a"]
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "probattn-tokenizer-2"},
-        {"words": ["a", "a"]},
-        {"words": ["a", ""]},
-        {"words": ["a", 3]},
-        {"words": [["a"], "b"]},
+        {"format": "probattn-tokenizer-1"},
         {"words": None},
         {"words": "ab"},
+        {"words": ["a", "b"]},
         {"characters": ["a"]},
         {"characters": []},
-        {"max_length": 0},
-        {"max_length": "4"},
-        {"max_length": 4.5},
-        {"max_length": None},
+        {"characters": [BEGIN, END, 3]},
+        {"characters": [BEGIN, END, "a", "a"]},
         {"spelling": 0},
         {"spelling": 3.5},
         {"more": 1},
     ],
     ids=str,
 )
-def test_a_changed_file_is_refused(tmp_path, change):
+def test_a_changed_file_is_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(SOUND | change))
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no sound tokenizer \(.+\); take that of the run"):
-        Tokenizer.load(path)
+    path.write_text(json.dumps(saved | change))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
+        WordTokenizer.load(path)
 
 
-@pytest.mark.parametrize("key", SOUND)
-def test_a_file_that_lacks_something_is_refused(tmp_path, key):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 2}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 4}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": 2, "": 3}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1, "b": 2}, "unk_token": "[UNK]"}},
+        {"model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "[UNK]": 1, "a": "2"}, "unk_token": "[UNK]"}},
+        {"model": None},
+        {"truncation": None},
+        {"truncation": {"direction": "Right", "max_length": 0, "strategy": "LongestFirst", "stride": 0}},
+        {"truncation": {"direction": "Left", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {"truncation": {"direction": "Right", "max_length": 4.5, "strategy": "LongestFirst", "stride": 0}},
+        {"normalizer": None},
+        {"pre_tokenizer": {"type": "Whitespace"}},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_changed_words_are_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({name: value for name, value in SOUND.items() if name != key}))
-    with pytest.raises(ValueError, match=f"no sound tokenizer .*{key}"):
-        Tokenizer.load(path)
+    path.write_text(json.dumps(saved | {"words": saved["words"] | change}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
+        WordTokenizer.load(path)
+
+
+@pytest.mark.parametrize("key", ["format", "words", "characters", "spelling"])
+def test_a_file_that_lacks_something_is_refused(tmp_path, saved, key):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({name: value for name, value in saved.items() if name != key}))
+    with pytest.raises(ValueError, match=f"no valid tokenizer .*{key}"):
+        WordTokenizer.load(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"3", b'{"format": "prob', b"\xff\xfe"])
 def test_a_file_of_something_else_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="no sound tokenizer"):
-        Tokenizer.load(path)
+    with pytest.raises(ValueError, match="no valid tokenizer"):
+        WordTokenizer.load(path)
 
 
 def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
-        Tokenizer.load(tmp_path / "tokenizer.json")
+        WordTokenizer.load(tmp_path / "tokenizer.json")
 
 
 def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
     path = tmp_path / "tokenizer.json"
-    earlier = Tokenizer.fit(["a"], max_length=3, min_count=1)
+    earlier = WordTokenizer.fit(["a"], max_length=3, min_count=1)
     earlier.save(path)
 
     def fail(*paths):
@@ -208,8 +237,8 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="no space left"):
-        Tokenizer.fit(["b"], max_length=3, min_count=1).save(path)
-    assert Tokenizer.load(path) == earlier
+        WordTokenizer.fit(["b"], max_length=3, min_count=1).save(path)
+    assert WordTokenizer.load(path) == earlier
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -225,12 +254,12 @@ def test_a_failed_save_leaves_the_earlier_one(tmp_path, monkeypatch):
 )
 def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Tokenizer.fit(TEXTS, **{"max_length": 9} | options)
+        WordTokenizer.fit(TEXTS, **{"max_length": 9} | options)
 
 
 def test_nothing_to_fit_or_encode_is_refused():
     for empty in ([], [" \n"]):
         with pytest.raises(ValueError, match="there is no word in the texts"):
-            Tokenizer.fit(empty, max_length=9)
+            WordTokenizer.fit(empty, max_length=9)
     with pytest.raises(ValueError, match="the text is empty"):
-        Tokenizer.fit(TEXTS, max_length=9).encode(" \u2003")
+        WordTokenizer.fit(TEXTS, max_length=9).encode(" \u2003")

@@ -1,0 +1,51 @@
+"""Labelled images and their channel statistics."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images: ``images`` uint8 (n, C, H, W), ``labels`` int64 (n,).
+
+    Raises:
+        ValueError: if a tensor has another shape or dtype, or the lengths differ.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(f"images must be uint8 (n, C, H, W), got {_describe(self.images)}")
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(f"labels must be int64 ({len(self.images)},), got {_describe(self.labels)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, indices: Tensor) -> Self:
+        """Return a copy of the images at ``indices``, int64 (m,), in that order."""
+        return type(self)(self.images[indices], self.labels[indices])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same images on ``device``."""
+        return type(self)(self.images.to(device), self.labels.to(device))
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and population standard deviation per channel of uint8 (n, C, H, W), scaled to 0..1."""
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    # Counting the 256 levels is exact and needs no float copy of the data.
+    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]).double()
+    weights = counts / counts.sum(1, keepdim=True)
+    mean = weights @ levels
+    variance = (weights * (levels - mean[:, None]) ** 2).sum(1)
+    return tuple(mean.tolist()), tuple(variance.sqrt().tolist())
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -1,0 +1,58 @@
+"""Stratified splits of labelled images or texts."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Data = TypeVar("Data")
+"""Labelled examples, ``Images`` or ``Texts``, with a length, ``labels`` and ``select``."""
+
+
+def stratified_order(labels: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return a random order of the data, int64 (n,), of which every prefix is stratified by class.
+
+    Classes of equal size differ by at most one example in any prefix, and no class is missing from a prefix that is at
+    least as long as the number of classes.
+
+    Args:
+        labels: int64 (n,), not negative.
+        generator: CPU generator; draws one permutation.
+    """
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    classes, sizes = labels[order], labels.bincount()
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[classes]
+    return order[(rank.double() / sizes[classes]).argsort(stable=True)]
+
+
+def split(data: Data, *, sizes: Sequence[int], generator: torch.Generator) -> tuple[Data, ...]:
+    """Draw disjoint stratified parts of the given sizes, each in the order of the data.
+
+    Raises:
+        ValueError: if ``sizes`` add up to more than the number of examples.
+    """
+    if sum(sizes) > len(data):
+        raise ValueError(f"cannot draw {' + '.join(map(str, sizes))} of {len(data)} examples")
+    order = stratified_order(data.labels, generator=generator)[: sum(sizes)]
+    return tuple(data.select(part.sort().values) for part in order.split(list(sizes)))
+
+
+def subsample(
+    train: Data, others: Sequence[Data], *, limit: int, num_classes: int, generator: torch.Generator
+) -> list[Data]:
+    """Keep at most ``limit`` training examples and the same fraction of the other parts, stratified by class.
+
+    At least ``num_classes`` examples of each other part are kept, if it has as many. A smaller limit keeps a subset of
+    what a larger limit keeps.
+
+    Returns:
+        The training part, then the other parts.
+    """
+    fraction = min(1.0, limit / len(train))
+    sizes = [limit, *(max(num_classes, round(fraction * len(part))) for part in others)]
+    return [
+        split(part, sizes=(min(size, len(part)),), generator=generator)[0]
+        for part, size in zip((train, *others), sizes, strict=True)
+    ]
