@@ -927,7 +927,7 @@ def test_evaluate_by_methods_on_shifted_and_foreign_images(command, kep, no_figu
     assert rows[2].startswith("fog,")
     assert float(rows[2].split(",")[2]) == fog
     assert (kep / "figures" / "shift-accuracy.png").stat().st_size > 1000
-    assert content["acting"]["abstention"]["target"] == 0.05
+    assert content["decisions"]["abstention"]["target"] == 0.05
 
 
 def test_evaluate_beside_a_baseline(command, kep, softmax, no_figures, monkeypatch):
@@ -1005,7 +1005,7 @@ def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch):
             evaluate.evaluate(job.folder)
             done.append((job.preset, job.seed, workers))
 
-    monkeypatch.setattr(study, "study", instead)
+    monkeypatch.setattr(study, "run_study", instead)
     code, text, err = command(
         "study", "--out", tmp_path / "study", "--seeds", "2", "--workers", "3", "--method", "temperature"
     )

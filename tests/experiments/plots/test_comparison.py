@@ -10,7 +10,7 @@ from matplotlib.colors import same_color
 from probattn.experiments.evaluation.metric_display import COLUMNS
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots.comparison import panels
-from probattn.experiments.plots.model_diagnostics import BLUE, ORANGE, SKY
+from probattn.experiments.plots.style import BLUE, ORANGE, SKY
 from probattn.inference.metrics import DISPLAY
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"]}
