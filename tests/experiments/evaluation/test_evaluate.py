@@ -119,6 +119,16 @@ def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
     assert torch.equal(done.result.ood["letters"].probs, predictions["ood/letters"].probs)
 
 
+def test_a_run_that_was_stopped_early_is_said_so(copy):
+    lines = (copy / "log.jsonl").read_text().splitlines()
+    last = max(at for at, line in enumerate(lines) if '"epoch": 1' in line and '"kind": "epoch"' in line)
+    (copy / "log.jsonl").write_text("\n".join([*lines[: last + 1], ""]))
+    result = evaluate.evaluate(copy, num_samples=4, seed=3).result
+    assert result.label == f"{KEP} (1 of 2 epochs)"
+    assert json.loads((copy / "metrics.json").read_text())["epochs_done"] == 1
+    assert [*collect.rows([copy]).scores] == [result.label]
+
+
 def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
     folder, done = evaluated
     content = json.loads((folder / "metrics.json").read_text())
