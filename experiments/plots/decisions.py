@@ -21,10 +21,10 @@ from probattn.experiments.plots.style import (
     LINES,
     ORANGE,
     PERCENT,
-    ROUND,
     SIZE,
+    set_ticks,
     shorten,
-    style_axes,
+    single_panel,
     to_numpy,
 )
 from probattn.inference import metrics
@@ -44,9 +44,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
         threshold: chosen on ``valid``.
         valid, test: probs ``(n, classes)`` and labels ``(n,)``.
     """
-    figure = Figure(figsize=(5.4, 4.1), layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
+    figure, ax = single_panel((5.4, 4.1))
     top = 1.5 * threshold.target
     for name, colour, shift, (probs, labels) in (("validation", BLUE, -DODGE, valid), ("test", ORANGE, DODGE, test)):
         coverage, risk = (to_numpy(part) for part in metrics.risk_coverage(probs, labels))
@@ -65,8 +63,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
     ax.set_xlabel("coverage: share of the answers kept, the most confident first", **LABEL)
     ax.set_ylabel("risk: error rate among them", **LABEL)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(5, steps=ROUND))
-        axis.set_major_formatter(PERCENT)
+        set_ticks(axis, 5, PERCENT)
     title = f"answers with confidence ≥ {threshold.confidence:.4g}"
     if math.isinf(threshold.confidence):
         title = "abstains from everything: no threshold keeps the target"
@@ -82,9 +79,7 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         methods: name → sets, bool ``(n, classes)``, and labels ``(n,)``.
         alpha: allowed probability of missing the class.
     """
-    figure = Figure(figsize=(SIZE[0] + 1.7, SIZE[1] - 0.4 + 0.17 * len(methods)), layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
+    figure, ax = single_panel((SIZE[0] + 1.7, SIZE[1] - 0.4 + 0.17 * len(methods)))
     width = 0.8 / len(methods)
     largest = 1
     for number, (name, (sets, labels)) in enumerate(methods.items()):

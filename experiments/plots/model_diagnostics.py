@@ -29,6 +29,7 @@ from probattn.experiments.plots.style import (
     TITLE,
     panel_grid,
     shorten,
+    single_panel,
     style_axes,
     to_numpy,
 )
@@ -171,9 +172,7 @@ def _series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.n
 
 def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **style: object) -> tuple[Figure, Axes]:
     """Draw each row against 1, 2, … with its own colour and dashes."""
-    figure = Figure(figsize=(SIZE[0], SIZE[1] + 0.17 * len(rows)), layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
+    figure, ax = single_panel((SIZE[0], SIZE[1] + 0.17 * len(rows)))
     for number, (name, row) in enumerate(rows.items()):
         dashes = ("-", "--", ":", "-.")[number // len(LINES) % 4]
         look = {"color": LINES[number % len(LINES)], "ls": dashes, "lw": 1.6, "label": shorten(name, limit=45)}

@@ -27,6 +27,7 @@ from probattn.experiments.plots.style import (
     TEXT,
     TITLE,
     panel_grid,
+    set_ticks,
     shorten,
     style_axes,
     to_numpy,
@@ -92,10 +93,10 @@ def rank_histograms(sbc: SBC) -> Figure:
         ax.set_title(f"{name}: p = {p_values[scalar]:.2g}", **TITLE)
         if place >= len(worst) - min(3, len(worst)):
             ax.set_xlabel("rank of the truth / number of draws", **LABEL, labelpad=1)
-    shown = f"{len(worst)} of {len(sbc.names)} scalars" if len(worst) < len(sbc.names) else "all scalars"
+    scope = f"{len(worst)} of {len(sbc.names)} scalars" if len(worst) < len(sbc.names) else "all scalars"
     band = f"band: {100 * COVERAGE:g} % of uniform ranks"
     together = f"all together p = {sbc.p_value():.2g}"
-    figure.suptitle(f"{len(sbc.ranks)} simulations, {shown}; {band}; {together}", fontsize=TEXT, color=GREY)
+    figure.suptitle(f"{len(sbc.ranks)} simulations, {scope}; {band}; {together}", fontsize=TEXT, color=GREY)
     return figure
 
 
@@ -136,22 +137,21 @@ def importance_weights(psis: PSIS) -> Figure:
 
 def _scatter(ax: Axes, parts: list[SiteComparison], moment: str, looks: dict[str, tuple[str, str]]) -> None:
     style_axes(ax)
-    seen = []
+    coordinates = []
     for part in parts:
         at = to_numpy(getattr(part, f"reference_{moment}")).ravel()
         values = to_numpy(getattr(part, moment)).ravel()
         colour, marker = looks[part.guide]
         ax.plot(at, values, ls="", marker=marker, ms=4, mfc="none", mec=colour, mew=1)
-        seen += [at, values]
-    low, high = np.concatenate(seen).min(), np.concatenate(seen).max()
+        coordinates += [at, values]
+    low, high = np.concatenate(coordinates).min(), np.concatenate(coordinates).max()
     margin = 0.06 * (high - low) or 1.0
     ends = (low - margin, high + margin)
     ax.plot(ends, ends, color=PALE, lw=1, zorder=0)
     ax.set(xlim=ends, ylim=ends)
     ax.set_aspect("equal")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(4, steps=ROUND))
-        axis.set_major_formatter(PLAIN)
+        set_ticks(axis, 4)
     ax.set_xlabel("NUTS", **LABEL, labelpad=1)
     ax.set_ylabel("guide", **LABEL)
 
@@ -165,8 +165,7 @@ def _distances(ax: Axes, guides: list[str], distances: list[float], looks: dict[
     ax.set_yticks(rows, [shorten(guide, limit=16) for guide in guides], fontsize=SMALL)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.3 * max(map(float, np.nan_to_num(distances))) or 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(3, steps=ROUND))
-    ax.xaxis.set_major_formatter(PLAIN)
+    set_ticks(ax.xaxis, 3)
     ax.set_title("predictive: total variation to NUTS", **TITLE)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from probattn.experiments.evaluation.metric_display import format_value, unit
@@ -23,12 +22,12 @@ from probattn.experiments.plots.style import (
     LINES,
     ORANGE,
     PERCENT,
-    PLAIN,
-    ROUND,
     SIZE,
     SKY,
     SMALL,
+    set_ticks,
     shorten,
+    single_panel,
     style_axes,
     to_numpy,
 )
@@ -92,8 +91,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     below.bar(middle[full], bins.count[full], color=GREY, **bar)
     below.set_ylabel("answers", **LABEL)
     below.set_xlabel("confidence", **LABEL)
-    below.yaxis.set_major_locator(MaxNLocator(3, integer=True, steps=ROUND))
-    below.yaxis.set_major_formatter(PLAIN)
+    set_ticks(below.yaxis, 3, integer=True)
     below.set_xlim(0, 1)
     for axis in (top.xaxis, top.yaxis):
         axis.set_major_formatter(PERCENT)
@@ -109,9 +107,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     runs = {name: pair for name, pair in runs.items() if len(pair[1])}
     if not runs:
         return None
-    figure = Figure(figsize=SIZE if len(runs) == 1 else (5.4, 3.8 + 0.17 * len(runs)), layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
+    figure, ax = single_panel(SIZE if len(runs) == 1 else (5.4, 3.8 + 0.17 * len(runs)))
     worst = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (to_numpy(part) for part in metrics.risk_coverage(probs, labels))

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from probattn.experiments.plots.style import (
@@ -12,11 +11,10 @@ from probattn.experiments.plots.style import (
     LABEL,
     LEGEND,
     ORANGE,
-    PLAIN,
-    ROUND,
     SKY,
     TITLE,
     panel_grid,
+    set_ticks,
     shorten,
     to_numpy,
 )
@@ -60,9 +58,8 @@ def _histogram(ax: Axes, observed: Tensor, replicated: Tensor) -> None:
         ax.hist(values, bins="auto", color=SKY, label="replicated")
     ax.axvline(float(observed), color=ORANGE, lw=2, label="data")
     ax.set_ylabel("replicates", **LABEL)
-    ax.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND, integer=True))
-    ax.xaxis.set_major_formatter(PLAIN)
+    set_ticks(ax.xaxis, 5)
+    set_ticks(ax.yaxis, 4, integer=True)
 
 
 def _intervals(ax: Axes, observed: Tensor, replicated: Tensor) -> None:
@@ -72,6 +69,5 @@ def _intervals(ax: Axes, observed: Tensor, replicated: Tensor) -> None:
     ax.plot(at, np.median(values, axis=0), color=BLUE, ls="", marker="_", ms=6, label="their median")
     ax.plot(at, to_numpy(observed), color=ORANGE, ls="", marker="o", ms=4 if len(at) <= 20 else 2, label="data")
     ax.set_xlim(-0.7, len(at) - 0.3)
-    ax.xaxis.set_major_locator(MaxNLocator(10, steps=ROUND, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND))
-    ax.yaxis.set_major_formatter(PLAIN)
+    set_ticks(ax.xaxis, 10, integer=True)
+    set_ticks(ax.yaxis, 4)

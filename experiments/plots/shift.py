@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
 from probattn.experiments.evaluation.metric_display import unit
@@ -23,11 +22,11 @@ from probattn.experiments.plots.style import (
     LABEL,
     LEGEND,
     LINES,
-    PLAIN,
-    ROUND,
     SMALL,
     TITLE,
+    set_ticks,
     shorten,
+    single_panel,
     style_axes,
 )
 from probattn.inference import metrics
@@ -83,9 +82,7 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
     values = _values(runs, metric)
     if not values:
         return None
-    figure = Figure(figsize=(6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)), layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
+    figure, ax = single_panel((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
     for number, (label, of_run) in enumerate(values.items()):
         severities = _severities(of_run)
         groups = [[levels[at] for levels in of_run.values() if at in levels] for at in severities]
@@ -148,8 +145,7 @@ def _fill(number: int) -> dict[str, str]:
 
 def _metric_axis(ax: Axes, metric: str) -> None:
     """Label the vertical axis with a metric, its unit and direction; an empty name leaves it without a label."""
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    ax.yaxis.set_major_formatter(PLAIN)
+    set_ticks(ax.yaxis, 5)
     if metric:
         display = metrics.DISPLAY[metric]
         scale = f" ({unit(display.scale)})" if unit(display.scale) else ""

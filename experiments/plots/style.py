@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from torch import Tensor
 
 # Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
@@ -33,6 +34,20 @@ def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
     for ax in axes:
         style_axes(ax)
     return figure, axes
+
+
+def single_panel(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Return a figure with one panel, its size in inches."""
+    figure = Figure(figsize=size, layout="constrained")
+    ax = figure.subplots()
+    style_axes(ax)
+    return figure, ax
+
+
+def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: bool = False) -> None:
+    """Set at most ``count`` intervals between round ticks, and their format."""
+    axis.set_major_locator(MaxNLocator(count, steps=ROUND, integer=integer))
+    axis.set_major_formatter(formatter)
 
 
 def style_axes(ax: Axes) -> None:

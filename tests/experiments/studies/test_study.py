@@ -13,6 +13,8 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.studies import study
 
+TINY = ("data.limit=200", "network.dim=16", "network.depth=2", "network.heads=2", "network.mlp_dim=16")
+
 
 def test_jobs_are_all_layers_of_a_seed_before_the_next(tmp_path):
     jobs = study.plan(["digits/softmax", "digits/cgp"], seeds=2, epochs=7, out=tmp_path)
@@ -35,7 +37,7 @@ def small(monkeypatch):
 
 
 def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_path, monkeypatch):
-    (job,) = study.plan(["digits/softmax"], seeds=1, epochs=3, out=tmp_path)
+    (job,) = study.plan(["digits/softmax"], seeds=1, epochs=3, out=tmp_path, changes=TINY)
     accuracy = study.run_job(job, ("temperature",))
     content = json.loads((job.folder / "metrics.json").read_text())
     settings = json.loads((job.folder / "settings.json").read_text())["settings"]
