@@ -1,4 +1,4 @@
-"""Results of made-up runs, for plots and reports."""
+"""Results of synthetic runs, for plots and reports."""
 
 from dataclasses import replace
 
@@ -69,11 +69,11 @@ def make_probabilistic(name="kep-svgp", n=60, **changes):
 
 @pytest.fixture
 def result():
-    """Builds the result of a softmax run: of n answers, some wrong, where image i is filled with i."""
+    """Function that builds the result of a softmax run: n predictions, some wrong, where image i is filled with i."""
     return make_result
 
 
 @pytest.fixture
 def probabilistic():
-    """Builds the result of a run with latent sites."""
+    """Function that builds the result of a run with latent sites."""
     return make_probabilistic

@@ -1,4 +1,4 @@
-"""What to do with an answer: chosen on validation data alone, checked on test data alone."""
+"""Decisions: chosen on validation data only, evaluated on test data only."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from probattn.inference import Prediction
 
 
 def answers(n, *, seed, error):
-    """Confident answers of three classes, a share of them wrong and less confident."""
+    """Return predictions of three classes, a share of them wrong and less confident."""
     generator = torch.Generator().manual_seed(seed)
     wrong = torch.rand(n, generator=generator) < error
     confidence = torch.where(wrong, 0.45, 0.9) + 0.05 * torch.rand(n, generator=generator)

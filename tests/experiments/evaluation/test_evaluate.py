@@ -1,4 +1,4 @@
-"""A tiny run evaluated by every method on corrupted and OOD images, against each step by hand."""
+"""Evaluation of a small run by every method on corrupted and OOD images, against the same steps by hand."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature")
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
-    """A run evaluated by several methods under shift and on letters: its folder and what came out."""
+    """Folder and evaluation of a run, by several methods, under shift and on letters."""
     folder = tmp_path_factory.mktemp("evaluated") / "kep"
     train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
     return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
@@ -45,12 +45,12 @@ def evaluated(tmp_path_factory):
 
 @pytest.fixture
 def copy(evaluated, tmp_path):
-    """A copy of its folder."""
+    """Copy of the evaluated run's folder."""
     return shutil.copytree(evaluated[0], tmp_path / "copy")
 
 
 def by_hand(run, images, make, seed=3):
-    """The prediction of a method made as a user would, from the seed."""
+    """Predict by a method as a user would, from the seed."""
     torch.manual_seed(3)
     predictor = make(run)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""`torchrun … evaluate`: two processes share out the sets and leave what one leaves, bit for bit."""
+"""`torchrun … evaluate`: two processes share the test sets, with the same results as one, bit for bit."""
 
 import json
 import os

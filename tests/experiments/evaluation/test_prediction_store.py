@@ -1,4 +1,4 @@
-"""Stored predictions: what is read is what was made, and what no longer holds is made again."""
+"""Stored predictions: loaded bit for bit, and predicted again if they are outdated or damaged."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def prediction(seed, labels=(0, 1, 2, 0)):
 
 
 def remember(run, origins, *, method="posterior", shift=0):
-    """What is load_or_predict, and which sets had to be made."""
+    """Return the result of load_or_predict, and the test sets that were predicted."""
     made = []
 
     def predict(name):

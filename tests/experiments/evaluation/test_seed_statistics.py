@@ -1,4 +1,4 @@
-"""Means, spreads, paired intervals and winners against arithmetic done by hand and SciPy's paired t-test."""
+"""Means, standard deviations, paired intervals and best rows, against arithmetic by hand and SciPy's paired t-test."""
 
 import math
 
@@ -22,7 +22,7 @@ def seeds(key, *values):
 
 
 def one(scores, key="accuracy", **options):
-    """Cells of one metric by row."""
+    """Return the cells of one metric by row."""
     table = compare(scores, metrics={key: DISPLAY[key]}, **options)
     return {row: table.cells[row][key] for row in table.rows}
 

@@ -1,4 +1,4 @@
-"""What the figure of a comparison draws, read back from its artists."""
+"""Figure of a comparison, read back from its artists."""
 
 import math
 
@@ -27,7 +27,7 @@ def table(**options):
 
 
 def lines(ax, *, marker=None, color=None):
-    """(x, y) of the lines of a panel by look."""
+    """Return (x, y) of the lines of a panel with that look."""
     found = [line for line in ax.lines if (marker or "None") == line.get_marker()]
     if color:
         found = [line for line in found if same_color(line.get_markerfacecolor(), color)]

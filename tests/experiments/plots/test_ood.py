@@ -1,4 +1,4 @@
-"""The histograms hold the shares that were put in, whatever the sizes of the groups."""
+"""Histograms of confidence: shares of each group, whatever its size."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from probattn.inference import Prediction
 
 
 def sure(*values, right=None):
-    """Two-class predictions of class 0 with these confidences; labels where it is told which are right."""
+    """Return two-class predictions of class 0 with these confidences, and labels if ``right`` is given."""
     top = torch.tensor(values)
     labels = None if right is None else 1 - torch.tensor(right, dtype=torch.long)
     return Prediction(probs=torch.stack([top, 1 - top], 1), labels=labels)
@@ -22,7 +22,7 @@ OOD = sure(0.52, 0.57, 0.58, 0.96)
 
 
 def shares(ax):
-    """Share of each bin of 5 %, by the colour of the group."""
+    """Return the share of each bin of 5 %, by the colour of the group."""
     found = {}
     for patch in ax.patches:
         corners = patch.get_path().vertices

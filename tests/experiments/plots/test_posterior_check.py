@@ -1,4 +1,4 @@
-"""What the figures of the posterior draw, read back from their artists."""
+"""Figures of posterior checks, read back from their artists."""
 
 import math
 

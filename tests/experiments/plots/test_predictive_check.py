@@ -1,4 +1,4 @@
-"""Figures of predictive checks: what is drawn is what was computed."""
+"""Figures of predictive checks, read back from their artists."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""Reports read back."""
+"""Parsing of HTML reports."""
 
 from html.parser import HTMLParser
 
@@ -10,7 +10,7 @@ VOID = {"meta", "img", "br", "wbr", "hr"}
 
 
 class Reader(HTMLParser):
-    """Checks nesting, and collects the tables, images, links and text of a page."""
+    """Parser that checks nesting and collects the tables, images, tags and text of a page."""
 
     def __init__(self):
         super().__init__()
@@ -38,12 +38,12 @@ class Reader(HTMLParser):
         if "style" in self.open:
             return
         self.text += data
-        if "table" in self.open and self.open[-1] in ("td", "th", "strong", "small"):
+        if "table" in self.open and self.open[-1] in ("td", "th", "strong", "small", "em"):
             self.tables[-1][-1][-1]["text"] += data
 
 
 def read_report(path, results, title="a title", *, draw=False):
-    """Write a report and parse it; drawing takes most of the time, and most tests look at other things."""
+    """Write a report and parse it, without drawing its figures, which takes most of the time, unless ``draw``."""
     with pytest.MonkeyPatch.context() as patch:
         if not draw:
             patch.setattr(html, "svg", lambda _: b"<svg/>")
@@ -57,5 +57,5 @@ def read_report(path, results, title="a title", *, draw=False):
 
 @pytest.fixture
 def read():
-    """Writes a report and parses it."""
+    """Function that writes a report and parses it."""
     return read_report

@@ -1,4 +1,4 @@
-"""Figures of reports: which there are, and what is said of those that are missing."""
+"""Figures of reports: which are drawn, and the sentences that replace missing ones."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def test_save_figures_writes_what_there_is_to_show(result, probabilistic, tmp_pa
 
 @pytest.fixture
 def evaluated(probabilistic):
-    """A run that was evaluated on all kinds of test sets."""
+    """Result of a run that was evaluated on all kinds of test sets."""
     run = probabilistic(n=4)
     test = Prediction(probs=run.probs, labels=run.labels)
     scores = {"fog": {1: run.metrics, 5: run.metrics}, "contrast": {1: run.metrics, 5: run.metrics}}

@@ -7,15 +7,16 @@ import pytest
 from rich.console import Console
 
 from probattn.experiments.evaluation.metric_display import COLUMNS
+from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting import report
-from probattn.experiments.reporting.table import metrics_table
+from probattn.experiments.reporting.table import metrics_table, to_table
 from probattn.experiments.reporting.table_formats import terminal
 from probattn.inference import metrics
 
 
 @pytest.fixture
 def run_with(result):
-    """Builds the result of a run with some other metrics."""
+    """Function that builds the result of a run with given metrics."""
     base = {
         "accuracy": 0.5,
         "mcc": 0.25,
@@ -119,3 +120,20 @@ def test_variants_of_local_sites_alone_are_shown_beside_the_missing_posterior(pr
 
 def test_every_metric_of_the_table_is_explained():
     assert set(report.MEANINGS) == set(COLUMNS) <= set(metrics.DISPLAY)
+
+
+def test_a_comparison_in_html_has_groups_spreads_and_differences(tmp_path, read, result, monkeypatch):
+    seeds = {"a.b": (0.7, 0.7, 0.85), "c": (0.9, 0.8, 1.0)}
+    scores = {row: {seed: {"accuracy": value} for seed, value in enumerate(each)} for row, each in seeds.items()}
+    comparison = compare(scores, baselines={"c": "a.b"}, groups={"single": ["a.b"], "<more>": ["c"]})
+    monkeypatch.setattr(report, "summary_table", lambda results: to_table(comparison))
+    reader = read(tmp_path / "r.html", [result(n=4)])
+    rows = [[cell["text"] for cell in row] for row in reader.tables[0]]
+    assert rows == [
+        ["method", "ACC ↑%"],
+        ["single"],
+        ["a.b", "75.00 ± 8.66"],
+        ["<more>"],
+        ["cvs a.b", "90.00 ± 10.00[2.58, 27.42]*"],
+    ]
+    assert "Mean ± standard deviation over 3 seeds." in reader.text

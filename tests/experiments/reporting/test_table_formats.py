@@ -28,7 +28,7 @@ def runs(accuracy, nll, aurc, auroc=math.nan):
 
 
 def comparison(**options):
-    """Two single models of three seeds and an ensemble of one; AUROC exists for the ensemble only.
+    """Return a comparison of two single models with three seeds and an ensemble; only the latter has an AUROC.
 
     Differences of accuracy 0.20, 0.10, 0.15: [0.02579, 0.27421]; of nll all −0.10; of aurc ±0.001 around 0.
     """
@@ -54,7 +54,7 @@ BOLD = {"kep": ["90.00", "3.50"]}  # within single models; aurc is a tie of all,
 
 
 class Page(HTMLParser):
-    """Rows of the tables of a page as texts, a line break as " / ", and what is bold or in italics."""
+    """Parser that collects rows of tables as texts, a line break as " / ", and bold and italic texts."""
 
     def __init__(self, html):
         super().__init__()
@@ -97,7 +97,7 @@ UNESCAPED = {
 
 
 def read_latex(text):
-    """Column count, rows of raw cells; asserts that braces and dollars balance and that rows fill the columns."""
+    """Return rows of raw cells; assert that braces and dollars balance and that rows fill the columns."""
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     assert lines[-1] == r"\end{tabular}"
     count = len(re.fullmatch(r"\\begin\{tabular\}\{(lr*)\}", lines[0]).group(1))
@@ -123,12 +123,12 @@ def read_latex(text):
 
 
 def plain_latex(text):
-    """Text without its escapes."""
+    """Undo the escapes of LaTeX."""
     return re.sub("|".join(map(re.escape, UNESCAPED)), lambda match: UNESCAPED[match.group()], text)
 
 
 def read_terminal(table):
-    """Cells by column name, headings included, as plain texts."""
+    """Return cells by column name, headings included, as plain texts."""
     return {str(c.header): [str(cell) for cell in c.cells] for c in table.columns}
 
 

@@ -1,4 +1,4 @@
-"""The rows of a comparison, from folders as runs and their evaluations leave them."""
+"""Rows of a comparison, from folders of evaluated runs."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from probattn.inference import Prediction, metrics
 
 
 def run(folder, name, *changes, seed=0, **content):
-    """The folder of a run of a preset, evaluated with that content of metrics.json."""
+    """Create the folder of a run of a preset, with this content of metrics.json."""
     settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
     with claim(folder, settings, name=name, device="cpu", resume=False):
         if content:

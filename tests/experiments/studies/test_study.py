@@ -1,4 +1,4 @@
-"""The study: which runs it makes, what one run leaves behind, and that it goes on where it stopped."""
+"""Studies: their runs, the files of a run, and resuming."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_changes_are_checked_before_anything_is_trained(tmp_path):
 
 
 def test_workers_end_with_a_study_that_is_killed(tmp_path):
-    """Else they would train on unseen, into folders that the next study trains into as well."""
+    """Workers that survive would continue training, in folders that the next study uses as well."""
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, os, time\n"
@@ -104,7 +104,7 @@ def test_workers_end_with_a_study_that_is_killed(tmp_path):
 
 
 def is_running(pid):
-    """Whether a process is there and not merely waiting to be collected."""
+    """Return True if a process exists and is not a zombie."""
     try:
         os.kill(pid, 0)
         status = Path(f"/proc/{pid}/stat")
