@@ -351,7 +351,8 @@ def test_wheel_holds_every_source_and_the_type_marker(wheel):
     expected = {
         (Path(*FOLDERS[folder].split(".")) / path.relative_to(ROOT / folder)).as_posix()
         for folder in FOLDERS
-        for path in (ROOT / folder).rglob("*.py")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix == ".py" or path.parent.name == "templates"
     }
     held = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*") if path.is_file()}
     code = {name for name in held if ".dist-info/" not in name}

@@ -87,13 +87,12 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
-    from probattn.experiments.evaluation import decisions, eval_sets
+    from probattn.experiments.evaluation import eval_sets
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.reporting import evaluation_tables, report
-    from probattn.inference import Prediction
     from probattn.inference.distributed.collectives import world
 
-    beside = evaluation_tables.shift_of(baseline) if baseline else {}
+    baselines = evaluation_tables.load_shift(baseline) if baseline else {}
     done = evaluation.evaluate(
         run,
         root=data,
@@ -101,23 +100,21 @@ def evaluate(
         seed=seed,
         by=_words(method),
         shift=shift,
-        corruptions=eval_sets.corruptions(corruptions),
-        severities=eval_sets.severities(severities),
+        corruptions=eval_sets.parse_corruptions(corruptions),
+        severities=eval_sets.parse_severities(severities),
         ood=_words(ood),
         say=say if shift or ood or method else lambda text: None,
     )
     if world().rank > 0:
         return
-    for title, table in evaluation_tables.printed(done).items():
+    for title, table in evaluation_tables.terminal_tables(done).items():
         say(f"\n{title}", style="bold")
         show_table(table)
     say("\nDecisions", style="bold")
-    for sentence in decisions.sentences(
-        done.result.valid, Prediction(probs=done.result.probs, labels=done.result.labels)
-    ):
+    for sentence in done.result.decisions.describe():
         say(sentence)
     report.save_figures(run / "figures", done.result)
-    evaluation_tables.save(run, done, beside=beside)
+    evaluation_tables.save(run, done, baselines=baselines)
     report.write(run / "report.html", [done.result], title=f"probattn: {done.result.name}")
     say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
 
@@ -134,7 +131,7 @@ def demo(
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.evaluation import evaluate as evaluation
-        from probattn.experiments.reporting import report
+        from probattn.experiments.reporting import report, table_formats
         from probattn.experiments.runs import train as runs
 
         results = []
@@ -144,7 +141,7 @@ def demo(
             say(name, style="bold")
             runs.train(settings, folder, name=name, resume=True, say=say)
             results.append(evaluation.evaluate(folder).result)
-        show_table(report.table(results))
+        show_table(table_formats.terminal(report.summary_table(results)))
         report.write(out / "report.html", results, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")
 
@@ -207,9 +204,9 @@ def study(
         if presets and layers:
             fail("give presets, or --layers for those on digits, not both")
         names = presets or known.digits(layers or "softmax,kep-svgp")
-        todo = whole.jobs(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
+        todo = whole.plan(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
         say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
-        whole.study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
+        whole.run_study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
         _compare([job.folder for job in todo], out / "comparison")
 
 
@@ -255,7 +252,8 @@ def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and paramete
 
 
 def _compare(folders: list[Path], out: Path) -> None:
-    from probattn.experiments.reporting import tables
+    from probattn.experiments.reporting.table import to_table
+    from probattn.experiments.reporting.table_formats import terminal
     from probattn.experiments.studies import compare as compared
     from probattn.experiments.studies.collect import rows
 
@@ -264,7 +262,7 @@ def _compare(folders: list[Path], out: Path) -> None:
     for key, comparison in found.items():
         if not key.startswith("ood-") or key.endswith("-auroc"):
             say(f"\n{compared.title(key)}", style="bold")
-            show_table(tables.terminal(comparison))
+            show_table(terminal(to_table(comparison)))
     compared.write(out, gathered, found)
     say(f"tables and figures: {out}")
 

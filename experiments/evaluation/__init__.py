@@ -1,3 +1,4 @@
-"""Evaluation of runs: test sets, methods, stored predictions, scores, statistics over seeds.
+"""Evaluation of trained runs: test sets, methods, stored predictions, scores, decisions, statistics over seeds.
 
-May import ``runs``, ``config`` and ``data``."""
+May import ``runs``, ``config`` and ``data``.
+"""

@@ -1,58 +1,75 @@
-"""What to do with an uncertain answer: when a run should abstain, and its conformal sets, checked on test data."""
+"""Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from probattn.inference import Prediction
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import Threshold, risk_threshold
-from probattn.inference.decisions.conformal import ConformalSets
 
 TARGET, ALPHA = 0.05, 0.1
-"""The risk that answers may have, and the chance that a set may miss the class."""
-KINDS = {"plain": conformal.lac, "adaptive": conformal.aps}
+"""Largest risk of the accepted answers, and probability with which a conformal set may miss the class."""
 
 
-def threshold(valid: Prediction) -> Threshold:
-    """The threshold of confidence that keeps the risk under :data:`TARGET`, from validation data."""
-    return risk_threshold(valid.probs, valid.labels, target=TARGET)
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Abstention threshold and conformal sets of a run, and their evaluation on its test data.
 
-
-def sets(valid: Prediction) -> dict[str, ConformalSets]:
-    """Plain and adaptive conformal sets that miss a class with a chance of :data:`ALPHA`, from validation data."""
-    drawn = {"adaptive": {"generator": torch.Generator().manual_seed(0)}}
-    return {kind: make(valid.probs, valid.labels, alpha=ALPHA, **drawn.get(kind, {})) for kind, make in KINDS.items()}
-
-
-def acting(valid: Prediction, test: Prediction) -> dict[str, Any]:
-    """What was chosen on validation data, and what it does on test data.
-
-    Returns:
-        ``abstention``: the threshold, and under ``test`` its check; ``plain`` and ``adaptive``: the evaluation of sets.
+    Args:
+        valid, test: predictions with labels.
+        threshold: confidence threshold that keeps the risk below :data:`TARGET`.
+        abstention: its :meth:`~probattn.inference.decisions.abstention.Threshold.check` on the test data.
+        sets: conformal sets of the test data by kind, ``plain`` and ``adaptive``; bool ``(n, classes)``.
+        conformal: evaluation of the sets by kind.
     """
-    chosen = threshold(valid)
-    found = {"abstention": asdict(chosen) | {"test": chosen.check(test.probs, test.labels)}}
-    for kind, each in sets(valid).items():
-        generator = torch.Generator().manual_seed(1)
-        found[kind] = {"alpha": ALPHA} | each.evaluate(test.probs, test.labels, generator=generator)
-    return found
+
+    valid: Prediction
+    test: Prediction
+    threshold: Threshold
+    abstention: dict[str, float]
+    sets: dict[str, Tensor]
+    conformal: dict[str, dict[str, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choices and their evaluation as ``metrics.json`` holds them."""
+        sets = {kind: {"alpha": ALPHA} | values for kind, values in self.conformal.items()}
+        return {"abstention": asdict(self.threshold) | {"test": self.abstention}} | sets
+
+    def describe(self) -> list[str]:
+        """Return the choices and their evaluation as sentences."""
+        test, sentences = self.abstention, [str(self.threshold)]
+        if test["accepted"]:
+            sentences.append(
+                f"on the test data {100 * test['coverage']:.1f} % are answered, {100 * test['risk']:.2f} % of them "
+                f"wrong (exact interval {100 * test['low']:.2f} to {100 * test['high']:.2f} %)"
+            )
+        for kind, values in self.conformal.items():
+            sentences.append(
+                f"{kind} conformal sets that promise {100 * (1 - ALPHA):g} %: {100 * values['coverage']:.1f} % of the "
+                f"test data covered, {values['size']:.2f} classes on average"
+            )
+        return sentences
 
 
-def sentences(valid: Prediction, test: Prediction) -> list[str]:
-    """The same in words."""
-    found, chosen = acting(valid, test), threshold(valid)
-    seen = found["abstention"]["test"]
-    words = [str(chosen)]
-    if seen["accepted"]:
-        words.append(
-            f"on the test data {100 * seen['coverage']:.1f} % are answered, {100 * seen['risk']:.2f} % of them wrong "
-            f"(exact interval {100 * seen['low']:.2f} to {100 * seen['high']:.2f} %)"
-        )
-    for kind in KINDS:
-        words.append(
-            f"{kind} conformal sets that promise {100 * (1 - ALPHA):g} %: {100 * found[kind]['coverage']:.1f} % of the "
-            f"test data covered, {found[kind]['size']:.2f} classes on average"
-        )
-    return words
+def decide(valid: Prediction, test: Prediction) -> Decisions:
+    """Choose a threshold and conformal sets on validation data, and evaluate them on test data."""
+    threshold = risk_threshold(valid.probs, valid.labels, target=TARGET)
+    calibrated = {
+        "plain": conformal.lac(valid.probs, valid.labels, alpha=ALPHA),
+        "adaptive": conformal.aps(valid.probs, valid.labels, alpha=ALPHA, generator=_generator(0)),
+    }
+    return Decisions(
+        valid,
+        test,
+        threshold,
+        threshold.check(test.probs, test.labels),
+        {kind: each.sets(test.probs, generator=_generator(1)) for kind, each in calibrated.items()},
+        {kind: each.evaluate(test.probs, test.labels, generator=_generator(1)) for kind, each in calibrated.items()},
+    )
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The sets of images or texts that a run is evaluated on: its own, shifted ones, and foreign ones."""
+"""Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
 import hashlib
 import json
@@ -18,50 +18,52 @@ from probattn.experiments.data.text.labelled_texts import Texts
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-def corruptions(names: str) -> tuple[str, ...]:
-    """Names with commas between, ``standard`` (the 15 of CIFAR-10-C) or ``all`` 19."""
+def parse_corruptions(names: str) -> tuple[str, ...]:
+    """Parse comma-separated names of corruptions, ``standard`` (the 15 of CIFAR-10-C) or ``all`` 19."""
     known = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}
     return tuple(known.get(names) or (name.strip() for name in names.split(",")))
 
 
-def severities(numbers: str) -> tuple[int, ...]:
-    """Numbers with commas between.
+def parse_severities(numbers: str) -> tuple[int, ...]:
+    """Parse comma-separated severities.
 
     Raises:
-        SettingsError: other words.
+        SettingsError: something other than integers.
     """
     try:
         return tuple(dict.fromkeys(int(number) for number in numbers.split(",")))
     except ValueError as error:
-        raise SettingsError(f"severities are numbers from 1 to 5 with commas between, got {numbers!r}") from error
+        raise SettingsError(f"severities are comma-separated numbers from 1 to 5, got {numbers!r}") from error
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """Where images or texts come from, in words, and how they are made."""
+    """A test set: a description of its origin, and a function that loads or generates its images or texts."""
 
     origin: str
-    make: Callable[[], Images | Texts]
+    load: Callable[[], Images | Texts]
 
 
-def own(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
-    """The validation and the test part of a data set, and its other domains, ``domain/NAME``."""
+def own_sets(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
+    """Return the parts ``valid`` and ``test`` of a data set, and its other domains ``domain/NAME``."""
     parts = {"valid": dataset.valid, "test": dataset.test}
     parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
-    return {name: TestSet(_whose(part), lambda p=part: p) for name, part in parts.items()}
+    return {name: TestSet(_origin(part), lambda p=part: p) for name, part in parts.items()}
 
 
-def shifts(
+def shifted_sets(
     dataset: ImageDataset | TextDataset,
     *,
     root: Path | None,
     corruptions: Sequence[str],
     severities: Sequence[int],
 ) -> dict[str, TestSet]:
-    """``shift/CORRUPTION/SEVERITY``: the test part, corrupted. The data are checked here, the images made later.
+    """Return ``shift/CORRUPTION/SEVERITY``: the test part, corrupted.
+
+    The data are checked here; the images are generated on demand.
 
     Raises:
-        SettingsError: texts.
+        SettingsError: the data are texts.
         ValueError: an unknown corruption or severity.
         DatasetError: official files that are incomplete or damaged.
     """
@@ -74,11 +76,11 @@ def shifts(
     }
 
 
-def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: Path | None) -> dict[str, TestSet]:
-    """``ood/NAME``: images of another kind, read here; the name ``default`` stands for those that suit the data set.
+def ood_sets(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: Path | None) -> dict[str, TestSet]:
+    """Return ``ood/NAME``: OOD images, read here. The name ``default`` stands for the default sets of the data set.
 
     Raises:
-        SettingsError: texts, or names that differ in their folders alone.
+        SettingsError: the data are texts, or two names differ in their folders only.
         ValueError: an unknown name, or the data set itself.
         DatasetError: images that are missing or damaged.
     """
@@ -95,19 +97,19 @@ def foreign(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: 
     }
     found = {f"ood/{Path(name).resolve().name}": TestSet(name, lambda i=images: i) for name, images in read.items()}
     if len(found) < len(read):
-        raise SettingsError(f"foreign sets must differ in the last part of their names, got {', '.join(read)}")
+        raise SettingsError(f"OOD sets must differ in the last part of their names, got {', '.join(read)}")
     return found
 
 
-def _whose(part: Images | Texts) -> str:
-    """The origin of a part of the run's own data, which for texts also tells when they have changed."""
+def _origin(part: Images | Texts) -> str:
+    """Return the origin of a part of the run's own data; for texts with their digest, which changes with them."""
     if isinstance(part, Images):
         return "the run's"
     content = json.dumps([part.texts, part.labels.tolist()])
     return f"the run's, {hashlib.sha256(content.encode()).hexdigest()}"
 
 
-def _check_images(dataset: ImageDataset | TextDataset, what: str) -> None:
+def _check_images(dataset: ImageDataset | TextDataset, requirement: str) -> None:
     if isinstance(dataset, TextDataset):
         also = f"; its other domains ({', '.join(dataset.domains)}) are always evaluated" if dataset.domains else ""
-        raise SettingsError(f"{what}, and {dataset.name} is text{also}")
+        raise SettingsError(f"{requirement}, and {dataset.name} is text{also}")

@@ -1,4 +1,4 @@
-"""Evaluating a trained run: its predictions by one method or several, the scores of these, and all a report shows."""
+"""Evaluation of a trained run: predictions by one or several methods, their scores, and the content of a report."""
 
 import functools
 import hashlib
@@ -12,12 +12,11 @@ from typing import Any
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation import eval_sets, methods, prediction_store
-from probattn.experiments.evaluation.decisions import acting
+from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
-from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.evaluation.scores import scores
+from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished
+from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.build import find_device
 from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.environment import environment
@@ -37,14 +36,15 @@ from probattn.inference.io.lock import locked
 from probattn.inference.training.run_log import read_log
 
 EXAMPLES = 256
+"""Test examples that spectra and similarities are measured on, at most."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came out: the report's contents for the posterior predictive, and every method's scores."""
+    """Result of an evaluation: the report's content for the posterior predictive, and the scores of each method."""
 
     result: RunResult
-    scores: dict[str, dict[str, Any]]
+    scores: dict[str, Scores]
 
 
 def evaluate(
@@ -60,21 +60,21 @@ def evaluate(
     ood: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
-    """Evaluates a run's best epoch and writes ``metrics.json`` and ``predictions/``.
+    """Evaluate a run's best epoch and write ``metrics.json`` and ``predictions/``.
 
-    All data are checked before anything is predicted. Predictions that are stored and still hold are not made again.
-    Under torchrun the processes share out groups of sets; the first writes.
+    All data are checked before anything is predicted, and stored predictions that are up to date are reused. Under
+    torchrun the processes share the groups of test sets, and the first one writes.
 
     Args:
         folder: the run's folder.
-        root: where data sets lie.
+        root: folder of the data sets.
         num_samples: draws of each prediction, by default ``train.num_samples``.
-        seed: of the draws.
-        by: methods beside the posterior predictive (see :mod:`probattn.experiments.evaluation.methods`).
+        seed: seed of the draws.
+        by: methods in addition to the posterior predictive (see :mod:`probattn.experiments.evaluation.methods`).
         shift: evaluate on corrupted test images, too.
-        corruptions, severities: which ones.
-        ood: names of foreign sets of images (see :mod:`probattn.experiments.data.ood.datasets`).
-        say: is told which method predicts.
+        corruptions, severities: those of ``shift``.
+        ood: names of OOD image sets (see :mod:`probattn.experiments.data.ood.datasets`).
+        say: called with a message about the progress.
 
     Raises:
         SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
@@ -82,45 +82,45 @@ def evaluate(
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
-    settings = read_record(folder).settings  # a folder that holds no run shall get no lock
+    settings = read_record(folder).settings  # raises before a folder without a run gets a lock
     if world().size > 1:
         make_fabric(find_device(settings.train.accelerator), devices=1)
 
-    def opened() -> tuple[TrainedRun, dict[str, TestSet]]:
+    def open_with_sets() -> tuple[TrainedRun, dict[str, TestSet]]:
         run = open_run(folder, root=root)
-        sets = eval_sets.own(run.dataset)
+        sets = eval_sets.own_sets(run.dataset)
         if shift:
-            sets |= eval_sets.shifts(run.dataset, root=root, corruptions=corruptions, severities=severities)
-        return run, sets | eval_sets.foreign(run.dataset, ood, root=root)
+            sets |= eval_sets.shifted_sets(run.dataset, root=root, corruptions=corruptions, severities=severities)
+        return run, sets | eval_sets.ood_sets(run.dataset, ood, root=root)
 
-    with ExitStack() as held:
-        broadcast_result(lambda: held.enter_context(locked(folder)))
-        run, sets = rank_zero_first(opened)
+    with ExitStack() as stack:
+        broadcast_result(lambda: stack.enter_context(locked(folder)))
+        run, sets = rank_zero_first(open_with_sets)
         num_samples = num_samples or run.settings.train.num_samples
-        predicted = predictions(run, sets, names, num_samples=num_samples, seed=seed, say=say)
-        scored = {name: scores(sets_of) for name, sets_of in predicted.items()}
-        result = _result(
-            run, predicted[methods.POSTERIOR], scored[methods.POSTERIOR], num_samples=num_samples, seed=seed
-        )
+        predictions = predict_sets(run, sets, names, num_samples=num_samples, seed=seed, say=say)
+        scores = {name: score(by_set) for name, by_set in predictions.items()}
+        posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
+        result = _run_result(run, *posterior, num_samples=num_samples, seed=seed)
         content = {
             "run": run.name,
             "metrics": result.metrics,
             "variants": result.variants,
             "posterior": result.posterior,
             "similarity": result.similarity,
-            "methods": scored,
-            "acting": acting(predicted[methods.POSTERIOR]["valid"], predicted[methods.POSTERIOR]["test"]),
+            "methods": {name: each.to_json() for name, each in scores.items()},
+            "decisions": result.decisions.to_json(),
             "best_epoch": run.best_epoch,
+            "epochs_done": _epochs_done(result.epochs),
             "num_samples": num_samples,
             "seed": seed,
             "trained_on": run.environment,
             "evaluated_on": environment(run.device),
         }
         broadcast_result(lambda: write_json(folder / "metrics.json", content))
-        return Evaluation(result, scored)
+        return Evaluation(result, scores)
 
 
-def predictions(
+def predict_sets(
     run: TrainedRun,
     sets: Mapping[str, TestSet],
     names: Sequence[str],
@@ -129,73 +129,78 @@ def predictions(
     seed: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Prediction]]:
-    """Predictions by method and set, stored ones where they still hold; corrupted images are made once for all methods.
+    """Return predictions by method and test set, stored ones if up to date; images are corrupted once for all methods.
 
-    The draws start from the seed in every set, so that draw s is one function on all of them, and so that the processes
-    of torchrun, each of which takes every ``world``-th part of the sets, predict what one would.
+    The draws start from the seed in every test set. So draw s is one function on all of them, and the processes of
+    torchrun, each of which takes every ``world``-th group of test sets, predict what one process would.
     """
     weights = hashlib.sha256((run.folder / "best.pt").read_bytes()).hexdigest()
     origin = {"draws": num_samples, "seed": seed, "weights": weights, "probattn": version("probattn")}
     options = {"num_samples": num_samples, "seed": seed}
-    method = functools.cache(functools.partial(methods.fitted, run, **options))
+    fitted = functools.cache(functools.partial(methods.fit, run, **options))
 
-    def predicted(part: Sequence[str]) -> dict[str, dict[str, Prediction]]:
-        origins = {each: {**origin, "images": sets[each].origin} for each in part}
-        seen = functools.cache(lambda each: methods.CachedForward(run, sets[each].make(), **options))
+    def predict_group(group: Sequence[str]) -> dict[str, dict[str, Prediction]]:
+        origins = {each: {**origin, "images": sets[each].origin} for each in group}
+        forward = functools.cache(lambda each: methods.CachedForward(run, sets[each].load(), **options))
 
         def predict(each: str, *, name: str) -> Prediction:
-            return methods.apply(method(name), seen(each))
+            return methods.predict(fitted(name), forward(each))
 
         return {
             name: prediction_store.load_or_predict(run.folder, name, origins, functools.partial(predict, name=name))
             for name in names
         }
 
-    found: dict[str, dict[str, Prediction]] = {name: {} for name in names}
-    parts, (rank, size) = prediction_store.parts(sets), world()
-    for start in range(0, len(parts), size):
-        now = parts[start : start + size]
-        for made in gather_results(lambda own=now[rank : rank + 1]: list(map(predicted, own))):
+    predictions: dict[str, dict[str, Prediction]] = {name: {} for name in names}
+    groups, (rank, size) = prediction_store.groups(sets), world()
+    for start in range(0, len(groups), size):
+        chunk = groups[start : start + size]
+        for results in gather_results(lambda own=chunk[rank : rank + 1]: list(map(predict_group, own))):
             for name in names:
-                found[name] |= made[0][name] if made else {}
-        say(f"{run.folder}: {start + len(now)} of {len(parts)} groups of sets")
-    return found
+                predictions[name] |= results[0][name] if results else {}
+        say(f"{run.folder}: {start + len(chunk)} of {len(groups)} groups of sets")
+    return predictions
 
 
-def _result(
-    run: TrainedRun, predicted: Mapping[str, Prediction], scored: Mapping[str, Any], *, num_samples: int, seed: int
+def _run_result(
+    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Scores, *, num_samples: int, seed: int
 ) -> RunResult:
-    model, guide, test = run.model, run.guide, run.batches(run.dataset.test)
+    model, guide, data = run.model, run.guide, run.dataset.test
+    batches, test = run.batches(data), predictions["test"]
     log = run.folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
-    examples = [tuple(part[:EXAMPLES] for part in next(iter(test)))]
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    examples = [tuple(part[:EXAMPLES] for part in next(iter(batches)))]
     torch.manual_seed(seed)
     posterior = posterior_summary(model, guide)
-    probabilistic = posterior or local_latent_sites(model, examples[0][0][:2])
-    drawn = predicted["test"]
+    has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
+    progress = {"epochs_done": _epochs_done(epochs), "best_epoch": run.best_epoch}
+    is_image = isinstance(data, Images)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
         settings=run.settings.flat() | settings,
-        metrics=scored["test"],
+        metrics=scores.test,
         steps=[record for record in records if record["kind"] == "step"],
-        epochs=[record for record in records if record["kind"] == "epoch"],
-        probs=drawn.probs,
-        labels=drawn.labels,
-        **_shown(run.dataset.test),
+        epochs=epochs,
+        probs=test.probs,
+        labels=test.labels,
+        images=data.images if is_image else torch.empty(0),
+        texts=() if is_image else data.texts,
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,
-        variants=posterior_variants(model, guide, test, num_samples=num_samples, drawn=drawn) if probabilistic else {},
+        variants=posterior_variants(model, guide, batches, num_samples=num_samples, drawn=test) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
-        shift=scored.get("shift", {}),
-        valid=predicted["valid"],
-        domains=scored.get("domain", {}),
-        outliers={name.removeprefix("ood/"): each for name, each in predicted.items() if name.startswith("ood/")},
+        shift=scores.shift,
+        decisions=decide(predictions["valid"], test),
+        domains=scores.domain,
+        ood={name.removeprefix("ood/"): each for name, each in predictions.items() if name.startswith("ood/")},
+        unfinished=describe_unfinished(run.settings.train, **progress),
     )
 
 
-def _shown(data: Images | Texts) -> dict[str, Any]:
-    """What a report shows of the inputs."""
-    return {"images": data.images} if isinstance(data, Images) else {"images": torch.empty(0), "texts": data.texts}
+def _epochs_done(epochs: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the last epoch of a run's log; None without a log."""
+    return max((record["epoch"] for record in epochs), default=None)

@@ -1,4 +1,4 @@
-"""The methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is one on top of another."""
+"""Uncertainty methods that a trained run can be evaluated with, by name; ``laplace+temperature`` is one on another."""
 
 import functools
 from collections.abc import Callable
@@ -22,15 +22,15 @@ POSTERIOR = "posterior"
 
 
 class CachedForward:
-    """A run's pass over some images or texts, made once, from the seed, for all methods that need no more than it."""
+    """Forward pass of a run over images or texts, computed once, from the seed, for all methods that need no other."""
 
     def __init__(self, run: TrainedRun, data: Images | Texts, *, num_samples: int, seed: int) -> None:
         self.run, self.num_samples, self.seed = run, num_samples, seed
         self.batches = run.batches(data)
 
     @functools.cached_property
-    def found(self) -> Features:
-        """What the last layer saw, and the posterior predictive."""
+    def features(self) -> Features:
+        """Inputs of the last layer, and the posterior predictive."""
         torch.manual_seed(self.seed)
         return features(self.run.model, self.run.guide, self.batches, num_samples=self.num_samples)
 
@@ -38,37 +38,36 @@ class CachedForward:
 Method = Callable[[CachedForward], Prediction]
 
 
-def _posterior(run: TrainedRun, draws: int) -> Method:
-    return lambda seen: seen.found.prediction
+def _posterior(run: TrainedRun, num_samples: int) -> Method:
+    return lambda forward: forward.features.prediction
 
 
-def _mc_dropout(run: TrainedRun, draws: int) -> Method:
-    predictor = mc_dropout(run.model, run.guide, num_samples=draws)
-    return lambda seen: predictor(seen.batches)
+def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
+    predictor = mc_dropout(run.model, run.guide, num_samples=num_samples)
+    return lambda forward: predictor(forward.batches)
 
 
-def _laplace(run: TrainedRun, draws: int) -> Method:
+def _laplace(run: TrainedRun, num_samples: int) -> Method:
     batches = run.batches(run.dataset.train)
-    predictor = laplace(
-        run.model, run.guide, batches, num_samples=draws, link="draws"
-    )  # the probit's mean has no draws
+    # link="draws": the probit approximation has a mean only, without draws
+    predictor = laplace(run.model, run.guide, batches, num_samples=num_samples, link="draws")
 
-    def predicted(seen: CachedForward) -> Prediction:
-        found = seen.found
-        torch.manual_seed(seen.seed)  # of the last layer's draws, the same for every set
-        return predictor.predict_features(found)
+    def predict(forward: CachedForward) -> Prediction:
+        cached = forward.features
+        torch.manual_seed(forward.seed)  # the last layer's draws are the same for every test set
+        return predictor.predict_features(cached)
 
-    return predicted
-
-
-def _sv_dkl(run: TrainedRun, draws: int) -> Method:
-    predictor = sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_samples=draws)
-    return lambda seen: predictor.predict_features(seen.found)
+    return predict
 
 
-def _temperature(under: Method, valid: CachedForward) -> Method:
-    temperature = fit_temperature(apply(under, valid))
-    return lambda seen: scale(apply(under, seen), temperature)
+def _sv_dkl(run: TrainedRun, num_samples: int) -> Method:
+    predictor = sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_samples=num_samples)
+    return lambda forward: predictor.predict_features(forward.features)
+
+
+def _temperature(base: Method, valid: CachedForward) -> Method:
+    temperature = fit_temperature(predict(base, valid))
+    return lambda forward: scale(predict(base, forward), temperature)
 
 
 BASE_METHODS: dict[str, Callable[[TrainedRun, int], Method]] = {
@@ -88,10 +87,10 @@ TITLES = {
 
 
 def check(name: str) -> str:
-    """The method's name.
+    """Return the name of a method if it is valid.
 
     Raises:
-        SettingsError: a part that is not known, not in that place, or whose library is not installed.
+        SettingsError: a part is unknown, in the wrong place, or needs a library that is not installed.
     """
     first, *rest = name.split("+")
     unknown = [part for part in (first, *rest) if part not in TITLES]
@@ -101,33 +100,38 @@ def check(name: str) -> str:
             f"unknown method {unknown[0]!r}; {f'did you mean {near[0]}? ' if near else ''}known: {', '.join(TITLES)}"
         )
     if any(part not in WRAPPERS for part in rest):
-        raise SettingsError(f"{name!r}: only {', '.join(WRAPPERS)} can stand behind a +, on top of another method")
+        raise SettingsError(f"{name!r}: only {', '.join(WRAPPERS)} can follow a +, on top of another method")
     if first == "laplace" and find_spec("laplace") is None:
         raise SettingsError("the method laplace needs laplace-torch: pip install probattn[laplace]")
     return name
 
 
 def title(name: str) -> str:
-    """How a table writes it; nothing for the plain posterior predictive."""
+    """Return the name of a method for tables; empty for the posterior predictive alone."""
     return " + ".join(filter(None, (TITLES[part] for part in name.split("+"))))
 
 
-def fitted(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
-    """The method of that name, fitted to a run, where it is fitted, from the seed.
+def row_label(run: str, method: str) -> str:
+    """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
+    return " + ".join(filter(None, (run, title(method))))
+
+
+def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
+    """Build the method of that name for a run, fitted from the seed if it needs fitting.
 
     Raises:
         SettingsError: an unknown name.
     """
     first, *rest = check(name).split("+")
     torch.manual_seed(seed)
-    made = BASE_METHODS.get(first, _posterior)(run, num_samples)
+    method = BASE_METHODS.get(first, _posterior)(run, num_samples)
     for part in [first, *rest] if first in WRAPPERS else rest:
-        made = WRAPPERS[part](made, CachedForward(run, run.dataset.valid, num_samples=num_samples, seed=seed))
-    return made
+        method = WRAPPERS[part](method, CachedForward(run, run.dataset.valid, num_samples=num_samples, seed=seed))
+    return method
 
 
-def apply(method: Method, seen: CachedForward) -> Prediction:
-    """The prediction of a method; what it draws itself starts from the seed after that of the pass."""
-    _ = seen.found
-    torch.manual_seed(seen.seed + 1)
-    return method(seen)
+def predict(method: Method, forward: CachedForward) -> Prediction:
+    """Return the prediction of a method; its own draws start from the seed after that of the forward pass."""
+    _ = forward.features
+    torch.manual_seed(forward.seed + 1)
+    return method(forward)

@@ -1,15 +1,46 @@
-"""Columns of metric tables, and how their heads are written."""
+"""Display of metrics in tables and figures: columns, arrows, units, formatted values, the best value of a column."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from probattn.inference.metrics import MetricDisplay
 
 COLUMNS = ("accuracy", "mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
+"""Metrics of a table, in order."""
+MISSING = "–"
+"""Displayed where a value is missing or not finite."""
 
 
-def scale_name(scale: float) -> str:
-    """Return how a column's scale is written: %, ×10³, ×10 or nothing."""
+def unit(scale: float) -> str:
+    """Return the unit of values that are multiplied by ``scale``: %, ×10³, ×10 or nothing."""
     return {100: "%", 1000: "×10³", 10: "×10", 1: ""}.get(scale, f"×{scale:g}")
 
 
 def arrow(metric: MetricDisplay) -> str:
-    """Return ↑ where higher is better, else ↓."""
+    """Return ↑ if higher is better, else ↓."""
     return "↑" if metric.higher_is_better else "↓"
+
+
+def format_value(value: float, scale: float = 1.0, decimals: int = 2) -> str:
+    """Return a value as tables display it: scaled, rounded, – if it is not finite, never -0."""
+    return f"{scale * value:z.{decimals}f}" if math.isfinite(value) else MISSING
+
+
+def format_number(value: object) -> str:
+    """Return a number of any magnitude with three digits, – if it is not finite; other values as text."""
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def best_of(values: Mapping[Any, float], metric: MetricDisplay, decimals: int = 2) -> frozenset:
+    """Return the names whose displayed value is best; none if fewer than two are finite, or if all are equal."""
+    texts = {name: format_value(value, metric.scale, decimals) for name, value in values.items()}
+    numbers = {name: float(text) for name, text in texts.items() if text != MISSING}
+    if len(set(numbers.values())) < 2:
+        return frozenset()
+    best = (max if metric.higher_is_better else min)(numbers.values())
+    return frozenset(name for name, number in numbers.items() if number == best)

@@ -1,6 +1,6 @@
-"""Stored predictions of a run by a method: one file a part, ``RUN/predictions/METHOD/PART.pt``, of a few sets each.
+"""Stored predictions of a run: one file per method and group of test sets, ``RUN/predictions/METHOD/GROUP.pt``.
 
-Sets are called ``valid``, ``test`` and ``domain/NAME`` (the run's own), ``shift/CORRUPTION/SEVERITY`` and ``ood/NAME``.
+A group holds a single test set, or all severities of one corruption (``shift/CORRUPTION/SEVERITY``).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,8 +16,8 @@ FORMAT = "probattn-predictions-1"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
 
 
-def stored(run: Path, method: str) -> dict[str, Prediction]:
-    """All stored predictions of a run by a method, by set; none where there are none.
+def load_predictions(run: Path, method: str) -> dict[str, Prediction]:
+    """Load all stored predictions of a run by a method, by test set; empty if there are none.
 
     Raises:
         CheckpointError: a damaged file.
@@ -26,42 +26,42 @@ def stored(run: Path, method: str) -> dict[str, Prediction]:
     return {name: Prediction(**fields) for path in paths for name, (_, fields) in _read(path).items()}
 
 
-def parts(names: Iterable[str]) -> list[list[str]]:
-    """The names of sets, those that one file holds together."""
-    grouped: dict[str, list[str]] = {}
+def groups(names: Iterable[str]) -> list[list[str]]:
+    """Group names of test sets by the file that holds them."""
+    found: dict[str, list[str]] = {}
     for name in names:
-        grouped.setdefault(_part(name), []).append(name)
-    return list(grouped.values())
+        found.setdefault(_group(name), []).append(name)
+    return list(found.values())
 
 
 def load_or_predict(
     run: Path, method: str, origins: Mapping[str, Any], predict: Callable[[str], Prediction]
 ) -> dict[str, Prediction]:
-    """Predictions of the sets of one part: those that are stored read, the others made and stored.
+    """Load the predictions of one group of test sets; compute and store those that are missing or outdated.
 
     Args:
         run: the run's folder.
         method: the method's name.
-        origins: sets by name, each with what its prediction depends on, such as the seed and the weights' digest; one
-            that was made from something else is made again.
-        predict: makes the prediction of a set.
+        origins: test set → everything that its prediction depends on, such as the seed and the digest of the weights;
+            a stored prediction of another origin is outdated.
+        predict: computes the prediction of a test set.
     """
-    path = _folder(run, method) / f"{_part(next(iter(origins)))}.pt"
+    path = _folder(run, method) / f"{_group(next(iter(origins)))}.pt"
     try:
-        kept = _read(path)
+        stored = _read(path)
     except CheckpointError:
-        kept = {}  # it can be made again
-    missing = [name for name, origin in origins.items() if name not in kept or kept[name][0] != origin]
+        stored = {}  # predicted again
+    missing = [name for name, origin in origins.items() if name not in stored or stored[name][0] != origin]
     for name in missing:
         prediction = predict(name)
-        kept[name] = [origins[name], {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}]
+        stored[name] = [origins[name], {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}]
     if missing:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, {"format": FORMAT, "sets": kept})
-    return {name: Prediction(**kept[name][1]) for name in origins}
+        write(path, {"format": FORMAT, "sets": stored})
+    return {name: Prediction(**stored[name][1]) for name in origins}
 
 
-def _part(name: str) -> str:
+def _group(name: str) -> str:
     return "-".join(name.split("/")[:2])
 
 

@@ -1,18 +1,20 @@
-"""Everything that a report needs of one evaluated run."""
+"""Result of one evaluated run: everything that a report displays."""
 
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from probattn.experiments.evaluation.decisions import Decisions
 from probattn.inference import Prediction
+from probattn.inference.training.options import TrainOptions
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Everything that a report needs of one evaluated run; no model in it.
+    """Everything that a report displays of one evaluated run, without its model.
 
     Terms of the objective are per example, in nats, loss = nll + Σ kl + Σ penalty; metrics are unscaled, as
-    `metrics.evaluate` returns them. Whatever a run lacks is an empty container, and the report says so.
+    ``metrics.evaluate`` returns them. A part that the run lacks is an empty container, and the report says so.
     """
 
     name: str
@@ -23,17 +25,18 @@ class RunResult:
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
     probs: Tensor  # (n, classes)
     labels: Tensor  # (n,)
-    images: Tensor  # uint8 (n, channels, H, W); no elements where the data are no images
+    images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s ≥ 0); descending
     posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
-    valid: Prediction | None = None  # of validation data
-    outliers: dict[str, Prediction] = field(default_factory=dict)  # foreign set → what the network says of its images
+    decisions: Decisions | None = None  # abstention and conformal sets
+    ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
-    texts: tuple[str, ...] = ()  # n where the data are texts
+    texts: tuple[str, ...] = ()  # n texts if the data are texts
+    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
     def __post_init__(self):
         n = len(self.labels)
@@ -44,6 +47,26 @@ class RunResult:
             raise ValueError(f"run {self.name!r}: {self.probs.shape[1]} classes, {len(self.classes)} names")
 
     @property
-    def answered(self) -> bool:
-        """Whether there are answers to draw: at least one, and every probability finite."""
+    def label(self) -> str:
+        """Name for tables and figures, with the epochs of a run that was stopped early."""
+        return f"{self.name} ({self.unfinished})" if self.unfinished else self.name
+
+    @property
+    def has_predictions(self) -> bool:
+        """True if there is at least one prediction and all probabilities are finite."""
         return len(self.labels) > 0 and bool(self.probs.isfinite().all())
+
+
+def describe_unfinished(options: TrainOptions, *, epochs_done: int | None, best_epoch: int) -> str:
+    """Return "30 of 40 epochs" for a run that was stopped before its last epoch, else an empty string.
+
+    Args:
+        options: the run's options; training that ended by ``patience`` is finished.
+        epochs_done: finished epochs; None if they are unknown.
+        best_epoch: the epoch with the best validation metric.
+    """
+    if epochs_done is None or epochs_done >= options.epochs:
+        return ""
+    if options.patience is not None and epochs_done - best_epoch >= options.patience:
+        return ""
+    return f"{epochs_done} of {options.epochs} epochs"

@@ -1,54 +1,75 @@
-"""The scores of a method's predictions: of its test part, other domains, each corruption and severity, foreign sets."""
+"""Scores of one method: metrics on the test part, other domains, corrupted images and OOD sets."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from probattn.inference import Prediction, metrics
 from probattn.inference.metrics import ood
 
 
-def scores(predictions: Mapping[str, Prediction]) -> dict[str, Any]:
-    """Scores by set, where the sets are named as in :mod:`probattn.experiments.evaluation.prediction_store`.
+@dataclass(frozen=True)
+class Scores:
+    """Unscaled metrics of one method's predictions, by kind of test set.
 
-    Returns:
-        ``test``: metrics; ``domain``: name → metrics;
-        ``shift``: corruption → severity → metrics; ``ood``: set → detector → metrics of detection.
+    Args:
+        test: metrics on the test part.
+        domain: other domain → metrics.
+        shift: corruption → severity → metrics.
+        ood: OOD set → detector → metrics of detection.
     """
-    test, valid = predictions["test"], predictions["valid"]
-    found: dict[str, Any] = {"test": metrics.evaluate_prediction(test)}
-    for name, prediction in predictions.items():
-        kind, *rest = name.split("/")
-        if kind == "shift":
-            corruption, severity = rest
-            values = metrics.evaluate_prediction(prediction)
-            found.setdefault("shift", {}).setdefault(corruption, {})[int(severity)] = values
-        elif kind == "domain":
-            found.setdefault("domain", {})["/".join(rest)] = metrics.evaluate_prediction(prediction)
-        elif kind == "ood":
-            found.setdefault("ood", {})["/".join(rest)] = ood.evaluate(test, prediction, fitted_on=valid)
-    return found
 
+    test: dict[str, float]
+    domain: dict[str, dict[str, float]] = field(default_factory=dict)
+    shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
+    ood: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
 
-def mean_shift(found: Mapping[str, Any]) -> dict[str, float]:
-    """Each metric's mean over all corruptions and severities (KEP-SVGP paper, Table 2); nothing where there is none."""
-    cells = [values for severities in found.get("shift", {}).values() for values in severities.values()]
-    numbers = {key: [cell[key] for cell in cells] for key in (cells[0] if cells else ())}
-    return {key: sum(each) / len(each) for key, each in numbers.items()}
+    @property
+    def mean_shift(self) -> dict[str, float]:
+        """Mean of each metric over all corruptions and severities (KEP-SVGP paper, Table 2); empty without them."""
+        cells = [values for severities in self.shift.values() for values in severities.values()]
+        numbers = {key: [cell[key] for cell in cells] for key in (cells[0] if cells else ())}
+        return {key: sum(each) / len(each) for key, each in numbers.items()}
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the scores as ``metrics.json`` holds them: kinds without a test set are left out."""
+        return {kind: values for kind, values in vars(self).items() if values}
 
-def from_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores as :func:`scores` made them, from what JSON made of them: its keys are all strings, its NaN null."""
-    found = dict(content)
-    if "shift" in found:
-        found["shift"] = {
-            corruption: {int(severity): _numbers(values) for severity, values in severities.items()}
-            for corruption, severities in content["shift"].items()
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Scores:
+        """Read scores back from JSON, whose keys are all strings and whose NaN is null.
+
+        Raises:
+            KeyError: scores without ``test``.
+        """
+        content = _nan_for_null(content)
+        shift = {
+            corruption: {int(severity): values for severity, values in severities.items()}
+            for corruption, severities in content.get("shift", {}).items()
         }
-    if "domain" in found:
-        found["domain"] = {name: _numbers(values) for name, values in content["domain"].items()}
-    return found | {"test": _numbers(content["test"])}
+        return cls(content["test"], content.get("domain", {}), shift, content.get("ood", {}))
 
 
-def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {key: math.nan if value is None else value for key, value in values.items()}
+def score(predictions: Mapping[str, Prediction]) -> Scores:
+    """Compute the scores of predictions by test set, named as in :mod:`~probattn.experiments.evaluation.eval_sets`."""
+    test = predictions["test"]
+    scores = Scores(metrics.evaluate_prediction(test))
+    for name, prediction in predictions.items():
+        kind, _, rest = name.partition("/")
+        if kind == "shift":
+            corruption, severity = rest.split("/")
+            scores.shift.setdefault(corruption, {})[int(severity)] = metrics.evaluate_prediction(prediction)
+        elif kind == "domain":
+            scores.domain[rest] = metrics.evaluate_prediction(prediction)
+        elif kind == "ood":
+            scores.ood[rest] = ood.evaluate(test, prediction, fitted_on=predictions["valid"])
+    return scores
+
+
+def _nan_for_null(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {key: _nan_for_null(value) for key, value in content.items()}
+    return math.nan if content is None else content

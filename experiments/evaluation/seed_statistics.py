@@ -1,4 +1,4 @@
-"""Methods side by side over seeds: means, spread, paired differences to a baseline, the best of each column."""
+"""Statistics over seeds: means, standard deviations, paired differences to a baseline, the best of each column."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from probattn.experiments.evaluation.metric_display import COLUMNS
+from probattn.experiments.evaluation.metric_display import COLUMNS, best_of
 from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 CONFIDENCE = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 
-Scores = Mapping[str, Mapping[int, Mapping[str, float]]]
+MetricsBySeed = Mapping[str, Mapping[int, Mapping[str, float]]]
 """Row → seed → metric → value, unscaled."""
 
 
@@ -25,11 +25,11 @@ class Cell:
 
     Args:
         values: the value of each seed that has the metric.
-        mean: their mean; NaN without a value, or where one is not finite.
+        mean: their mean; NaN without a value, or if one is not finite.
         std: their sample standard deviation (n − 1 in the denominator); None for fewer than two.
         difference: mean of this row minus its baseline over the seeds that both have; None without such seeds.
-        low, high: 95 % interval of the difference, Student's t on the differences of the seeds; None for fewer than
-            two, and where all are the same, whose interval would have no width however few they are.
+        low, high: 95 % interval of the difference, Student's t on the paired differences; None for fewer than two
+            seeds, or if all differences are equal, whose interval would have no width.
     """
 
     values: tuple[float, ...]
@@ -45,22 +45,22 @@ class Cell:
         return len(self.values)
 
     @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference excludes 0."""
+    def significant(self) -> bool:
+        """True if the interval of the difference excludes 0."""
         return self.low is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found; all tables and figures of a comparison are made from it.
+    """Rows compared over their seeds; the source of all tables and figures of a comparison.
 
     Args:
         metrics: the columns in their order, with their display.
-        groups: heading → rows in their order; one heading, "", where no groups were asked for.
+        groups: heading → rows in their order; a single heading "" without groups.
         baselines: row → the row that it is compared with; rows without one are left out.
         cells: row → metric → cell.
-        best: metric → the rows with the best mean of their group as it is printed. None is marked where fewer than
-            two rows of a group have a mean, or all have the same.
+        best: metric → the rows with the best displayed mean of their group; none if fewer than two rows of a group
+            have a mean, or if all are equal.
     """
 
     metrics: Mapping[str, MetricDisplay]
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def compare(
-    scores: Scores,
+    scores: MetricsBySeed,
     *,
     baselines: Mapping[str, str] | None = None,
     groups: Mapping[str, Sequence[str]] | None = None,
@@ -86,9 +86,9 @@ def compare(
 
     Args:
         scores: row → seed → metric → value, unscaled, as `inference.metrics.evaluate` returns them.
-        baselines: row → the row to subtract from it, seed by seed: its softmax twin, say.
-        groups: heading → its rows; the best is marked within a group. None: one group of all.
-        metrics: the columns; None takes those of a report's table that any row has.
+        baselines: row → the row to subtract from it, seed by seed, such as its softmax twin.
+        groups: heading → its rows; the best is marked within a group. None is one group of all rows.
+        metrics: the columns; None takes those of :data:`COLUMNS` that any row has.
 
     Raises:
         ValueError: nothing to compare, an unknown baseline, or groups that do not hold each row once.
@@ -112,22 +112,7 @@ def compare(
     return Comparison(dict(metrics), groups, baselines, cells, best)
 
 
-def shown(value: float, scale: float = 1.0, decimals: int = 2) -> str:
-    """Return a value as the tables print it: scaled, rounded, – where it is not finite, never -0."""
-    return f"{scale * value:z.{decimals}f}" if math.isfinite(value) else "–"
-
-
-def best_of(values: Mapping[str, float], metric: MetricDisplay, decimals: int = 2) -> frozenset[str]:
-    """Return the rows whose value is best as printed: none of fewer than two, or where all are the same."""
-    texts = {row: shown(value, metric.scale, decimals) for row, value in values.items()}
-    numbers = {float(text) for text in texts.values() if text != "–"}
-    if len(numbers) < 2:
-        return frozenset()
-    winner = (max if metric.higher_is_better else min)(numbers)
-    return frozenset(row for row, text in texts.items() if text != "–" and float(text) == winner)
-
-
-def _cell(scores: Scores, row: str, baseline: str | None, key: str) -> Cell:
+def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str) -> Cell:
     values = _by_seed(scores[row], key)
     mean, std = _mean_and_std(list(values.values()))
     if baseline is None:
@@ -159,7 +144,7 @@ def _paired(pairs: np.ndarray) -> tuple[float | None, float | None, float | None
     return mean, mean - half, mean + half
 
 
-def _check(scores: Scores, baselines: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> None:
+def _check(scores: MetricsBySeed, baselines: Mapping[str, str], groups: Mapping[str, Sequence[str]]) -> None:
     for row, baseline in baselines.items():
         if row not in scores or baseline not in scores or row == baseline:
             raise ValueError(f"row {row!r} cannot have baseline {baseline!r}: the rows are {', '.join(scores)}")

@@ -1,1 +1,4 @@
-"""Figures of the uncertainty toolbox: pure functions from results to a matplotlib figure."""
+"""Matplotlib figures: pure functions from results to a figure, without global state; None if there is nothing to draw.
+
+May import ``evaluation`` and what is above it.
+"""

@@ -1,4 +1,4 @@
-"""A comparison as one figure: a panel per metric, a line per row."""
+"""Comparison of rows over seeds: a panel per metric, a line per row."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import arrow, scale_name
+from probattn.experiments.evaluation.metric_display import MISSING, arrow, unit
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
-from probattn.experiments.plots.model_diagnostics import (
+from probattn.experiments.plots.style import (
     BLUE,
     GREY,
     INK,
+    LEGEND,
     ORANGE,
     PALE,
     PLAIN,
     SKY,
-    SMALL,
     TEXT,
-    plain,
-    short,
+    TITLE,
+    shorten,
+    style_axes,
 )
 from probattn.inference.metrics import MetricDisplay
 
 PANELS = 4
-"""Panels side by side."""
-BELOW = 0.28
-"""How far the seeds stand below their mean, in rows."""
+"""Panels in a row of the figure."""
+OFFSET = 0.28
+"""Distance of the seeds below their mean, in rows."""
 SEEDS = {"marker": "o", "ls": "", "ms": 3, "mfc": SKY, "mec": "none"}
 MEAN = {"marker": "o", "ls": "-", "ms": 5, "lw": 1.6, "color": BLUE}
 BEST = {"marker": "D", "ls": "-", "ms": 5.5, "lw": 1.6, "color": ORANGE}
@@ -37,10 +38,10 @@ BASELINE = {"color": INK, "lw": 0.8, "ls": "-"}
 
 
 def panels(table: Comparison) -> Figure | None:
-    """Mean ± standard deviation of every row and metric, and the seeds as small dots; None without a finite mean.
+    """Draw mean ± standard deviation of every row and metric, and the seeds as small dots; None without a finite mean.
 
-    The best of each group is a diamond; the line across a row stands at its baseline's mean. A metric that no row has
-    is left out, – stands where one row has none.
+    The best of each group is a diamond; the line across a row is at its baseline's mean. A metric that no row has is
+    left out; a row without the metric has –.
     """
     metrics = {k: m for k, m in table.metrics.items() if any(math.isfinite(c[k].mean) for c in table.cells.values())}
     if not metrics:
@@ -56,18 +57,18 @@ def panels(table: Comparison) -> Figure | None:
     for ax in axes[len(metrics) :]:
         ax.set_axis_off()
     names = {at: row for row, at in places.items()} | headings
-    labels = {at: short(names[at], limit=36) for at in sorted(names)}
+    labels = {at: shorten(names[at], limit=36) for at in sorted(names)}
     axes[0].set_yticks(list(labels), list(labels.values()))
     axes[0].set_ylim(max(places.values()) + 0.7, -0.7)
     for ax in axes[::columns]:
         for label, at in zip(ax.get_yticklabels(), labels, strict=True):
             label.set(color=INK, style="italic" if at in headings else "normal")
-    figure.legend(handles=_handles(table), loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
+    figure.legend(handles=_handles(table), ncols=4, **LEGEND)
     return figure
 
 
 def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
-    """Return the line of each row, and the headings by their lines."""
+    """Return the vertical position of each row, and the headings by position."""
     places, headings, at = {}, {}, 0
     for heading, rows in table.groups.items():
         if heading:
@@ -80,7 +81,7 @@ def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
 
 
 def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places: dict[str, int]) -> None:
-    plain(ax)
+    style_axes(ax)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", color=PALE, lw=0.4)
     for row, at in places.items():
@@ -88,12 +89,12 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places:
         if math.isfinite(cell.mean):
             _row(ax, cell, metric.scale, at, BEST if row in table.best[key] else MEAN)
         else:
-            ax.text(0.03, at, "–", transform=ax.get_yaxis_transform(), va="center", fontsize=TEXT, color=GREY)
+            ax.text(0.03, at, MISSING, transform=ax.get_yaxis_transform(), va="center", fontsize=TEXT, color=GREY)
     for row, baseline in table.baselines.items():
         x = metric.scale * table.cells[baseline][key].mean
         ax.plot([x, x], [places[row] - 0.5, places[row] + 0.5], zorder=1, **BASELINE)
-    title = f"{metric.title} {scale_name(metric.scale)} {arrow(metric)}"
-    ax.set_title(" ".join(title.split()), fontsize=TEXT, loc="left", color=INK)
+    title = f"{metric.title} {unit(metric.scale)} {arrow(metric)}"
+    ax.set_title(" ".join(title.split()), **TITLE)
     ax.xaxis.set_major_locator(MaxNLocator(3))
     ax.xaxis.set_major_formatter(PLAIN)
     ax.tick_params(axis="x", labelbottom=True)
@@ -102,7 +103,7 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places:
 
 def _row(ax: Axes, cell: Cell, scale: float, at: int, look: dict) -> None:
     if cell.n > 1:
-        ax.plot([scale * value for value in cell.values], [at + BELOW] * cell.n, zorder=2, **SEEDS)
+        ax.plot([scale * value for value in cell.values], [at + OFFSET] * cell.n, zorder=2, **SEEDS)
     spread = scale * (cell.std or 0.0)
     mean = scale * cell.mean
     ax.plot([mean - spread, mean + spread], [at, at], color=look["color"], lw=look["lw"], zorder=3)

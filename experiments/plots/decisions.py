@@ -1,4 +1,4 @@
-"""Acting on uncertainty: what abstaining buys at a threshold, and how large conformal sets are."""
+"""Decisions under uncertainty: risk and coverage of an abstention threshold, sizes of conformal sets."""
 
 from __future__ import annotations
 
@@ -11,74 +11,75 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probattn.experiments.plots.model_diagnostics import (
+from probattn.experiments.plots.style import (
     BLUE,
     GREY,
-    HEAD,
+    HEADING,
     INK,
+    LABEL,
+    LEGEND,
     LINES,
     ORANGE,
     PERCENT,
-    ROUND,
     SIZE,
-    SMALL,
-    numbers,
-    plain,
-    short,
+    set_ticks,
+    shorten,
+    single_panel,
+    to_numpy,
 )
 from probattn.inference import metrics
 from probattn.inference.decisions.abstention import Threshold
 
 DODGE = 0.004
-"""How far apart, in coverage, two marks stand that would lie on each other."""
+"""Offset, in coverage, that keeps the marks of validation and test data apart."""
 
 
 def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Figure:
-    """Risk against coverage on validation and test data, the target, and what the threshold does on both.
+    """Draw risk against coverage on validation and test data, the target, and the threshold on both curves.
 
-    A dot is the threshold: on validation data the bar reaches up to its bound, on test data it is the exact interval.
-    Where nothing is accepted, the curves stand alone and the title says so. `valid` and `test` are probs (n, classes)
-    and labels (n,).
+    A dot is the threshold. Its bar reaches up to the bound on validation data, and is the exact interval on test data.
+    If nothing is accepted, the title says so.
+
+    Args:
+        threshold: chosen on ``valid``.
+        valid, test: probs ``(n, classes)`` and labels ``(n,)``.
     """
-    figure = Figure(figsize=(5.4, 4.1), layout="constrained")
-    ax = figure.subplots()
-    plain(ax)
+    figure, ax = single_panel((5.4, 4.1))
     top = 1.5 * threshold.target
     for name, colour, shift, (probs, labels) in (("validation", BLUE, -DODGE, valid), ("test", ORANGE, DODGE, test)):
-        coverage, risk = (numbers(part) for part in metrics.risk_coverage(probs, labels))
+        coverage, risk = (to_numpy(part) for part in metrics.risk_coverage(probs, labels))
         ax.plot(coverage, risk, color=colour, lw=1.6, label=name)
         top = max(top, 1.2 * risk[-1])
-        seen = threshold.check(probs, labels)
-        if seen["accepted"]:
-            low, high = (seen["low"], seen["high"]) if name == "test" else (seen["risk"], threshold.bound)
-            _mark(ax, seen["coverage"] + shift, seen["risk"], low, high, colour)
+        check = threshold.check(probs, labels)
+        if check["accepted"]:
+            low, high = (check["low"], check["high"]) if name == "test" else (check["risk"], threshold.bound)
+            _mark(ax, check["coverage"] + shift, check["risk"], low, high, colour)
             top = max(top, 1.1 * high)
     ax.axhline(threshold.target, color=INK, lw=1, ls="--", label=f"target, {100 * threshold.target:g} %")
     if not math.isinf(threshold.confidence):
         ax.plot([], [], color=GREY, marker="o", lw=1.6, label="at the threshold, with its bound and its exact interval")
     ax.set_xlim(0, 1.02)
     ax.set_ylim(0, min(1.0, top))
-    ax.set_xlabel("coverage: share of the answers kept, the most confident first", fontsize=SMALL, color=GREY)
-    ax.set_ylabel("risk: error rate among them", fontsize=SMALL, color=GREY)
+    ax.set_xlabel("coverage: share of the answers kept, the most confident first", **LABEL)
+    ax.set_ylabel("risk: error rate among them", **LABEL)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(5, steps=ROUND))
-        axis.set_major_formatter(PERCENT)
+        set_ticks(axis, 5, PERCENT)
     title = f"answers with confidence ≥ {threshold.confidence:.4g}"
     if math.isinf(threshold.confidence):
         title = "abstains from everything: no threshold keeps the target"
-    ax.set_title(title, fontsize=HEAD, loc="left", color=INK)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
+    ax.set_title(title, **HEADING)
+    figure.legend(ncols=2, **LEGEND)
     return figure
 
 
 def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> Figure:
-    """How many classes the conformal sets hold, bars side by side for each method, with coverage and mean size.
+    """Draw the distribution of the sizes of conformal sets, with coverage and mean size; a bar per method.
 
-    `methods` maps a name to sets, bool (n, classes), and labels (n,); `alpha` is what they were made with.
+    Args:
+        methods: name → sets, bool ``(n, classes)``, and labels ``(n,)``.
+        alpha: allowed probability of missing the class.
     """
-    figure = Figure(figsize=(SIZE[0] + 1.7, SIZE[1] - 0.4 + 0.17 * len(methods)), layout="constrained")
-    ax = figure.subplots()
-    plain(ax)
+    figure, ax = single_panel((SIZE[0] + 1.7, SIZE[1] - 0.4 + 0.17 * len(methods)))
     width = 0.8 / len(methods)
     largest = 1
     for number, (name, (sets, labels)) in enumerate(methods.items()):
@@ -87,16 +88,16 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         largest = max(largest, size.max())
         share = np.bincount(size) / len(size)
         covered = kept[np.arange(len(at)), at].mean()
-        words = f"{short(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
+        label = f"{shorten(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
         place = np.arange(len(share)) + (number - (len(methods) - 1) / 2) * width
-        ax.bar(place, share, width=0.92 * width, color=LINES[number % len(LINES)], label=words)
+        ax.bar(place, share, width=0.92 * width, color=LINES[number % len(LINES)], label=label)
     ax.set_xlim(-0.6, largest + 0.6)
     ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     ax.yaxis.set_major_formatter(PERCENT)
-    ax.set_xlabel("classes in the set", fontsize=SMALL, color=GREY)
-    ax.set_ylabel("share of the examples", fontsize=SMALL, color=GREY)
-    ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", fontsize=HEAD, loc="left", color=INK)
-    figure.legend(loc="outside lower center", frameon=False, fontsize=SMALL)
+    ax.set_xlabel("classes in the set", **LABEL)
+    ax.set_ylabel("share of the examples", **LABEL)
+    ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **HEADING)
+    figure.legend(**LEGEND)
     return figure
 
 

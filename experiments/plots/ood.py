@@ -1,8 +1,6 @@
-"""Confidence on foreign images beside that of right and wrong answers (KEP-SVGP paper, Fig. 3)."""
+"""Confidence on out-of-distribution (OOD) images against that of right and wrong answers (KEP-SVGP paper, Fig. 3)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,96 +8,69 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from probattn.experiments.plots.model_diagnostics import (
+from probattn.experiments.plots.style import (
     BLUE,
-    GREY,
-    INK,
+    COLUMNS,
+    LABEL,
+    LEGEND,
     ORANGE,
     PERCENT,
     PURPLE,
-    SMALL,
-    TEXT,
-    grid,
-    numbers,
-    plain,
-    short,
+    TITLE,
+    panel_grid,
+    shorten,
+    to_numpy,
 )
+from probattn.inference import Prediction
 from probattn.inference.metrics import ood
-from probattn.inference.prediction.result import Prediction
 
 BINS = np.linspace(0, 1, 21)
-HEIGHT = 2.3  # inches a panel
 
 
-def confidence(inside: Prediction, outside: Mapping[str, Prediction]) -> Figure | None:
-    """Histograms of the confidence of right, wrong and foreign inputs, each a share of its own; a panel per set.
+def confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure | None:
+    """Draw histograms of the confidence on right, wrong and OOD examples, normalised by group; a panel per OOD set.
 
-    The title of a panel has the AUROC of telling known from foreign inputs by their confidence.
+    The title of a panel has the AUROC of detecting the OOD set by confidence.
 
     Args:
-        inside: of the test set, with its labels.
-        outside: of each set of foreign inputs, by its name; None is drawn where there is none.
+        test: predictions of the test set, with labels.
+        ood_sets: predictions by OOD set.
     """
-    if not outside:
+    if not ood_sets:
         return None
-    figure, axes = grid(len(outside), height=HEIGHT)
-    for ax, (name, foreign) in zip(axes, outside.items(), strict=True):
-        _panel(ax, inside, foreign, title=short(name, limit=20))
-    _finish(figure, axes, bottom=axes[-3:], left=axes[::3])
+    figure, axes = panel_grid(len(ood_sets), height=2.3)
+    for ax, (name, each) in zip(axes, ood_sets.items(), strict=True):
+        _panel(ax, test, each, title=shorten(name, limit=20))
+    top = max(ax.get_ylim()[1] for ax in axes)
+    for number, ax in enumerate(axes):
+        ax.set(xlim=(0, 1), ylim=(0, top), xticks=np.linspace(0, 1, 5))
+        ax.xaxis.set_major_formatter(PERCENT)
+        ax.yaxis.set_major_formatter(PERCENT)
+        if number >= len(axes) - COLUMNS:
+            ax.set_xlabel("confidence", **LABEL, labelpad=1)
+        if number % COLUMNS == 0:
+            ax.set_ylabel("share of each group", **LABEL)
+    handles = [
+        Line2D([], [], color=BLUE, lw=1.6, label="right answers"),
+        Line2D([], [], color=ORANGE, lw=1.6, ls="--", label="wrong answers"),
+        Patch(color=PURPLE, alpha=0.45, lw=0, label="OOD examples"),
+    ]
+    figure.legend(handles=handles, ncols=3, **LEGEND)
     return figure
 
 
-def confidences(runs: Mapping[str, tuple[Prediction, Mapping[str, Prediction]]]) -> Figure | None:
-    """The panels of :func:`confidence` for several runs, side by side; a row per set that all of them have.
-
-    Args:
-        runs: the arguments of :func:`confidence` of each run, by its name.
-    """
-    first = next(iter(runs.values()), (None, {}))[1]
-    names = [name for name in first if all(name in outside for _, outside in runs.values())]
-    if not names:
-        return None
-    size = (0.4 + 3.1 * len(runs), (HEIGHT + 0.2) * len(names) + 0.4)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(names), len(runs), squeeze=False)
-    for row, name in zip(axes, names, strict=True):
-        for ax, (run, (inside, outside)) in zip(row, runs.items(), strict=True):
-            plain(ax)
-            _panel(ax, inside, outside[name], title=f"{short(run)}\n{short(name, limit=20)}")
-    _finish(figure, axes.ravel(), bottom=axes[-1], left=axes[:, 0])
-    return figure
-
-
-def _panel(ax: Axes, inside: Prediction, foreign: Prediction, *, title: str) -> None:
-    right = numbers(inside.probs.argmax(-1) == inside.labels) > 0
-    value, strange = (numbers(each.probs.amax(-1)).clip(max=1) for each in (inside, foreign))  # rounded to above 1
+def _panel(ax: Axes, test: Prediction, ood_set: Prediction, *, title: str) -> None:
+    right = to_numpy(test.probs.argmax(-1) == test.labels) > 0
+    # rounding may lift a confidence above 1
+    known, unknown = (to_numpy(each.probs.amax(-1)).clip(max=1) for each in (test, ood_set))
     groups = {
-        "foreign": (strange, {"histtype": "stepfilled", "color": PURPLE, "alpha": 0.45}),
-        "right": (value[right], {"histtype": "step", "color": BLUE, "lw": 1.6}),
-        "wrong": (value[~right], {"histtype": "step", "color": ORANGE, "lw": 1.6, "ls": "--"}),
+        "OOD": (unknown, {"histtype": "stepfilled", "color": PURPLE, "alpha": 0.45}),
+        "right": (known[right], {"histtype": "step", "color": BLUE, "lw": 1.6}),
+        "wrong": (known[~right], {"histtype": "step", "color": ORANGE, "lw": 1.6, "ls": "--"}),
     }
     for values, look in groups.values():
         if len(values):
             ax.hist(values, bins=BINS, weights=np.full(len(values), 1 / len(values)), **look)
-    auroc = ood.detection_metrics(ood.max_softmax(inside), ood.max_softmax(foreign))["auroc"]
+    auroc = ood.detection_metrics(ood.max_softmax(test), ood.max_softmax(ood_set))["auroc"]
     counts = ", ".join(f"{len(values):,} {name}" for name, (values, _) in groups.items())
-    ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", fontsize=TEXT, loc="left", color=INK)
-
-
-def _finish(figure: Figure, axes: Sequence[Axes], *, bottom: Sequence[Axes], left: Sequence[Axes]) -> None:
-    """One scale for all panels, words at the edges of the figure, and a legend."""
-    top = max(ax.get_ylim()[1] for ax in axes)
-    for ax in axes:
-        ax.set(xlim=(0, 1), ylim=(0, top), xticks=np.linspace(0, 1, 5))
-        ax.xaxis.set_major_formatter(PERCENT)
-        ax.yaxis.set_major_formatter(PERCENT)
-    for ax in bottom:
-        ax.set_xlabel("confidence", fontsize=SMALL, color=GREY, labelpad=1)
-    for ax in left:
-        ax.set_ylabel("share of each group", fontsize=SMALL, color=GREY)
-    handles = [
-        Line2D([], [], color=BLUE, lw=1.6, label="right answers"),
-        Line2D([], [], color=ORANGE, lw=1.6, ls="--", label="wrong answers"),
-        Patch(color=PURPLE, alpha=0.45, lw=0, label="foreign inputs"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", **TITLE)

@@ -1,4 +1,4 @@
-"""Is the posterior right? Guides against NUTS, ranks under the model's own data, and importance ratios."""
+"""Checks of a posterior: guides against NUTS, ranks of simulation-based calibration (SBC), importance ratios."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import binom
 
-from probattn.experiments.plots.model_diagnostics import (
+from probattn.experiments.plots.style import (
     BLUE,
     GREY,
     INK,
+    LABEL,
+    LEGEND,
     LINES,
     ORANGE,
     PALE,
@@ -23,26 +25,28 @@ from probattn.experiments.plots.model_diagnostics import (
     ROUND,
     SMALL,
     TEXT,
-    grid,
-    numbers,
-    plain,
-    short,
+    TITLE,
+    panel_grid,
+    set_ticks,
+    shorten,
+    style_axes,
+    to_numpy,
 )
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison, SiteComparison
 from probattn.inference.diagnostics.psis import KHAT_THRESHOLD, PSIS
 from probattn.inference.diagnostics.sbc import SBC
 
 PANELS = 12
-"""Histograms of ranks drawn at most."""
+"""Largest number of rank histograms."""
 MARKERS = "os^Dv<>P"
 COVERAGE = 0.99
 
 
 def against_nuts(comparison: PosteriorComparison) -> Figure:
-    """Each scalar's mean and standard deviation under each guide against the reference's, a row of panels per site.
+    """Draw each scalar's mean and standard deviation under each guide against NUTS, a row of panels per site.
 
-    A guide that is right lies on the diagonal. Beside the first row stands each guide's total-variation distance to the
-    reference's predictive probabilities, where there are such.
+    A correct guide lies on the diagonal. The first row also has each guide's total-variation distance to the predictive
+    probabilities of NUTS, if there are any.
     """
     sites = list(dict.fromkeys(each.site for each in comparison.sites))
     guides = list(comparison.predictive)
@@ -55,26 +59,26 @@ def against_nuts(comparison: PosteriorComparison) -> Figure:
         parts = [each for each in comparison.sites if each.site == site]
         for ax, moment in zip(row, ("mean", "std"), strict=False):
             _scatter(ax, parts, moment, looks)
-            ax.set_title(f"{moment} of {short(site)}", fontsize=TEXT, loc="left", color=INK)
+            ax.set_title(f"{moment} of {shorten(site)}", **TITLE)
         for ax in row[2:]:
             ax.set_axis_off()
     if columns == 3:
         _distances(axes[0, 2], guides, distances, looks)
-    handles = [_marker(short(guide), *looks[guide]) for guide in guides]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=SMALL)
+    handles = [_marker(shorten(guide), *looks[guide]) for guide in guides]
+    figure.legend(handles=handles, ncols=5, **LEGEND)
     return figure
 
 
 def rank_histograms(sbc: SBC) -> Figure:
-    """Histograms of the ranks, a panel per scalar, the smallest p-values first and twelve at most.
+    """Draw histograms of SBC ranks, a panel per scalar, the smallest p-values first and twelve at most.
 
-    The band holds a bin's count with 99 % probability where ranks are uniform. A U means draws that are too narrow, a
-    hump too wide, a slope shifted.
+    The band holds a bin's count with 99 % probability if ranks are uniform. A U shape means posteriors that are too
+    narrow, a hump too wide, a slope biased.
     """
-    counts, expected = (numbers(part) for part in sbc.counts())
-    p_values = numbers(sbc.p_values())
+    counts, expected = (to_numpy(part) for part in sbc.counts())
+    p_values = to_numpy(sbc.p_values())
     worst = np.argsort(p_values)[:PANELS]
-    figure, axes = grid(len(worst), height=1.7)
+    figure, axes = panel_grid(len(worst), height=1.7)
     edges = np.concatenate([[0], expected.cumsum() / expected.sum()])
     low, high = binom.interval(COVERAGE, len(sbc.ranks), expected / expected.sum())
     top = 1.08 * max(counts[worst].max(), high.max())
@@ -85,44 +89,44 @@ def rank_histograms(sbc: SBC) -> Figure:
         ax.set(xlim=(0, 1), ylim=(0, top))
         ax.xaxis.set_major_formatter(PLAIN)
         ax.yaxis.set_major_locator(MaxNLocator(3, integer=True, steps=ROUND))
-        name = short(sbc.names[scalar])
-        ax.set_title(f"{name}: p = {p_values[scalar]:.2g}", fontsize=TEXT, loc="left", color=INK)
+        name = shorten(sbc.names[scalar])
+        ax.set_title(f"{name}: p = {p_values[scalar]:.2g}", **TITLE)
         if place >= len(worst) - min(3, len(worst)):
-            ax.set_xlabel("rank of the truth / number of draws", fontsize=SMALL, color=GREY, labelpad=1)
-    shown = f"{len(worst)} of {len(sbc.names)} scalars" if len(worst) < len(sbc.names) else "all scalars"
+            ax.set_xlabel("rank of the truth / number of draws", **LABEL, labelpad=1)
+    scope = f"{len(worst)} of {len(sbc.names)} scalars" if len(worst) < len(sbc.names) else "all scalars"
     band = f"band: {100 * COVERAGE:g} % of uniform ranks"
     together = f"all together p = {sbc.p_value():.2g}"
-    figure.suptitle(f"{len(sbc.ranks)} simulations, {shown}; {band}; {together}", fontsize=TEXT, color=GREY)
+    figure.suptitle(f"{len(sbc.ranks)} simulations, {scope}; {band}; {together}", fontsize=TEXT, color=GREY)
     return figure
 
 
 def importance_weights(psis: PSIS) -> Figure:
-    """The importance ratios from the largest on, raw and smoothed, and the share of the whole that the first hold.
+    """Draw the importance ratios in descending order, raw and smoothed, and their cumulative share.
 
-    On the left 0 is the mean ratio, where all stand if the guide is the posterior, and the smallest twentieth is cut
-    off; on the right, dashed, are equal shares.
+    Left: 0 is the mean ratio, that of all draws if the guide is the posterior; the smallest twentieth is cut off.
+    Right: equal shares are dashed.
     """
-    raw, smoothed = (np.sort(numbers(part))[::-1] for part in (psis.log_weights, psis.smoothed))
+    raw, smoothed = (np.sort(to_numpy(part))[::-1] for part in (psis.log_weights, psis.smoothed))
     count = len(raw)
     place = np.arange(1, count + 1)
     figure = Figure(figsize=(7.4, 3.1), layout="constrained")
     left, right = figure.subplots(1, 2)
     for ax in (left, right):
-        plain(ax)
+        style_axes(ax)
         ax.set_xscale("log")
-        ax.set_xlabel("draws, largest ratio first", fontsize=SMALL, color=GREY, labelpad=1)
+        ax.set_xlabel("draws, largest ratio first", **LABEL, labelpad=1)
     raw = raw - np.logaddexp.reduce(raw) + math.log(count)
     left.plot(place, raw, color=BLUE, lw=0, marker="o", ms=2.5, label="ratio")
     left.plot(place, smoothed + math.log(count), color=ORANGE, lw=1.4, label="smoothed")
     left.axhline(0, color=INK, lw=0.8, ls="--")
     left.set_ylim(bottom=np.quantile(raw, 0.05) - 1)
     left.legend(frameon=False, fontsize=SMALL)
-    left.set_title("log ratio over the mean (nats)", fontsize=TEXT, loc="left", color=INK)
+    left.set_title("log ratio over the mean (nats)", **TITLE)
     right.plot(place, np.exp(smoothed).cumsum(), color=ORANGE, lw=1.6)
     right.plot(place, place / count, color=INK, lw=0.8, ls="--")
     right.set_ylim(0, 1.02)
     right.yaxis.set_major_formatter(PERCENT)
-    right.set_title("share of the sum of ratios", fontsize=TEXT, loc="left", color=INK)
+    right.set_title("share of the sum of ratios", **TITLE)
     figure.suptitle(
         f"k̂ = {psis.khat:.2f} (good below {KHAT_THRESHOLD}); {psis.ess:.0f} effective of {count} draws",
         fontsize=TEXT,
@@ -132,39 +136,37 @@ def importance_weights(psis: PSIS) -> Figure:
 
 
 def _scatter(ax: Axes, parts: list[SiteComparison], moment: str, looks: dict[str, tuple[str, str]]) -> None:
-    plain(ax)
-    seen = []
+    style_axes(ax)
+    coordinates = []
     for part in parts:
-        at = numbers(getattr(part, f"reference_{moment}")).ravel()
-        values = numbers(getattr(part, moment)).ravel()
+        at = to_numpy(getattr(part, f"reference_{moment}")).ravel()
+        values = to_numpy(getattr(part, moment)).ravel()
         colour, marker = looks[part.guide]
         ax.plot(at, values, ls="", marker=marker, ms=4, mfc="none", mec=colour, mew=1)
-        seen += [at, values]
-    low, high = np.concatenate(seen).min(), np.concatenate(seen).max()
+        coordinates += [at, values]
+    low, high = np.concatenate(coordinates).min(), np.concatenate(coordinates).max()
     margin = 0.06 * (high - low) or 1.0
     ends = (low - margin, high + margin)
     ax.plot(ends, ends, color=PALE, lw=1, zorder=0)
     ax.set(xlim=ends, ylim=ends)
     ax.set_aspect("equal")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(4, steps=ROUND))
-        axis.set_major_formatter(PLAIN)
-    ax.set_xlabel("NUTS", fontsize=SMALL, color=GREY, labelpad=1)
-    ax.set_ylabel("guide", fontsize=SMALL, color=GREY)
+        set_ticks(axis, 4)
+    ax.set_xlabel("NUTS", **LABEL, labelpad=1)
+    ax.set_ylabel("guide", **LABEL)
 
 
 def _distances(ax: Axes, guides: list[str], distances: list[float], looks: dict[str, tuple[str, str]]) -> None:
     ax.set_axis_on()
-    plain(ax)
+    style_axes(ax)
     rows = np.arange(len(guides))
     bars = ax.barh(rows, np.nan_to_num(distances), height=0.6, color=[looks[guide][0] for guide in guides])
     ax.bar_label(bars, [f"{each:.2g}" for each in distances], padding=3, fontsize=SMALL, color=INK)
-    ax.set_yticks(rows, [short(guide, limit=16) for guide in guides], fontsize=SMALL)
+    ax.set_yticks(rows, [shorten(guide, limit=16) for guide in guides], fontsize=SMALL)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.3 * max(map(float, np.nan_to_num(distances))) or 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(3, steps=ROUND))
-    ax.xaxis.set_major_formatter(PLAIN)
-    ax.set_title("predictive: total variation to NUTS", fontsize=TEXT, loc="left", color=INK)
+    set_ticks(ax.xaxis, 3)
+    ax.set_title("predictive: total variation to NUTS", **TITLE)
 
 
 def _marker(label: str, colour: str, marker: str) -> Line2D:

@@ -1,39 +1,36 @@
-"""Figures of predictive checks: the statistics of the data among those of replicated data."""
+"""Predictive checks: statistics of the data against those of replicated data."""
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probattn.experiments.plots.model_diagnostics import (
+from probattn.experiments.plots.style import (
     BLUE,
-    GREY,
-    INK,
+    LABEL,
+    LEGEND,
     ORANGE,
-    PLAIN,
-    ROUND,
     SKY,
-    SMALL,
-    TEXT,
-    grid,
-    numbers,
-    short,
+    TITLE,
+    panel_grid,
+    set_ticks,
+    shorten,
+    to_numpy,
 )
 from probattn.inference.diagnostics.predictive_check import PredictiveCheck
 
 FEW = 40
-"""Up to so many different values, each has a bar of its own."""
+"""Largest number of different values that have one bar each."""
 
 
 def observed_and_replicated(check: PredictiveCheck) -> Figure:
-    """A panel per statistic: the replicates' histogram and the data's value, with P(replicate ≥ data).
+    """Draw the replicates' histogram and the data's value of each statistic, with P(replicate ≥ data).
 
-    A vector has an interval from 5 to 95 % of the replicates for each entry, and the data's value on it. Of a
-    discrepancy the differences between replicate and data at each draw are shown, beside 0.
+    Vectors have an interval from 5 to 95 % of the replicates for each entry. Of a discrepancy the differences between
+    replicate and data at each draw are drawn, against 0.
     """
-    figure, axes = grid(len(check.observed), height=2.2)
+    figure, axes = panel_grid(len(check.observed), height=2.2)
     handles = {}
     for ax, (name, observed) in zip(axes, check.observed.items(), strict=True):
         replicated = check.replicated[name]
@@ -45,34 +42,32 @@ def observed_and_replicated(check: PredictiveCheck) -> Figure:
         else:
             _histogram(ax, observed, replicated)
             note = f"P(replicated ≥ data) = {check.p_values[name]:.3f}"
-        ax.set_title(f"{short(name.replace('_', ' '))}\n{note}", fontsize=TEXT, loc="left", color=INK)
+        ax.set_title(f"{shorten(name.replace('_', ' '))}\n{note}", **TITLE)
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
+    figure.legend(handles.values(), handles, ncols=4, **LEGEND)
     return figure
 
 
 def _histogram(ax: Axes, observed: Tensor, replicated: Tensor) -> None:
-    values = numbers(replicated)
+    values = to_numpy(replicated)
     different, counts = np.unique(values, return_counts=True)
-    if len(different) <= FEW:  # of counts or shares of few labels, which bins would beat against
+    if len(different) <= FEW:  # counts or shares of few labels, whose spacing differs from that of bins
         width = 0.8 * np.diff(different).min() if len(different) > 1 else 0.8
         ax.bar(different, counts, width=width, color=SKY, label="replicated")
     else:
         ax.hist(values, bins="auto", color=SKY, label="replicated")
     ax.axvline(float(observed), color=ORANGE, lw=2, label="data")
-    ax.set_ylabel("replicates", fontsize=SMALL, color=GREY)
-    ax.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND, integer=True))
-    ax.xaxis.set_major_formatter(PLAIN)
+    ax.set_ylabel("replicates", **LABEL)
+    set_ticks(ax.xaxis, 5)
+    set_ticks(ax.yaxis, 4, integer=True)
 
 
 def _intervals(ax: Axes, observed: Tensor, replicated: Tensor) -> None:
-    values, at = numbers(replicated), np.arange(len(observed))
+    values, at = to_numpy(replicated), np.arange(len(observed))
     low, high = np.quantile(values, [0.05, 0.95], axis=0)
     ax.vlines(at, low, high, color=SKY, lw=max(1.0, min(6.0, 120 / len(at))), label="replicated, 5 to 95 %")
     ax.plot(at, np.median(values, axis=0), color=BLUE, ls="", marker="_", ms=6, label="their median")
-    ax.plot(at, numbers(observed), color=ORANGE, ls="", marker="o", ms=4 if len(at) <= 20 else 2, label="data")
+    ax.plot(at, to_numpy(observed), color=ORANGE, ls="", marker="o", ms=4 if len(at) <= 20 else 2, label="data")
     ax.set_xlim(-0.7, len(at) - 0.3)
-    ax.xaxis.set_major_locator(MaxNLocator(10, steps=ROUND, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND))
-    ax.yaxis.set_major_formatter(PLAIN)
+    set_ticks(ax.xaxis, 10, integer=True)
+    set_ticks(ax.yaxis, 4)

@@ -1,7 +1,7 @@
-"""Figures of runs under distribution shift: a metric by corruption, and by severity.
+"""Runs under distribution shift: a metric by corruption, and by severity.
 
-Pure functions, as in `figures`. Throughout, `runs[label][corruption][severity]` holds metrics by their keys in
-`metrics.DISPLAY`; values that are not finite are left out.
+``runs[label][corruption][severity]`` maps keys of ``metrics.DISPLAY`` to values; values that are not finite are left
+out.
 """
 
 from __future__ import annotations
@@ -13,24 +13,35 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
-from probattn.experiments.plots.model_diagnostics import GREY, INK, LINES, PLAIN, ROUND, SMALL, TEXT, plain, short
+from probattn.experiments.evaluation.metric_display import unit
+from probattn.experiments.plots.style import (
+    GREY,
+    INK,
+    LABEL,
+    LEGEND,
+    LINES,
+    SMALL,
+    TITLE,
+    set_ticks,
+    shorten,
+    single_panel,
+    style_axes,
+)
 from probattn.inference import metrics
 
 Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]
 Values = dict[str, dict[str, dict[int, float]]]
-"""By label, corruption and severity: one metric as it is displayed, finite, no level empty."""
+"""One scaled metric by label, corruption and severity, finite values only."""
 
-_DASHES, _HATCHES = ("-", "--", ":"), ("", "/////", ".....")  # for more runs than there are colours
+_DASHES, _HATCHES = ("-", "--", ":"), ("", "/////", ".....")  # if there are more runs than colours
 
 
 def boxes(runs: Runs, *, metric: str) -> Figure | None:
-    """For each corruption a box of every run over the severities, a panel a category; None without a number.
+    """Draw a box of every run over the severities of each corruption, a panel per category (KEP-SVGP paper, Fig. 2).
 
-    A box reaches from the lower to the upper quartile, its lines to the least and the greatest value; the median is
-    marked. Where there is one severity only, bars instead (KEP-SVGP paper, Fig. 2).
+    Boxes are quartiles, whiskers reach to the smallest and the largest value. A single severity is drawn as bars.
     """
     values = _values(runs, metric)
     found = [name for name in CORRUPTIONS if any(name in of_run for of_run in values.values())]
@@ -45,52 +56,47 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     severities = _severities(*values.values())
     draw = _bars if len(severities) == 1 else _boxes
     for place, (ax, (category, names)) in enumerate(zip(axes, panels, strict=True)):
-        plain(ax)
+        style_axes(ax)
         ax.sharey(axes[0])
-        ax.set_title(category, fontsize=TEXT, loc="left", color=INK)
+        ax.set_title(category, **TITLE)
         for number, of_run in enumerate(values.values()):
-            shown = [(at, list(of_run[name].values())) for at, name in enumerate(names) if name in of_run]
+            groups = [(at, list(of_run[name].values())) for at, name in enumerate(names) if name in of_run]
             width = 0.8 / len(values)
-            at = [middle + width * (number + 0.5) - 0.4 for middle, _ in shown]
-            if shown:
-                draw(ax, at, [part for _, part in shown], 0.85 * width, number)
+            at = [middle + width * (number + 0.5) - 0.4 for middle, _ in groups]
+            if groups:
+                draw(ax, at, [part for _, part in groups], 0.85 * width, number)
         ax.set_xticks(range(len(names)), [name.replace("_", " ") for name in names])
         ax.set_xlim(-0.5, len(names) - 0.5)
         ax.tick_params(axis="x", length=0)
         _metric_axis(ax, metric if place % columns == 0 else "")
     levels = ", ".join(map(str, severities))
     note = f"bars: severity {levels}" if len(severities) == 1 else f"boxes: quartiles over severities {levels}"
-    figure.suptitle(note, x=0.005, ha="left", fontsize=SMALL, color=GREY)
-    handles = [Patch(label=short(label, limit=32), **_fill(number)) for number, label in enumerate(values)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=SMALL)
+    figure.suptitle(note, x=0.005, ha="left", **LABEL)
+    handles = [Patch(label=shorten(label, limit=32), **_fill(number)) for number, label in enumerate(values)]
+    figure.legend(handles=handles, ncols=4, **LEGEND)
     return figure
 
 
 def by_severity(runs: Runs, *, metric: str) -> Figure | None:
-    """The mean over corruptions against severity, a line a run; thin lines from the least to the greatest.
-
-    None without a number.
-    """
+    """Draw the mean over corruptions against severity, a line per run; thin lines are the range over corruptions."""
     values = _values(runs, metric)
     if not values:
         return None
-    figure = Figure(figsize=(6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)), layout="constrained")
-    ax = figure.subplots()
-    plain(ax)
+    figure, ax = single_panel((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
     for number, (label, of_run) in enumerate(values.items()):
         severities = _severities(of_run)
         groups = [[levels[at] for levels in of_run.values() if at in levels] for at in severities]
-        # Side by side, so that no run's range hides another's.
+        # shifted sideways, so that no run hides another's range
         at = np.array(severities) + min(0.08, 0.7 / len(values)) * (number - (len(values) - 1) / 2)
         colour, dashes = LINES[number % len(LINES)], _DASHES[number // len(LINES) % 3]
         ax.vlines(at, [min(group) for group in groups], [max(group) for group in groups], color=colour, lw=1, alpha=0.5)
         look = {"color": colour, "ls": dashes, "lw": 1.4, "marker": "o", "ms": 3.5}
-        ax.plot(at, [np.mean(group) for group in groups], label=short(label, limit=32), **look)
+        ax.plot(at, [np.mean(group) for group in groups], label=shorten(label, limit=32), **look)
     ax.set_xticks(_severities(*values.values()))
-    ax.set_xlabel("severity (dots: mean over corruptions; lines: from the least to the greatest)", fontsize=SMALL)
+    ax.set_xlabel("severity (dots: mean over corruptions; lines: smallest to largest)", fontsize=SMALL)
     ax.xaxis.label.set_color(GREY)
     _metric_axis(ax, metric)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=SMALL)
+    figure.legend(ncols=3, **LEGEND)
     return figure
 
 
@@ -132,17 +138,16 @@ def _bars(ax: Axes, at: list[float], groups: list[list[float]], width: float, nu
 
 
 def _fill(number: int) -> dict[str, str]:
-    """Return the colour of a run, hatched where colours come again."""
+    """Return the colour of a run, hatched once the colours are used up."""
     hatch = _HATCHES[number // len(LINES) % len(_HATCHES)]
     return {"facecolor": LINES[number % len(LINES)], "edgecolor": INK if not hatch else "white", "hatch": hatch}
 
 
 def _metric_axis(ax: Axes, metric: str) -> None:
-    """Name the vertical axis after a metric as the papers' tables scale it; an empty one leaves it without a name."""
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
-    ax.yaxis.set_major_formatter(PLAIN)
+    """Label the vertical axis with a metric, its unit and direction; an empty name leaves it without a label."""
+    set_ticks(ax.yaxis, 5)
     if metric:
-        shown = metrics.DISPLAY[metric]
-        unit = {100: " (%)", 1: ""}.get(shown.scale, f" (×{shown.scale:g})")
-        better = "higher" if shown.higher_is_better else "lower"
-        ax.set_ylabel(f"{shown.title}{unit}, {better} is better", fontsize=SMALL, color=GREY)
+        display = metrics.DISPLAY[metric]
+        scale = f" ({unit(display.scale)})" if unit(display.scale) else ""
+        better = "higher" if display.higher_is_better else "lower"
+        ax.set_ylabel(f"{display.title}{scale}, {better} is better", **LABEL)

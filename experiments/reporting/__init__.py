@@ -1,3 +1,4 @@
-"""HTML reports and tables.
+"""Reports in HTML, and tables for the terminal, Markdown, LaTeX and CSV.
 
-May import ``plots``, ``evaluation`` and what is above them."""
+May import ``plots``, ``evaluation`` and what is above them.
+"""

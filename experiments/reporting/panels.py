@@ -1,22 +1,31 @@
-"""The figures of a report, in order: how each is drawn, how to read it, and what its absence means."""
+"""Figures of a report in order: how each is drawn, its caption, and the sentence that replaces a missing one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from matplotlib.figure import Figure
 
-from probattn.experiments.evaluation import decisions as acting
+from probattn.experiments.evaluation.decisions import ALPHA
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import decisions, model_diagnostics, ood, predictions, shift
+from probattn.experiments.plots import decisions, examples, model_diagnostics, ood, predictions, shift
 from probattn.inference import Prediction
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the report: how to draw it and read it, what to say where there is none, whether texts lack it."""
+    """A figure of a report.
+
+    Args:
+        key: name of its file.
+        title: heading.
+        draw: draws it from a run's result; None if there is nothing to draw.
+        caption: how to read it.
+        missing: sentence in place of a missing figure.
+        wide: spans the page.
+        of_images: left out for texts.
+    """
 
     key: str
     title: str
@@ -27,64 +36,68 @@ class Panel:
     of_images: bool = False
 
 
-def _of_answers(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResult], Figure | None]:
-    return lambda result: draw(result) if result.answered else None
+def _if_predictions(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResult], Figure | None]:
+    return lambda result: draw(result) if result.has_predictions else None
 
 
-def _gallery(result: RunResult, indices: Sequence[int]) -> Figure | None:
+def _examples(result: RunResult, indices: Sequence[int]) -> Figure | None:
     answers = result.probs, result.labels, result.classes, indices
-    return (
-        predictions.excerpts(result.texts, *answers) if result.texts else predictions.gallery(result.images, *answers)
-    )
+    return examples.excerpts(result.texts, *answers) if result.texts else examples.gallery(result.images, *answers)
 
 
-def _abstention(result: RunResult) -> Figure:
-    valid, test = (result.valid.probs, result.valid.labels), (result.probs, result.labels)
-    return decisions.abstention(acting.threshold(result.valid), valid, test)
+def _abstention(result: RunResult) -> Figure | None:
+    chosen = result.decisions
+    if chosen is None:
+        return None
+    return decisions.abstention(chosen.threshold, *((each.probs, each.labels) for each in (chosen.valid, chosen.test)))
 
 
-def _set_sizes(result: RunResult) -> Figure:
-    generator = torch.Generator().manual_seed(1)
-    each = acting.sets(result.valid)
-    found = {kind: (sets.sets(result.probs, generator=generator), result.labels) for kind, sets in each.items()}
-    return decisions.set_sizes(found, alpha=acting.ALPHA)
+def _set_sizes(result: RunResult) -> Figure | None:
+    if result.decisions is None:
+        return None
+    sets = {kind: (sets, result.labels) for kind, sets in result.decisions.sets.items()}
+    return decisions.set_sizes(sets, alpha=ALPHA)
 
 
-NO_ANSWERS = "Not drawn: this run has no answers, or probabilities that are not finite."
+def _ood_confidence(result: RunResult) -> Figure | None:
+    return ood.confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
+
+
+NO_PREDICTIONS = "Not drawn: this run has no answers, or probabilities that are not finite."
 PANELS = (
     Panel(
         "reliability",
         "Reliability diagram",
-        _of_answers(lambda e: predictions.reliability(e.probs, e.labels)),
+        _if_predictions(lambda result: predictions.reliability(result.probs, result.labels)),
         "Of the answers given with 80 % confidence, 80 % should be right: the blue bars then end on the "
-        "dashed line and little is hatched. Bars below the line mean overconfidence, bars above it too "
-        "little confidence. The lower panel shows how many answers each bar stands for; a gap over few "
+        "dashed line and little is hatched. Bars below the line mean overconfidence, bars above it "
+        "underconfidence. The lower panel has the number of answers of each bar; a gap over few "
         "answers matters little.",
-        NO_ANSWERS,
+        NO_PREDICTIONS,
     ),
     Panel(
         "risk_coverage",
         "Risk–coverage curve",
-        _of_answers(lambda e: predictions.risk_coverage({e.name: (e.probs, e.labels)})),
+        _if_predictions(lambda result: predictions.risk_coverage({result.label: (result.probs, result.labels)})),
         "The error rate that remains if only the most confident answers are kept. A good network stays "
-        "near zero for long and hugs the dashed line, which would put every wrong answer last; at the "
-        "right end both reach the plain error rate.",
-        NO_ANSWERS,
+        "near zero for long and close to the dashed line, which ranks every wrong answer last; at the "
+        "right end both reach the error rate of all answers.",
+        NO_PREDICTIONS,
     ),
     Panel(
         "confidence",
         "Confidence, right and wrong",
-        _of_answers(lambda e: predictions.confidence(e.probs, e.labels)),
-        "Right answers should pile up on the right side; wrong ones, where there are any, should spread "
-        "far to the left of them. A wrong pile near 100 % means errors that confidence cannot reveal.",
-        NO_ANSWERS,
+        _if_predictions(lambda result: predictions.confidence(result.probs, result.labels)),
+        "Right answers should lie at the right end; wrong ones, if there are any, should spread "
+        "far to the left of them. Wrong answers near 100 % are errors that confidence cannot reveal.",
+        NO_PREDICTIONS,
     ),
     Panel(
         "shift",
         "Accuracy on corrupted images",
-        lambda e: shift.boxes({e.name: e.shift}, metric="accuracy") if e.shift else None,
-        "The test images under each corruption of CIFAR-C, over the severities evaluated. Look at the calibration "
-        "beside it, too: a network may become wrong under a corruption, but it should then doubt.",
+        lambda result: shift.boxes({result.label: result.shift}, metric="accuracy"),
+        "The test images under each corruption of CIFAR-C, over the severities evaluated. Compare with calibration: "
+        "a network may become wrong under a corruption, but its confidence should then fall.",
         "Not drawn: this run was not evaluated on corrupted images (probattn evaluate RUN --shift).",
         wide=True,
         of_images=True,
@@ -92,61 +105,56 @@ PANELS = (
     Panel(
         "abstention",
         "When to abstain",
-        lambda e: _abstention(e) if e.answered and e.valid else None,
+        _if_predictions(_abstention),
         "A threshold of confidence, chosen on validation data so that at most 5 % of the answers above it are wrong "
-        "with 95 % confidence, and what it does on the test data. The promise needs validation data that nothing "
-        "else was chosen by; these have chosen the best epoch, too, which weakens it a little.",
+        "with 95 % confidence, and its effect on the test data. The guarantee needs validation data that were used "
+        "for nothing else; these also chose the best epoch, which weakens it a little.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
     ),
     Panel(
         "set_sizes",
         "Which classes to keep",
-        lambda e: _set_sizes(e) if e.answered and e.valid else None,
+        _if_predictions(_set_sizes),
         "Conformal sets, calibrated on validation data to hold the true class of 90 % of new ones: how many classes "
-        "they need for it. Many sets of one class are a network that knows; adaptive sets grow with the difficulty of "
-        "the example, plain ones are the smallest on average, and may be empty.",
+        "they need for it. Many sets of one class mean a network that is certain; adaptive sets grow with the "
+        "difficulty of the example, plain ones are the smallest on average, and may be empty.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
     ),
     Panel(
-        "outliers",
-        "Confidence on foreign images",
-        lambda e: (
-            ood.confidence(Prediction(probs=e.probs, labels=e.labels), e.outliers)
-            if e.answered and e.outliers
-            else None
-        ),
-        "Images that belong to none of the classes should get little confidence: their pile should lie left of that "
-        "of the right answers, which is what a detector of foreign images can use.",
-        "Not drawn: this run was not evaluated on foreign images (probattn evaluate RUN --ood default).",
+        "ood",
+        "Confidence on OOD images",
+        _if_predictions(_ood_confidence),
+        "Out-of-distribution (OOD) images belong to none of the classes and should get little confidence: their "
+        "histogram should lie left of that of the right answers, which is what a detector of OOD images can use.",
+        "Not drawn: this run was not evaluated on OOD images (probattn evaluate RUN --ood default).",
         wide=True,
         of_images=True,
     ),
     Panel(
         "training",
         "Training curves",
-        lambda e: model_diagnostics.training(e.steps, e.epochs),
-        "Each term of the objective on its own (pale: each logged step, dark: their moving mean), then "
-        "validation by epoch. Good curves fall or rise and level off; a validation NLL that climbs again "
-        "while the training NLL falls is overfitting, and a KL that sinks to zero is a posterior that has"
-        " given up.",
+        lambda result: model_diagnostics.training(result.steps, result.epochs),
+        "Each term of the objective (pale: each logged step, dark: their moving mean), then "
+        "validation metrics by epoch. Good curves fall or rise and level off; a validation NLL that rises again "
+        "while the training NLL falls is overfitting, and a KL that falls to zero is posterior collapse.",
         "Not drawn: this run logged no steps and no epochs.",
         wide=True,
     ),
     Panel(
         "most_uncertain",
         "The most uncertain answers",
-        _of_answers(lambda e: _gallery(e, predictions.most_uncertain(e.probs))),
+        _if_predictions(lambda result: _examples(result, examples.most_uncertain(result.probs))),
         "The examples of the highest predictive entropy. Blue is the true class, orange a wrong answer. They "
-        "should look hard to you too: to doubt a hard one is right, to doubt a clear one is a fault.",
+        "should look hard to you, too: uncertainty about a clear example is a fault.",
         "Not drawn: this run has no images or texts to show, no answers, or probabilities that are not finite.",
         wide=True,
     ),
     Panel(
         "most_confidently_wrong",
         "The most confidently wrong answers",
-        _of_answers(lambda e: _gallery(e, predictions.most_confidently_wrong(e.probs, e.labels))),
+        _if_predictions(lambda result: _examples(result, examples.most_confidently_wrong(result.probs, result.labels))),
         "The wrong answers (orange) of the highest confidence. Ideally there are few, their bars are "
         "short, and the true class (blue) comes second; a clear case with a full orange bar is the kind "
         "of error to study, and sometimes a wrong label.",
@@ -156,9 +164,9 @@ PANELS = (
     Panel(
         "spectrum",
         "Singular spectrum of attention",
-        lambda e: model_diagnostics.spectrum(e.spectra),
+        lambda result: model_diagnostics.spectrum(result.spectra),
         "Singular values of the attention kernel (lines, averaged over examples) and the learned Λ "
-        "(markers). Where the KSVD term has done its work, the markers lie on the lines; a spectrum that "
+        "(markers). If the KSVD term has converged, the markers lie on the lines; a spectrum that "
         "falls fast beyond the last marker means that this rank keeps most of the attention.",
         "Not drawn: this network has no layer that learns the singular values of its kernel.",
         wide=True,
@@ -166,32 +174,32 @@ PANELS = (
     Panel(
         "spectrum_by_layer",
         "Rank of attention by layer",
-        lambda e: model_diagnostics.spectrum_by_layer(e.spectra),
+        lambda result: model_diagnostics.spectrum_by_layer(result.spectra),
         "The share of the singular values of each layer's attention matrix in its first components, the mean "
         "of examples and heads. A line that is soon above the dashed one belongs to a matrix of low rank: few "
-        "components carry the attention. On a straight line all components count alike. What the matrix is depends on "
+        "components carry the attention. On a straight line all components contribute equally. The matrix depends on "
         "the layer: the probabilities of softmax attention, the kernel between queries and keys of kernel attention "
         "and KEP-SVGP, the kernel between tokens of SGPA, the map from values to the mean output of CGP. Compare "
         "depths, and runs of one layer, rather than different layers. Texts shorter than the longest count with "
-        "zeros behind their own components.",
+        "zeros after their own components.",
         "Not drawn: this run has no spectrum of an attention matrix.",
     ),
     Panel(
         "similarity",
-        "Are the tokens still different?",
-        lambda e: model_diagnostics.similarity({e.name: e.similarity}),
-        "The mean cosine between the tokens of an image or text behind each attention layer, from the first to the "
-        "last. A line that climbs towards 1 means oversmoothing: deep layers have made all tokens alike, and what "
-        "told them apart is lost.",
+        "Similarity of tokens",
+        lambda result: model_diagnostics.similarity({result.label: result.similarity}),
+        "The mean cosine between the tokens of an image or text after each attention layer, from the first to the "
+        "last. A line that rises towards 1 means oversmoothing: deep layers have made all tokens alike, and what "
+        "distinguished them is lost.",
         "Not drawn: this run did not measure its tokens.",
     ),
     Panel(
         "posterior",
-        "Is the posterior alive?",
-        lambda e: model_diagnostics.posterior(e.posterior),
-        "A posterior that learned something has a KL clearly above zero, and a spread below the prior's "
+        "Posterior collapse",
+        lambda result: model_diagnostics.posterior(result.posterior),
+        "A posterior that learned something has a KL clearly above zero, and a standard deviation below the prior's "
         "(left of the dashed line). A KL near zero with a ratio near 1 is the prior itself: that site "
-        "does nothing.",
+        "has collapsed.",
         "Not drawn: this network has no random variable that all examples share.",
         wide=True,
     ),

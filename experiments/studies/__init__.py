@@ -1,3 +1,4 @@
-"""Work on several runs: studies, comparisons, posterior checks.
+"""Work on several runs: studies, comparisons, checks of posteriors and of closed forms.
 
-May import ``reporting``, ``plots``, ``evaluation`` and what is above them."""
+May import ``reporting``, ``plots``, ``evaluation`` and what is above them.
+"""

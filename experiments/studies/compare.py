@@ -1,42 +1,44 @@
-"""What ``probattn compare`` makes of rows: comparisons by subject, their files and figures."""
+"""Comparisons of rows by subject, with their tables and figures: ``probattn compare``."""
 
 import functools
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from probattn.experiments.evaluation.scores import mean_shift
-from probattn.experiments.evaluation.seed_statistics import Comparison, Scores, compare
+from probattn.experiments.evaluation.scores import Scores
+from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
 from probattn.experiments.plots import shift as shift_plots
-from probattn.experiments.reporting import tables
+from probattn.experiments.reporting import table_formats
+from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS
 from probattn.experiments.studies.collect import Rows
 from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
-SHIFT_FIGURES = ("accuracy", "nll", "ece")
 
 
 def comparisons(rows: Rows) -> dict[str, Comparison]:
-    """Comparisons by subject that any row has scores of: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
-    found = {TEST: _compare(_picked(rows, lambda scores: scores["test"]), rows)}
-    for name in _names(rows, "domain"):
-        picked = _picked(rows, lambda scores, name=name: scores.get("domain", {}).get(name, {}))
-        found[f"{DOMAIN}{name}"] = _compare(picked, rows)
-    found[SHIFT] = _compare(_picked(rows, mean_shift), rows)
-    for name, (key, metric) in itertools.product(_names(rows, "ood"), ood.DISPLAY.items()):
-        scores = _picked(rows, functools.partial(_detection, name=name, key=key))
-        columns = dict.fromkeys(column for seeds in scores.values() for run in seeds.values() for column in run)
-        shown = {each: MetricDisplay(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in columns}
-        found[f"ood-{name}-{key}"] = _compare(scores, rows, metrics=shown)
+    """Return the comparisons by subject: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
+    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows)}
+    for name in _names(rows, lambda scores: scores.domain):
+        selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
+        found[f"{DOMAIN}{name}"] = _compare(selected, rows)
+    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows)
+    ood_sets = _names(rows, lambda scores: scores.ood)
+    for name, (key, metric) in itertools.product(ood_sets, ood.DISPLAY.items()):
+        selected = _select(rows, functools.partial(_detection, name=name, key=key))
+        detectors = dict.fromkeys(each for seeds in selected.values() for run in seeds.values() for each in run)
+        display = {
+            each: MetricDisplay(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors
+        }
+        found[f"ood-{name}-{key}"] = _compare(selected, rows, metrics=display)
     return {key: comparison for key, comparison in found.items() if comparison is not None}
 
 
 def title(subject: str) -> str:
-    """What a comparison is about, in words."""
+    """Return the title of a comparison on a subject."""
     if subject == TEST:
         return "Test data"
     if subject.startswith(DOMAIN):
@@ -48,31 +50,29 @@ def title(subject: str) -> str:
 
 
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
-    """The figures of a comparison by name."""
-    whole = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
-    drawn = {key: comparison_plots.panels(found[key]) for key in whole}
+    """Draw the figures of comparisons; return them by name."""
+    subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
+    drawn = {key: comparison_plots.panels(found[key]) for key in subjects}
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
-    for metric in SHIFT_FIGURES:
+    for metric in SHIFT_METRICS:
         drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
         drawn[f"severity-{metric}"] = shift_plots.by_severity(shifted, metric=metric)
     return {key: figure for key, figure in drawn.items() if figure is not None}
 
 
 def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Writes each comparison as Markdown, LaTeX and CSV, and the figures; their paths."""
+    """Write each comparison as Markdown, LaTeX and CSV, and the figures as PNG; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for key, comparison in found.items():
-        for suffix, render in (("md", tables.markdown), ("tex", tables.latex), ("csv", tables.csv)):
-            paths.append(folder / f"{key}.{suffix}")
-            paths[-1].write_text(render(comparison), encoding="utf-8")
+    paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.png")
         figure.savefig(paths[-1], dpi=150)
     return paths
 
 
-def _compare(scores: Scores, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None) -> Comparison | None:
+def _compare(
+    scores: MetricsBySeed, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None
+) -> Comparison | None:
     if not scores:
         return None
     baselines = {row: other for row, other in rows.baselines.items() if row in scores and other in scores}
@@ -81,35 +81,33 @@ def _compare(scores: Scores, rows: Rows, *, metrics: Mapping[str, MetricDisplay]
     return compare(scores, baselines=baselines, groups=groups, metrics=metrics)
 
 
-def _picked(rows: Rows, pick: Callable[[Mapping[str, Any]], Mapping[str, float]]) -> Scores:
-    """Row → seed → what is picked of its scores; without rows that have nothing of it."""
-    found = {}
-    for label, seeds in rows.scores.items():
-        each = {seed: values for seed, scores in seeds.items() if (values := pick(scores))}
-        if each:
-            found[label] = each
-    return found
+def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:
+    """Return row → seed → the selected part of its scores; rows without it are left out."""
+    selected = {
+        label: {seed: values for seed, scores in seeds.items() if (values := select(scores))}
+        for label, seeds in rows.scores.items()
+    }
+    return {label: seeds for label, seeds in selected.items() if seeds}
 
 
-def _names(rows: Rows, kind: str) -> list[str]:
-    """The sets of a kind that any run has scores of."""
-    found = (name for seeds in rows.scores.values() for run in seeds.values() for name in run.get(kind, ()))
-    return list(dict.fromkeys(found))
+def _names(rows: Rows, select: Callable[[Scores], Mapping[str, object]]) -> list[str]:
+    """Return the names of the test sets of a kind that any run has scores on."""
+    return list(dict.fromkeys(name for seeds in rows.scores.values() for run in seeds.values() for name in select(run)))
 
 
-def _detection(scores: Mapping[str, Any], *, name: str, key: str) -> dict[str, float]:
-    """Detector → the metric of detecting a foreign set."""
-    return {detector: values[key] for detector, values in scores.get("ood", {}).get(name, {}).items()}
+def _detection(scores: Scores, *, name: str, key: str) -> dict[str, float]:
+    """Return one metric of detecting an OOD set, by detector."""
+    return {detector: values[key] for detector, values in scores.ood.get(name, {}).items()}
 
 
-def _mean_over_seeds(seeds: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, dict[str, float]]]:
-    """Corruption → severity → the mean of each metric over the seeds that have it."""
-    runs = [scores["shift"] for scores in seeds.values() if "shift" in scores]
+def _mean_over_seeds(seeds: Mapping[int, Scores]) -> dict[str, dict[int, dict[str, float]]]:
+    """Return corruption → severity → the mean of each metric over the seeds that were evaluated under shift."""
+    runs = [scores.shift for scores in seeds.values() if scores.shift]
     if not runs:
         return {}
     return {
         corruption: {
-            severity: {key: sum(run[corruption][severity][key] for run in runs) / len(runs) for key in SHIFT_FIGURES}
+            severity: {key: sum(run[corruption][severity][key] for run in runs) / len(runs) for key in SHIFT_METRICS}
             for severity in severities
             if all(severity in run.get(corruption, {}) for run in runs)
         }

@@ -1,8 +1,8 @@
-"""Our closed forms beside GPyTorch's Gaussian processes in float64: what ``probattn check-gp`` prints.
+"""Comparison of the layers' closed forms with GPyTorch's Gaussian processes in float64: ``probattn check-gp``.
 
-Each component is compared at random inputs, heads and parameters. Of KEP-SVGP, SGPA and SV-DKL, GPyTorch has the same
-variational GP. Of CGP it has the two exact GPs that the attention output goes through, one after the other, and of
-sparse CGP those with a low-rank kernel; their covariances are put together by the law of total covariance.
+Each component is compared at random inputs, heads and parameters. For KEP-SVGP, SGPA and SV-DKL GPyTorch has the same
+variational GP. For CGP it has the two exact GPs that determine the attention output one after the other, and for sparse
+CGP those with a low-rank kernel; their covariances are combined by the law of total covariance.
 """
 
 import copy
@@ -28,19 +28,19 @@ from probattn.functional.sparse_cgp import SparseCGP
 from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 
 TOLERANCE = 1e-9
-"""The largest relative difference that passes."""
+"""Largest relative difference that passes."""
 HEADS, TOKENS, WIDTH, COLUMNS, INDUCING = 3, 7, 4, 2, 5
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference of one quantity to GPyTorch's, over heads and outputs.
+    """Largest difference of one quantity to GPyTorch's, over heads and outputs.
 
     Args:
-        component: what of ours is compared.
-        quantity: which of its numbers.
-        absolute: the largest difference.
-        relative: that over the largest number of GPyTorch's.
+        component: the component of this library.
+        quantity: the compared quantity.
+        absolute: largest absolute difference.
+        relative: the same, divided by GPyTorch's largest absolute value.
     """
 
     component: str
@@ -55,7 +55,7 @@ class Difference:
 
 
 class Pair(NamedTuple):
-    """A quantity of one head or output, as ours and as GPyTorch's."""
+    """A quantity of one head or output, computed by this library and by GPyTorch."""
 
     quantity: str
     ours: Tensor
@@ -63,10 +63,10 @@ class Pair(NamedTuple):
 
 
 def gp_check(*, seed: int = 0) -> list[Difference]:
-    """The differences of every quantity of every component.
+    """Return the differences of all quantities of all components.
 
     Args:
-        seed: of the random inputs and parameters; PyTorch's generator is left as it was.
+        seed: seed of the random inputs and parameters; PyTorch's generator is restored.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
@@ -74,7 +74,7 @@ def gp_check(*, seed: int = 0) -> list[Difference]:
 
 
 def kep_svgp_pairs() -> Iterator[Pair]:
-    """q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and the KL of each output: a sparse GP with a linear kernel and Z = Λ."""
+    """Compare q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and its KL with a sparse GP with a linear kernel and Z = Λ."""
     e, lam, loc = _randn(HEADS, TOKENS, WIDTH), _randn(HEADS, WIDTH).exp(), _randn(HEADS, WIDTH, WIDTH)
     scale_tril = _tril(HEADS, WIDTH, WIDTH)
     moments, kl = kep_svgp.marginals(e, lam, loc, scale_tril), kep_svgp.kl_divergence(loc, scale_tril, lam)
@@ -91,7 +91,7 @@ def kep_svgp_pairs() -> Iterator[Pair]:
 
 
 def kep_svgp_optimum_pairs() -> Iterator[Pair]:
-    """The best q(u) under a Gaussian likelihood: an exact GP with a linear kernel on E, and its evidence."""
+    """Compare the optimal q(u) under a Gaussian likelihood with an exact GP (linear kernel on E) and its evidence."""
     e, lam, y, noise = _randn(1, TOKENS, WIDTH), _randn(1, WIDTH).exp(), _randn(TOKENS), 0.3
     whitened = e[0] / lam[0]
     covariance = torch.linalg.inv(torch.diag(lam[0] ** -2) + whitened.T @ whitened / noise)
@@ -108,7 +108,7 @@ def kep_svgp_optimum_pairs() -> Iterator[Pair]:
 
 
 def sgpa_pairs() -> Iterator[Pair]:
-    """The decoupled form with v_γ = 0: q(f) and the KL of u, which is whitened like GPyTorch's."""
+    """Compare the decoupled form with v_γ = 0: q(f), and the KL of u, which is whitened like GPyTorch's."""
     kernel = _ard()
     tokens, inducing = 0.7 * _randn(HEADS, TOKENS, WIDTH), 0.7 * _randn(HEADS, INDUCING, WIDTH)
     tril = torch.linalg.cholesky(kernel(inducing, inducing))
@@ -128,7 +128,7 @@ def sgpa_pairs() -> Iterator[Pair]:
 
 
 def sgpa_standard_pairs() -> Iterator[Pair]:
-    """The standard form: inducing inputs at the tokens, q(f) = N(𝒦 v, L T² Lᵀ) with a diagonal T."""
+    """Compare the standard form: inducing inputs at the tokens, q(f) = N(𝒦 v, L T² Lᵀ) with a diagonal T."""
     kernel, tokens = _ard(), 0.7 * _randn(HEADS, TOKENS, WIDTH)
     k_qq, value, spread = kernel(tokens, tokens), _randn(HEADS, TOKENS, COLUMNS), _randn(HEADS, TOKENS).exp()
     tril, mean = torch.linalg.cholesky(k_qq), k_qq @ value
@@ -144,7 +144,7 @@ def sgpa_standard_pairs() -> Iterator[Pair]:
 
 
 def cgp_pairs() -> Iterator[Pair]:
-    """An exact GP at K predicts at X_o, and an exact GP with that mean at X_o predicts at Q and at K (19-24)."""
+    """Compare with two exact GPs: one at K predicts at X_o, one with that mean at X_o predicts at Q and K (19-24)."""
     law = CGP(**_inputs())
     kernel = gpytorch.rbf()
 
@@ -161,7 +161,7 @@ def cgp_pairs() -> Iterator[Pair]:
 
 
 def sparse_cgp_pairs() -> Iterator[Pair]:
-    """The same by two sparse regressions: z_k → z_o through Z_ℓ, z_o → z_q through Z_m (33, 55, 65-67)."""
+    """Compare with two sparse regressions: z_k → z_o through Z_ℓ, z_o → z_q through Z_m (33, 55, 65-67)."""
     inducing = {name: 0.7 * _randn(HEADS, INDUCING, WIDTH) for name in ("inducing_query", "inducing_key")}
     law = SparseCGP(**_inputs(), **inducing)
 
@@ -173,7 +173,7 @@ def sparse_cgp_pairs() -> Iterator[Pair]:
 
 
 def sv_dkl_pairs() -> Iterator[Pair]:
-    """The marginals at features, against GPyTorch's own interpolation from the grid with its lazy covariance."""
+    """Compare the marginals at features with GPyTorch's own interpolation from the grid and its lazy covariance."""
     ours = FeatureGPs(3, grid_size=12).double().eval()
     for parameter in ours.parameters():
         parameter.add_(0.3 * torch.randn_like(parameter))
@@ -198,7 +198,7 @@ COMPONENTS: dict[str, Callable[[], Iterator[Pair]]] = {
 
 
 def _two_steps(law: Correlated, step: Callable[..., Law]) -> Iterator[Pair]:
-    """Mean and covariances of z_q, from a posterior of z_o given z_k, then of z_q (and z_k) given z_o.
+    """Compare mean and covariances of z_q, from a posterior of z_o given z_k, then of z_q (and z_k) given z_o.
 
     Cross-covariances carry σ_q, σ_k once: a GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k², and z_q is σ_q
     times what it predicts. The second GP's mean is linear in z_o; its matrix A_q comes from unit vectors.
@@ -225,7 +225,7 @@ def _two_steps(law: Correlated, step: Callable[..., Law]) -> Iterator[Pair]:
 
 
 def _largest(component: str, pairs: Iterator[Pair]) -> list[Difference]:
-    """The largest difference of each quantity, in the order in which they come."""
+    """Return the largest difference of each quantity, in order of first occurrence."""
     found: dict[str, Difference] = {}
     for quantity, ours, theirs in pairs:
         absolute = (ours - theirs).abs().max().item()
@@ -237,7 +237,7 @@ def _largest(component: str, pairs: Iterator[Pair]) -> list[Difference]:
 
 
 def _inputs() -> dict[str, Tensor | int | None]:
-    """The fields that both kinds of CGP share, with a scale and a noise of each head's own."""
+    """Return the fields that dense and sparse CGP share, with a scale and a noise per head."""
     query, key, latent = (0.7 * _randn(HEADS, TOKENS, WIDTH) for _ in range(3))
     scales, noise = 0.4 * _randn(2, HEADS), 0.5 * _randn(HEADS)
     return {
@@ -259,7 +259,7 @@ def _dense(covariance: Dense | LowRank) -> Tensor:
 
 
 def _ard() -> ARD:
-    """The kernel of the images' layers, with parameters of each head's own."""
+    """Return an ARD kernel with random parameters per head."""
     kernel = ARD(HEADS, WIDTH).double()
     kernel.log_lengthscale.copy_(0.3 * _randn(HEADS, WIDTH))
     kernel.log_variance.copy_(0.3 * _randn(HEADS))
@@ -275,5 +275,5 @@ def _randn(*shape: int) -> Tensor:
 
 
 def _tril(*shape: int) -> Tensor:
-    """Cholesky factors ``(*shape, shape[-1])``."""
+    """Return random Cholesky factors ``(*shape, shape[-1])``."""
     return 0.4 * _randn(*shape, shape[-1]).tril(-1) + torch.diag_embed((0.5 * _randn(*shape)).exp())

@@ -1,4 +1,4 @@
-"""GPyTorch's Gaussian processes that ours are compared with: exact, low-rank and variational, in float64."""
+"""Reference Gaussian processes of GPyTorch in float64: exact, low-rank and variational."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,13 +47,13 @@ class _VariationalGP(gpytorch.models.ApproximateGP):
 
 @torch.no_grad()
 def exact(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float) -> Law:
-    """The latent function's posterior at other inputs, from an ``ExactGP``.
+    """Return the posterior of the latent function at test inputs, from an ``ExactGP`` with mean 0.
 
     Args:
         x, y: training inputs ``(n, d)`` and targets ``(n,)``.
         at: test inputs ``(m, d)``.
-        kernel: of the GP, whose mean is 0.
-        noise: variance.
+        kernel: covariance function.
+        noise: variance of the noise.
     """
     gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=None).eval()
     with _by_cholesky():
@@ -63,13 +63,13 @@ def exact(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float) -> 
 
 @torch.no_grad()
 def low_rank(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float, inducing: Tensor) -> Law:
-    """The same of a GP whose kernel is 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx at all inputs (DTC), from an ``InducingPointKernel``.
+    """Return the posterior of a GP with kernel 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx at all inputs (DTC), from an ``InducingPointKernel``.
 
-    Without GPyTorch's correction of the diagonal, which would make it FITC.
+    GPyTorch's correction of the diagonal, which would result in FITC, is off.
 
     Args:
         x, y, at, kernel, noise: as for :func:`exact`.
-        inducing: Z ``(l, d)``.
+        inducing: inducing inputs Z ``(l, d)``.
     """
     gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=inducing).eval()
     with _by_cholesky(), gpytorch.settings.sgpr_diagonal_correction(False):
@@ -79,7 +79,7 @@ def low_rank(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float, 
 
 @torch.no_grad()
 def log_evidence(x: Tensor, y: Tensor, *, kernel: Kernel, noise: float) -> Tensor:
-    """log N(y; 0, 𝒦 + noise I) in nats, from an ``ExactMarginalLogLikelihood``."""
+    """Return log N(y; 0, 𝒦 + noise I) in nats, from an ``ExactMarginalLogLikelihood``."""
     gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=None).train()
     with _by_cholesky():
         return gpytorch.mlls.ExactMarginalLogLikelihood(gp.likelihood, gp)(gp(x), y) * len(y)
@@ -87,13 +87,13 @@ def log_evidence(x: Tensor, y: Tensor, *, kernel: Kernel, noise: float) -> Tenso
 
 @torch.no_grad()
 def variational(loc: Tensor, tril: Tensor, at: Tensor, *, kernel: Kernel, inducing: Tensor) -> Law:
-    """q(f) at test inputs and the KL, from a whitened ``VariationalStrategy`` without jitter.
+    """Return q(f) at test inputs and its KL, from a whitened ``VariationalStrategy`` with mean 0, without jitter.
 
     Args:
         loc, tril: m ``(l,)`` and T ``(l, l)`` of q(w) = N(m, T Tᵀ), u = L w, L Lᵀ = 𝒦_zz.
         at: test inputs ``(n, d)``.
-        kernel: of the GP, whose mean is 0.
-        inducing: Z ``(l, d)``.
+        kernel: covariance function.
+        inducing: inducing inputs Z ``(l, d)``.
     """
     gp = _VariationalGP(inducing, kernel).eval()
     strategy = gp.variational_strategy
@@ -106,7 +106,7 @@ def variational(loc: Tensor, tril: Tensor, at: Tensor, *, kernel: Kernel, induci
 
 
 def rbf(*, lengthscale: Tensor | float = 1.0, variance: float | Tensor = 1.0) -> Kernel:
-    """σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²)."""
+    """Return the kernel σ² exp(−½ Σ_i (a_i − b_i)² / ℓ_i²)."""
     lengthscale, variance = (torch.as_tensor(each, dtype=torch.float64) for each in (lengthscale, variance))
     base = gpytorch.kernels.RBFKernel(ard_num_dims=len(lengthscale) if lengthscale.dim() else None).double()
     kernel = gpytorch.kernels.ScaleKernel(base).double()
@@ -115,7 +115,7 @@ def rbf(*, lengthscale: Tensor | float = 1.0, variance: float | Tensor = 1.0) ->
 
 
 def linear() -> Kernel:
-    """aᵀ b."""
+    """Return the kernel aᵀ b."""
     kernel = gpytorch.kernels.LinearKernel().double()
     kernel.variance = 1.0
     return kernel
@@ -123,6 +123,6 @@ def linear() -> Kernel:
 
 @contextmanager
 def _by_cholesky() -> Iterator[None]:
-    """Cholesky factors instead of iterative solvers, and no warning where test inputs are the training inputs."""
+    """Use Cholesky factors instead of iterative solvers, and allow test inputs that equal the training inputs."""
     with gpytorch.settings.fast_computations(False, False, False), gpytorch.settings.debug(False):
         yield

@@ -1,4 +1,4 @@
-"""Is the posterior right? A layer small enough for NUTS on real digits: each guide beside it, k̂, calibration of u."""
+"""Check of a small layer's posterior on digits: guides against NUTS, PSIS k̂, simulation-based calibration (SBC)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,18 @@ SIZES = {
     "kep-svgp": (60, {"dim": 6, "heads": 2, "attention": KEPSVGPAttention.partial(rank=3)}),
     "cgp": (8, {"dim": 4, "heads": 1, "attention": CGPAttention.partial(collapsed=True, alpha=0.1)}),
 }
-"""Number of images, and what the network of each layer has."""
+"""Number of images and network of each layer."""
 
 
 @dataclass(frozen=True)
 class PosteriorCheck:
-    """What came out of one layer; ``sbc`` is of the guide that follows the layer, by the family's name.
+    """Result of checking one layer's posterior.
 
     Args:
-        chains: of NUTS.
-        comparison: each guide beside them.
-        khat: of each guide that has a density.
-        sbc: simulation-based calibration of u; of no guide where there is no global site.
+        chains: NUTS chains.
+        comparison: guides against NUTS.
+        khat: guide → PSIS k̂, of guides that have a density.
+        sbc: guide → simulation-based calibration of u; empty without a global site.
     """
 
     chains: Chains
@@ -50,7 +50,7 @@ class PosteriorCheck:
         return "\n".join(lines)
 
     def save(self, folder: Path) -> None:
-        """Writes the text and a figure of each part."""
+        """Write the text, and a figure of each part."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "check.txt").write_text(f"{self}\n", encoding="utf-8")
         against_nuts(self.comparison).savefig(folder / "against-nuts.png", dpi=150)
@@ -69,14 +69,14 @@ def posterior_check(
     simulations: int = 100,
     steps: int = 1500,
 ) -> PosteriorCheck:
-    """Trains a one-layer network on some digits 0 to 2, then judges guides of its fixed weights by NUTS.
+    """Train a one-layer network on some digits 0 to 2, then compare guides of its latent variables with NUTS.
 
     Args:
         layer: ``kep-svgp`` or ``cgp``.
-        seed: of everything.
-        num_samples, warmup_steps: of each of two chains.
-        simulations: of the calibration of u; 0 leaves it out.
-        steps: of fitting each guide.
+        seed: seed of everything.
+        num_samples, warmup_steps: draws and warm-up steps of each of two chains.
+        simulations: number of simulations of SBC; 0 skips it.
+        steps: steps of fitting each guide.
     """
     torch.manual_seed(seed)
     number, options = SIZES[layer]
@@ -108,14 +108,14 @@ def posterior_check(
 
 
 def _digits(number: int) -> tuple[Tensor, Tensor]:
-    """So many images ``(n, 1, 8, 8)`` in 0..1, float64, and their labels."""
+    """Return ``number`` images ``(n, 1, 8, 8)`` in [0, 1], float64, and their labels."""
     data = load("digits").train
     chosen = (data.labels < CLASSES).nonzero()[:, 0][:number]
     return data.images[chosen].double() / 255, data.labels[chosen]
 
 
 def _guides(model: nn.Module) -> dict[str, nn.Module]:
-    """A new guide of each family, and one joint Gaussian; the full one alone where all sites are of one example."""
+    """Return a new guide of each family and a joint Gaussian; only the full one if all sites are local."""
     if not any(guides.latent_sites(model)):
         return {"full": guides.for_model(model)}
     families = {name: guides.for_model(model, name).double() for name in ("full", "diagonal", "lowrank", "delta")}

@@ -1,4 +1,4 @@
-"""A whole comparison by one command: presets and seeds, every method, shift and foreign images, resumable."""
+"""Studies: presets over seeds, trained and evaluated by several methods, under shift and on OOD images; resumable."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ METHODS = ("temperature", "mc-dropout", "laplace", "sv-dkl")
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a study, in a folder of its own."""
+    """A run of a study, in its own folder."""
 
     preset: str
     seed: int
@@ -29,7 +29,7 @@ class Job:
     root: Path | None = field(default=None, kw_only=True)
 
 
-def jobs(
+def plan(
     names: Sequence[str],
     *,
     seeds: int,
@@ -38,18 +38,18 @@ def jobs(
     changes: Sequence[str] = (),
     root: Path | None = None,
 ) -> list[Job]:
-    """The runs of a study, all presets of one seed after another.
+    """Return the runs of a study: all presets with the first seed, then with the next.
 
     Args:
-        names: of presets.
-        seeds: runs of each.
-        epochs: of each run, warm starts included; None: the preset's own.
-        out: gets a folder ``PRESET/seed-SEED`` for each.
-        changes: of settings, ``key=value``.
-        root: where data sets lie.
+        names: presets.
+        seeds: number of runs of each preset.
+        epochs: epochs of each run, warm start included; None takes the preset's.
+        out: folder of the runs, ``PRESET/seed-SEED``.
+        changes: changed settings, ``key=value``.
+        root: folder of the data sets.
 
     Raises:
-        SettingsError: an unknown preset, or changes that do not fit or fix the seed.
+        SettingsError: an unknown preset, or changes that are invalid or set the seed.
     """
     names = tuple(dict.fromkeys(names))
     for name in names:
@@ -62,32 +62,32 @@ def jobs(
     ]
 
 
-def study(
-    todo: Sequence[Job], *, by: Sequence[str] = METHODS, workers: int, say: Callable[[str], None] = lambda text: None
+def run_study(
+    jobs: Sequence[Job], *, by: Sequence[str] = METHODS, workers: int, say: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Trains and evaluates the runs, several at a time, each on one thread; what a stopped study has done is kept.
+    """Train and evaluate the runs, several at a time with one thread each; a stopped study keeps what is done.
 
     Args:
-        todo: the runs.
-        by: methods beside the posterior predictive.
-        workers: processes.
-        say: is told when a run is done.
+        jobs: the runs.
+        by: methods in addition to the posterior predictive.
+        workers: number of processes.
+        say: called with a message after each run.
 
     Raises:
-        Exception: the first that a run raises; runs that have not begun are left undone.
+        Exception: the first one of a run; runs that have not started are skipped.
     """
     by = tuple(map(methods.check, by))
-    finished = run_in_workers(functools.partial(work, by=by), todo, workers=workers)
+    finished = run_in_workers(functools.partial(run_job, by=by), jobs, workers=workers)
     for number, (job, accuracy) in enumerate(finished, 1):
-        say(f"{number} of {len(todo)}: {job.preset}, seed {job.seed}, test accuracy {100 * accuracy:.2f} %")
+        say(f"{number} of {len(jobs)}: {job.preset}, seed {job.seed}, test accuracy {100 * accuracy:.2f} %")
 
 
-def work(job: Job, by: Sequence[str]) -> float:
-    """Trains and evaluates one run, or the rest of it, images also corrupted and beside foreign ones; its accuracy."""
+def run_job(job: Job, by: Sequence[str]) -> float:
+    """Train, or resume, and evaluate a run, on images also under shift and on OOD images; return its accuracy."""
     settings = presets.preset(job.preset).with_changes([*job.changes, f"train.seed={job.seed}"])
     settings = settings if job.epochs is None else settings.with_total_epochs(job.epochs)
     train.train(settings, job.folder, name=job.preset, root=job.root, resume=True, progress=False)
     images = isinstance(settings.network, ViTSettings)
-    foreign = ("default",) if images else ()
-    done = evaluate(job.folder, root=job.root, by=by, shift=images, severities=SEVERITIES, ood=foreign)
-    return done.result.metrics["accuracy"]
+    ood = ("default",) if images else ()
+    evaluation = evaluate(job.folder, root=job.root, by=by, shift=images, severities=SEVERITIES, ood=ood)
+    return evaluation.result.metrics["accuracy"]

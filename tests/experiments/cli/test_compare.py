@@ -54,7 +54,7 @@ def test_study_trains_evaluates_and_compares(command, tmp_path, monkeypatch, tin
             evaluate.evaluate(job.folder)
             done.append((job.preset, job.seed, workers))
 
-    monkeypatch.setattr(study, "study", instead)
+    monkeypatch.setattr(study, "run_study", instead)
     code, text, err = command(
         "study", "--out", tmp_path / "study", "--seeds", "2", "--workers", "3", "--method", "temperature"
     )

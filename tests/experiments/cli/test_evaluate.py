@@ -206,7 +206,7 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
     assert rows[2].startswith("fog,")
     assert float(rows[2].split(",")[2]) == fog
     assert (kep / "figures" / "shift-accuracy.png").stat().st_size > 1000
-    assert content["acting"]["abstention"]["target"] == 0.05
+    assert content["decisions"]["abstention"]["target"] == 0.05
 
 
 def test_evaluate_next_to_a_baseline(command, kep, softmax, evaluated, no_figures, monkeypatch, is_one_message):

@@ -1,4 +1,4 @@
-"""What to do with an answer: chosen on validation data alone, checked on test data alone."""
+"""Decisions: chosen on validation data only, evaluated on test data only."""
 
 import math
 from dataclasses import replace
@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probattn.experiments.evaluation.decisions import ALPHA, TARGET, acting, sentences, sets, threshold
+from probattn.experiments.evaluation.decisions import ALPHA, TARGET, decide
 from probattn.inference import Prediction
 
 
 def answers(n, *, seed, error):
-    """Confident answers of three classes, a share of them wrong and less confident."""
+    """Return predictions of three classes, a share of them wrong and less confident."""
     generator = torch.Generator().manual_seed(seed)
     wrong = torch.rand(n, generator=generator) < error
     confidence = torch.where(wrong, 0.45, 0.9) + 0.05 * torch.rand(n, generator=generator)
@@ -23,7 +23,7 @@ def answers(n, *, seed, error):
 
 def test_the_choice_knows_no_test_label_and_the_check_no_validation_label():
     valid, test = answers(400, seed=0, error=0.2), answers(300, seed=1, error=0.2)
-    found = acting(valid, test)
+    found = decide(valid, test).to_json()
     accepted = test.probs.amax(1) >= found["abstention"]["confidence"]
     right = test.probs.argmax(1) == test.labels
     seen = found["abstention"]["test"]
@@ -31,7 +31,7 @@ def test_the_choice_knows_no_test_label_and_the_check_no_validation_label():
     assert seen["risk"] == pytest.approx(1 - float(right[accepted].double().mean()))
     assert 0.5 < seen["coverage"] < 0.9  # the wrong fifth, which doubts, is left out
     assert found["abstention"]["target"] == TARGET
-    other = acting(valid, replace(test, labels=(test.labels + 1) % 3))
+    other = decide(valid, replace(test, labels=(test.labels + 1) % 3)).to_json()
     assert {k: v for k, v in other["abstention"].items() if k != "test"} == {
         k: v for k, v in found["abstention"].items() if k != "test"
     }
@@ -40,23 +40,28 @@ def test_the_choice_knows_no_test_label_and_the_check_no_validation_label():
 
 def test_sets_cover_what_they_promise_on_new_answers():
     valid, test = answers(2000, seed=0, error=0.3), answers(20_000, seed=1, error=0.3)
-    found = acting(valid, test)
+    found = decide(valid, test).to_json()
     spread = math.sqrt(ALPHA * (1 - ALPHA) / 2000)
     for kind in ("plain", "adaptive"):
         assert abs(found[kind]["coverage"] - (1 - ALPHA)) < 4 * spread
         assert found[kind]["size"] > 1
 
 
-def test_it_is_repeatable_and_the_same_as_in_the_report():
+def test_decisions_are_repeatable_and_their_sets_are_those_evaluated():
     valid, test = answers(300, seed=0, error=0.1), answers(200, seed=1, error=0.1)
-    assert acting(valid, test) == acting(valid, test)
-    assert acting(valid, test)["abstention"]["confidence"] == threshold(valid).confidence
-    assert [each.quantile for each in sets(valid).values()] == [each.quantile for each in sets(valid).values()]
+    decisions, again = decide(valid, test), decide(valid, test)
+    assert decisions.to_json() == again.to_json()
+    for kind, sets in decisions.sets.items():
+        assert torch.equal(sets, again.sets[kind])
+        covered = sets.gather(1, test.labels[:, None]).double().mean().item()
+        found = decisions.to_json()[kind]
+        assert (found["coverage"], found["size"]) == (covered, sets.sum(1).double().mean().item())
 
 
 def test_the_words_say_the_numbers():
     valid, test = answers(400, seed=0, error=0.2), answers(300, seed=1, error=0.2)
-    found, words = acting(valid, test), " ".join(sentences(valid, test))
+    decisions = decide(valid, test)
+    found, words = decisions.to_json(), " ".join(decisions.describe())
     for number in (
         f"{100 * found['abstention']['test']['coverage']:.1f} % are answered",
         f"{100 * found['plain']['coverage']:.1f} % of the test data covered",
@@ -67,6 +72,6 @@ def test_the_words_say_the_numbers():
 
 def test_abstaining_from_everything_is_said():
     valid, test = answers(20, seed=0, error=0.0), answers(20, seed=1, error=0.0)
-    words = sentences(valid, test)
+    words = decide(valid, test).describe()
     assert words[0].startswith("abstain from everything")
     assert "are answered" not in " ".join(words)

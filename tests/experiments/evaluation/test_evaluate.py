@@ -1,4 +1,4 @@
-"""A tiny run evaluated by every method on shifted and foreign images, against each step by hand."""
+"""Evaluation of a small run by every method on corrupted and OOD images, against the same steps by hand."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ BY = ("temperature", "mc-dropout", "laplace", "laplace+temperature")
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
-    """A run evaluated by several methods under shift and on letters: its folder and what came out."""
+    """Folder and evaluation of a run, by several methods, under shift and on letters."""
     folder = tmp_path_factory.mktemp("evaluated") / "kep"
     train.train(presets.preset(KEP).with_changes(TINY), folder, name=KEP, progress=False)
     return folder, evaluate.evaluate(folder, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
@@ -46,12 +46,12 @@ def evaluated(tmp_path_factory):
 
 @pytest.fixture
 def copy(evaluated, tmp_path):
-    """A copy of its folder."""
+    """Copy of the evaluated run's folder."""
     return shutil.copytree(evaluated[0], tmp_path / "copy")
 
 
 def by_hand(run, images, make, seed=3):
-    """The prediction of a method made as a user would, from the seed."""
+    """Predict by a method as a user would, from the seed."""
     torch.manual_seed(3)
     predictor = make(run)
     torch.manual_seed(seed)
@@ -81,40 +81,53 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     }
     for method, make in made.items():
         for images, scores in (
-            (test, done.scores[method]["test"]),
-            (shifted, done.scores[method]["shift"]["contrast"][5]),
+            (test, done.scores[method].test),
+            (shifted, done.scores[method].shift["contrast"][5]),
         ):
             prediction = by_hand(run, images, make, seed=4 if method == "mc-dropout" else 3)
             expected = metrics.evaluate(prediction.probs, images.labels)
             assert scores == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True)
-    assert done.scores["posterior"]["test"] != done.scores["mc-dropout"]["test"] != done.scores["laplace"]["test"]
+    assert done.scores["posterior"].test != done.scores["mc-dropout"].test != done.scores["laplace"].test
 
 
 def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evaluated):
     folder, _ = evaluated
     for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
-        plain, scaled = prediction_store.stored(folder, under), prediction_store.stored(folder, method)
+        plain, scaled = (
+            prediction_store.load_predictions(folder, under),
+            prediction_store.load_predictions(folder, method),
+        )
         temperature = fit_temperature(plain["valid"])
         for name in ("test", "shift/contrast/5", "ood/letters"):
             torch.testing.assert_close(scaled[name].probs, scale(plain[name], temperature).probs)
 
 
-def test_foreign_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
+def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
     folder, done = evaluated
-    predictions = prediction_store.stored(folder, "posterior")
+    predictions = prediction_store.load_predictions(folder, "posterior")
     expected = ood.evaluate(predictions["test"], predictions["ood/letters"], fitted_on=predictions["valid"])
-    assert done.scores["posterior"]["ood"]["letters"] == expected
+    assert done.scores["posterior"].ood["letters"] == expected
     assert set(expected) == set(ood.DETECTORS)
-    assert set(done.scores["temperature"]["ood"]["letters"]) == {"kl_matching", "max_softmax", "entropy"}
+    assert set(done.scores["temperature"].ood["letters"]) == {"kl_matching", "max_softmax", "entropy"}
 
 
 def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
     folder, done = evaluated
-    predictions = prediction_store.stored(folder, "posterior")
+    predictions = prediction_store.load_predictions(folder, "posterior")
     assert torch.equal(done.result.probs, predictions["test"].probs)
-    assert done.result.metrics == done.scores["posterior"]["test"]
-    assert done.result.shift == done.scores["posterior"]["shift"]
-    assert torch.equal(done.result.outliers["letters"].probs, predictions["ood/letters"].probs)
+    assert done.result.metrics == done.scores["posterior"].test
+    assert done.result.shift == done.scores["posterior"].shift
+    assert torch.equal(done.result.ood["letters"].probs, predictions["ood/letters"].probs)
+
+
+def test_a_run_that_was_stopped_early_is_said_so(copy):
+    lines = (copy / "log.jsonl").read_text().splitlines()
+    last = max(at for at, line in enumerate(lines) if '"epoch": 1' in line and '"kind": "epoch"' in line)
+    (copy / "log.jsonl").write_text("\n".join([*lines[: last + 1], ""]))
+    result = evaluate.evaluate(copy, num_samples=4, seed=3).result
+    assert result.label == f"{KEP} (1 of 2 epochs)"
+    assert json.loads((copy / "metrics.json").read_text())["epochs_done"] == 1
+    assert [*collect.rows([copy]).scores] == [result.label]
 
 
 def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
@@ -124,9 +137,8 @@ def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
     assert [*found.scores] == ["digits/kep-svgp" + (f" + {methods.title(m)}" if m != "posterior" else "") for m in
                                ("posterior", *BY)]  # fmt: skip
     for method, title in zip(("posterior", *BY), found.scores, strict=True):
-        assert content["methods"][method]["ood"] == found.scores[title][0]["ood"]
-        for part in ("test", "shift"):
-            assert found.scores[title][0][part] == done.scores[method][part]
+        assert content["methods"][method]["ood"] == found.scores[title][0].ood
+        assert found.scores[title][0] == done.scores[method]
 
 
 def test_all_sets_share_their_draws(copy, monkeypatch):
@@ -139,7 +151,9 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(latents, "_global_part", record)
-    evaluate.predictions(open_run(copy), eval_sets.own(open_run(copy).dataset), ["posterior"], num_samples=4, seed=11)
+    evaluate.predict_sets(
+        open_run(copy), eval_sets.own_sets(open_run(copy).dataset), ["posterior"], num_samples=4, seed=11
+    )
     values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
     assert len(values) == 2
     assert torch.equal(*values)
@@ -147,31 +161,31 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
 
 def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
     before = {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")}
-    monkeypatch.setattr(methods, "fitted", lambda *arguments, **options: pytest.fail("predicted"))
+    monkeypatch.setattr(methods, "fit", lambda *arguments, **options: pytest.fail("predicted"))
     evaluate.evaluate(copy, num_samples=4, seed=3, by=BY, ood=("letters",), **SHIFT)
     assert {path: path.read_bytes() for path in (copy / "predictions").rglob("*.pt")} == before
 
 
 @pytest.mark.parametrize("change", [{"num_samples": 3, "seed": 3}, {"num_samples": 4, "seed": 4}])
 def test_other_draws_are_predicted_anew(copy, change):
-    before = prediction_store.stored(copy, "posterior")
+    before = prediction_store.load_predictions(copy, "posterior")
     evaluate.evaluate(copy, **change)
-    after = prediction_store.stored(copy, "posterior")
+    after = prediction_store.load_predictions(copy, "posterior")
     assert not torch.equal(before["test"].probs, after["test"].probs)
     assert torch.equal(before["ood/letters"].probs, after["ood/letters"].probs)  # not asked for
 
 
 def test_other_weights_are_predicted_anew(copy):
-    before = prediction_store.stored(copy, "posterior")
+    before = prediction_store.load_predictions(copy, "posterior")
     content = torch.load(copy / "best.pt", weights_only=True)
     content["model"]["network.head.bias"] += torch.arange(10.0)
     torch.save(content, copy / "best.pt")
     evaluate.evaluate(copy, num_samples=4, seed=3)
-    assert not torch.equal(before["test"].probs, prediction_store.stored(copy, "posterior")["test"].probs)
+    assert not torch.equal(before["test"].probs, prediction_store.load_predictions(copy, "posterior")["test"].probs)
 
 
-def test_the_default_foreign_images_of_digits():
-    names = eval_sets.foreign(build.load_data(presets.preset(KEP), None), ["default"], root=None)
+def test_the_default_ood_images_of_digits():
+    names = eval_sets.ood_sets(build.load_data(presets.preset(KEP), None), ["default"], root=None)
     assert len(names) > 1
     assert all(each.startswith("ood/") for each in names)
 
@@ -180,7 +194,7 @@ def test_the_default_foreign_images_of_digits():
     ("options", "error", "words"),
     [
         ({"by": ("temprature",)}, SettingsError, "did you mean temperature"),
-        ({"by": ("temperature+laplace",)}, SettingsError, "only temperature can stand behind a"),
+        ({"by": ("temperature+laplace",)}, SettingsError, "only temperature can follow a"),
         ({"ood": ("lettters",)}, ValueError, "letters"),
         ({"ood": ("digits",)}, ValueError, "digits"),
         ({"shift": True, "corruptions": ("gausian_noise",)}, ValueError, "gaussian_noise"),
@@ -189,14 +203,14 @@ def test_the_default_foreign_images_of_digits():
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, options, error, words):
-    monkeypatch.setattr(evaluate, "predictions", lambda *arguments, **settings: pytest.fail("predicted"))
+    monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
     with pytest.raises(error, match=words):
         evaluate.evaluate(copy, **options)
 
 
 def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(copy, monkeypatch):
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
-    monkeypatch.setattr(evaluate, "predictions", lambda *arguments, **settings: pytest.fail("predicted"))
+    monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
     with pytest.raises(SettingsError, match=r"pip install probattn\[laplace\]"):
         evaluate.evaluate(copy, by=("laplace+temperature",))
 

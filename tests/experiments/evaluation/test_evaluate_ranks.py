@@ -1,4 +1,4 @@
-"""`torchrun … evaluate`: two processes share out the sets and leave what one leaves, bit for bit."""
+"""`torchrun … evaluate`: two processes share the test sets, with the same results as one, bit for bit."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
     done = evaluate_by_two(two)
     assert done.returncode == 0, done.stdout
     for method in ("posterior", *WHAT["by"]):
-        mine, theirs = (prediction_store.stored(folder, method) for folder in (one, two))
+        mine, theirs = (prediction_store.load_predictions(folder, method) for folder in (one, two))
         assert mine.keys() == theirs.keys()
         assert len(mine) == 4
         for name in mine:

@@ -1,4 +1,4 @@
-"""Stored predictions: what is read is what was made, and what no longer holds is made again."""
+"""Stored predictions: loaded bit for bit, and predicted again if they are outdated or damaged."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def prediction(seed, labels=(0, 1, 2, 0)):
 
 
 def remember(run, origins, *, method="posterior", shift=0):
-    """What is load_or_predict, and which sets had to be made."""
+    """Return the result of load_or_predict, and the test sets that were predicted."""
     made = []
 
     def predict(name):
@@ -41,7 +41,7 @@ def test_what_is_stored_comes_back_bit_for_bit_but_for_single_draws(tmp_path):
     assert made == ["shift/fog/1", "shift/fog/10"]
     again, made = remember(tmp_path, {"shift/fog/1": "a", "shift/fog/10": "a"}, shift=100)
     assert made == []
-    for name, found in (first | prediction_store.stored(tmp_path, "posterior")).items():
+    for name, found in (first | prediction_store.load_predictions(tmp_path, "posterior")).items():
         assert_same(found, prediction(len(name)))
         assert_same(again[name], prediction(len(name)))
         assert found.draws is None
@@ -53,19 +53,21 @@ def test_only_what_is_missing_or_of_another_origin_is_made(tmp_path):
     found, made = remember(tmp_path, origins, shift=50)
     assert made == ["shift/fog/10", "shift/fog/100"]
     assert_same(found["shift/fog/1"], prediction(len("shift/fog/1")))
-    assert_same(prediction_store.stored(tmp_path, "posterior")["shift/fog/10"], prediction(len("shift/fog/10") + 50))
+    assert_same(
+        prediction_store.load_predictions(tmp_path, "posterior")["shift/fog/10"], prediction(len("shift/fog/10") + 50)
+    )
 
 
 def test_sets_that_are_not_asked_for_stay(tmp_path):
     remember(tmp_path, {"shift/fog/1": 0})
     remember(tmp_path, {"shift/fog/2": 0})
-    assert set(prediction_store.stored(tmp_path, "posterior")) == {"shift/fog/1", "shift/fog/2"}
+    assert set(prediction_store.load_predictions(tmp_path, "posterior")) == {"shift/fog/1", "shift/fog/2"}
 
 
 def test_what_a_method_does_not_know_stays_unknown(tmp_path):
     bare = Prediction(probs=torch.full((2, 2), 0.5), labels=torch.tensor([0, 1]))
     prediction_store.load_or_predict(tmp_path, "temperature", {"test": 0}, lambda name: bare)
-    found = prediction_store.stored(tmp_path, "temperature")["test"]
+    found = prediction_store.load_predictions(tmp_path, "temperature")["test"]
     assert (found.energy, found.expected_entropy) == (None, None)
     assert torch.equal(found.probs, bare.probs)
 
@@ -73,8 +75,8 @@ def test_what_a_method_does_not_know_stays_unknown(tmp_path):
 def test_methods_do_not_mix(tmp_path):
     remember(tmp_path, {"test": 0}, method="laplace")
     remember(tmp_path, {"test": 0}, method="laplace+temperature", shift=7)
-    assert_same(prediction_store.stored(tmp_path, "laplace")["test"], prediction(4))
-    assert_same(prediction_store.stored(tmp_path, "laplace+temperature")["test"], prediction(11))
+    assert_same(prediction_store.load_predictions(tmp_path, "laplace")["test"], prediction(4))
+    assert_same(prediction_store.load_predictions(tmp_path, "laplace+temperature")["test"], prediction(11))
 
 
 def test_a_damaged_file_is_made_again_and_named_by_who_only_reads(tmp_path):
@@ -82,17 +84,17 @@ def test_a_damaged_file_is_made_again_and_named_by_who_only_reads(tmp_path):
     path = tmp_path / "predictions" / "posterior" / "ood-letters.pt"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"ood-letters\.pt is damaged"):
-        prediction_store.stored(tmp_path, "posterior")
+        prediction_store.load_predictions(tmp_path, "posterior")
     found, made = remember(tmp_path, {"ood/letters": 0})
     assert made == ["ood/letters"]
-    assert_same(prediction_store.stored(tmp_path, "posterior")["ood/letters"], found["ood/letters"])
+    assert_same(prediction_store.load_predictions(tmp_path, "posterior")["ood/letters"], found["ood/letters"])
 
 
 def test_a_run_without_predictions(tmp_path):
-    assert prediction_store.stored(tmp_path, "posterior") == {}
+    assert prediction_store.load_predictions(tmp_path, "posterior") == {}
 
 
 def test_parts_hold_a_corruption_with_all_its_severities():
     names = ["valid", "test", "shift/fog/1", "ood/letters", "shift/snow/1", "shift/fog/5"]
-    parts = prediction_store.parts(names)
+    parts = prediction_store.groups(names)
     assert parts == [["valid"], ["test"], ["shift/fog/1", "shift/fog/5"], ["ood/letters"], ["shift/snow/1"]]

@@ -1,4 +1,4 @@
-"""Means, spreads, paired intervals and winners against arithmetic done by hand and SciPy's paired t-test."""
+"""Means, standard deviations, paired intervals and best rows, against arithmetic by hand and SciPy's paired t-test."""
 
 import math
 
@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.experiments.evaluation.metric_display import COLUMNS
-from probattn.experiments.evaluation.seed_statistics import best_of, compare, shown
-from probattn.experiments.reporting import tables
+from probattn.experiments.evaluation.metric_display import COLUMNS, best_of, format_value
+from probattn.experiments.evaluation.seed_statistics import compare
+from probattn.experiments.reporting.table import to_table
+from probattn.experiments.reporting.table_formats import markdown
 from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
@@ -21,7 +22,7 @@ def seeds(key, *values):
 
 
 def one(scores, key="accuracy", **options):
-    """Cells of one metric by row."""
+    """Return the cells of one metric by row."""
     table = compare(scores, metrics={key: DISPLAY[key]}, **options)
     return {row: table.cells[row][key] for row in table.rows}
 
@@ -37,10 +38,10 @@ def test_mean_std_difference_and_interval_by_hand():
     half = 4.302652729911275 * 0.05 / math.sqrt(3)  # t with 2 degrees of freedom, 97.5 %
     assert kep.low == pytest.approx(0.15 - half)
     assert kep.high == pytest.approx(0.15 + half)
-    assert kep.clear
+    assert kep.significant
     softmax = cells["softmax"]
     assert softmax.std == pytest.approx(0.15 / math.sqrt(3))
-    assert (softmax.difference, softmax.low, softmax.high, softmax.clear) == (None, None, None, False)
+    assert (softmax.difference, softmax.low, softmax.high, softmax.significant) == (None, None, None, False)
 
 
 @settings(deadline=None, max_examples=50)
@@ -56,7 +57,7 @@ def test_interval_is_that_of_the_paired_t_test_over_shared_seeds(seed, shared, o
     interval = test.confidence_interval(0.95)
     assert (cell.low, cell.high) == pytest.approx((interval.low, interval.high))
     assert cell.difference == pytest.approx(np.mean(a) - np.mean(b))
-    assert cell.clear == (test.pvalue < 0.05)
+    assert cell.significant == (test.pvalue < 0.05)
     assert cell.mean == pytest.approx(np.mean([run["nll"] for run in row.values()]))
     assert cell.n == shared + only_row
 
@@ -67,7 +68,7 @@ def test_one_seed_has_no_spread_and_one_shared_seed_no_interval():
     assert cells["a"].std is None
     assert cells["a"].difference == pytest.approx(0.1)
     assert cells["a"].low is cells["a"].high is None
-    assert not cells["a"].clear
+    assert not cells["a"].significant
 
 
 def test_no_shared_seed_has_no_difference():
@@ -81,7 +82,7 @@ def test_differences_that_are_all_the_same_have_no_interval(shift):
     scores = {"a": seeds("accuracy", *(value + shift for value in base)), "b": seeds("accuracy", *base)}
     cell = one(scores, baselines={"a": "b"})["a"]  # value + 0.01 − value varies in the last digit
     assert cell.difference == pytest.approx(shift)
-    assert (cell.low, cell.high, cell.clear) == (None, None, False)
+    assert (cell.low, cell.high, cell.significant) == (None, None, False)
 
 
 @pytest.mark.parametrize(("sign", "clear"), [(1, True), (-1, True), (0, False)])
@@ -90,7 +91,7 @@ def test_a_difference_is_clear_on_either_side_of_zero(sign, clear):
         "a": seeds("accuracy", *(0.5 + 0.3 * sign + e for e in (0.01, -0.01, 0.0))),
         "b": seeds("accuracy", *[0.5] * 3),
     }
-    assert one(scores, baselines={"a": "b"})["a"].clear is clear
+    assert one(scores, baselines={"a": "b"})["a"].significant is clear
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -156,7 +157,7 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
     cells = {row: table.cells[row]["mcc"] for row in table.rows}
     assert {row: cell.n for row, cell in cells.items()} == {"old": 0, "new": 1, "both": 1}
     assert (cells["new"].mean, cells["both"].mean, cells["new"].difference) == (0.7, 0.7, None)
-    (line, *_) = tables.markdown(table).splitlines()[2:]
+    (line, *_) = markdown(to_table(table)).splitlines()[2:]
     assert line == "| old | **90.00** | – | **1.00** |"
 
 
@@ -172,11 +173,11 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
     ],
 )
 def test_printed_numbers(value, scale, text):
-    assert shown(value, scale) == text
+    assert format_value(value, scale) == text
 
 
 def test_decimals():
-    assert shown(0.456789, 100, 1) == "45.7"
+    assert format_value(0.456789, 100, 1) == "45.7"
 
 
 @pytest.mark.parametrize(

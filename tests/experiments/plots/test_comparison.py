@@ -1,4 +1,4 @@
-"""What the figure of a comparison draws, read back from its artists."""
+"""Figure of a comparison, read back from its artists."""
 
 import math
 
@@ -10,7 +10,7 @@ from matplotlib.colors import same_color
 from probattn.experiments.evaluation.metric_display import COLUMNS
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots.comparison import panels
-from probattn.experiments.plots.model_diagnostics import BLUE, ORANGE, SKY
+from probattn.experiments.plots.style import BLUE, ORANGE, SKY
 from probattn.inference.metrics import DISPLAY
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"]}
@@ -27,7 +27,7 @@ def table(**options):
 
 
 def lines(ax, *, marker=None, color=None):
-    """(x, y) of the lines of a panel by look."""
+    """Return (x, y) of the lines of a panel with that look."""
     found = [line for line in ax.lines if (marker or "None") == line.get_marker()]
     if color:
         found = [line for line in found if same_color(line.get_markerfacecolor(), color)]

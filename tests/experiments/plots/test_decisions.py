@@ -1,4 +1,4 @@
-"""What the figures of decisions draw, read back from their artists."""
+"""Figures of decisions, read back from their artists."""
 
 import math
 

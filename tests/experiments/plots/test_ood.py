@@ -1,29 +1,28 @@
-"""The histograms hold the shares that were put in, whatever the sizes of the groups."""
+"""Histograms of confidence: shares of each group, whatever its size."""
 
-import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from probattn.experiments.plots.model_diagnostics import BLUE, ORANGE, PURPLE
-from probattn.experiments.plots.ood import confidence, confidences
+from probattn.experiments.plots.ood import confidence
+from probattn.experiments.plots.style import BLUE, ORANGE, PURPLE
 from probattn.inference.prediction.result import Prediction
 
 
 def sure(*values, right=None):
-    """Two-class predictions of class 0 with these confidences; labels where it is told which are right."""
+    """Return two-class predictions of class 0 with these confidences, and labels if ``right`` is given."""
     top = torch.tensor(values)
     labels = None if right is None else 1 - torch.tensor(right, dtype=torch.long)
     return Prediction(probs=torch.stack([top, 1 - top], 1), labels=labels)
 
 
 INSIDE = sure(0.99, 0.98, 0.97, 0.91, 0.62, right=[1, 1, 1, 1, 0])
-FOREIGN = sure(0.52, 0.57, 0.58, 0.96)
+OOD = sure(0.52, 0.57, 0.58, 0.96)
 
 
 def shares(ax):
-    """Share of each bin of 5 %, by the colour of the group."""
+    """Return the share of each bin of 5 %, by the colour of the group."""
     found = {}
     for patch in ax.patches:
         corners = patch.get_path().vertices
@@ -36,7 +35,7 @@ def shares(ax):
 
 
 def test_each_group_is_a_share_of_its_own():
-    (ax,) = confidence(INSIDE, {"letters": FOREIGN}).axes
+    (ax,) = confidence(INSIDE, {"letters": OOD}).axes
     found = shares(ax)
     assert found[BLUE] == pytest.approx({0.95: 3 / 4, 0.9: 1 / 4})
     assert found[ORANGE] == pytest.approx({0.6: 1})
@@ -46,8 +45,8 @@ def test_each_group_is_a_share_of_its_own():
 
 def test_title_has_the_auroc_and_the_counts():
     # Of 5 × 4 pairs, the known one is surer in all but (0.91, 0.96), (0.62, 0.96): 18.
-    (ax,) = confidence(INSIDE, {"letters": FOREIGN}).axes
-    assert ax.get_title(loc="left") == "letters: AUROC 90.0\u00a0%\n4 foreign, 4 right, 1 wrong"
+    (ax,) = confidence(INSIDE, {"letters": OOD}).axes
+    assert ax.get_title(loc="left") == "letters: AUROC 90.0\u00a0%\n4 OOD, 4 right, 1 wrong"
 
 
 def test_confidence_rounded_to_above_one_is_counted():
@@ -58,7 +57,7 @@ def test_confidence_rounded_to_above_one_is_counted():
 
 
 def test_a_panel_per_set_on_one_scale():
-    figure = confidence(INSIDE, {f"set {number}": FOREIGN if number else INSIDE for number in range(5)})
+    figure = confidence(INSIDE, {f"set {number}": OOD if number else INSIDE for number in range(5)})
     assert [ax.get_title(loc="left").split(":")[0] for ax in figure.axes] == [f"set {number}" for number in range(5)]
     assert "AUROC 50.0" in figure.axes[0].get_title(loc="left")
 
@@ -72,35 +71,14 @@ def test_panels_have_the_scale_of_the_tallest():
 
 def test_without_wrong_answers_or_sets():
     right = sure(0.9, 0.8, right=[1, 1])
-    (ax,) = confidence(right, {"x": FOREIGN}).axes
+    (ax,) = confidence(right, {"x": OOD}).axes
     assert set(shares(ax)) == {BLUE, PURPLE}
     assert confidence(INSIDE, {}) is None
 
 
-def test_runs_stand_side_by_side_with_the_sets_that_all_have():
-    other = sure(0.8, 0.7, right=[1, 0])
-    figure = confidences(
-        {"ours": (INSIDE, {"a": FOREIGN, "b": FOREIGN, "c": INSIDE}), "theirs": (other, {"c": FOREIGN, "a": INSIDE})}
-    )
-    names = [ax.get_title(loc="left").split(":")[0] for ax in figure.axes]
-    assert names == ["ours\na", "theirs\na", "ours\nc", "theirs\nc"]
-    assert shares(figure.axes[1])[BLUE] == pytest.approx({0.8: 1})
-    assert shares(figure.axes[3])[PURPLE] == shares(figure.axes[0])[PURPLE]
-    # Panels of one row stand at one height.
-    figure.draw_without_rendering()
-    assert np.isclose(figure.axes[0].get_position().y0, figure.axes[1].get_position().y0)
-
-
-@pytest.mark.parametrize(
-    "runs", [{}, {"ours": (INSIDE, {})}, {"ours": (INSIDE, {"a": FOREIGN}), "x": (INSIDE, {"b": FOREIGN})}]
-)
-def test_runs_without_a_common_set_have_no_figure(runs):
-    assert confidences(runs) is None
-
-
 def test_nothing_is_cut_or_lies_on_something_else():
     names = ("svhn", "cifar100", "lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop-of-a-long-name")
-    figure = confidence(INSIDE, dict.fromkeys(names, FOREIGN))
+    figure = confidence(INSIDE, dict.fromkeys(names, OOD))
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     boxes = [ax.get_tightbbox(renderer) for ax in figure.axes]

@@ -1,4 +1,4 @@
-"""What the figures of the posterior draw, read back from their artists."""
+"""Figures of posterior checks, read back from their artists."""
 
 import math
 
@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import same_color
 from scipy.stats import binom
 
-from probattn.experiments.plots.model_diagnostics import BLUE, INK, ORANGE
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
+from probattn.experiments.plots.style import BLUE, INK, ORANGE
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison, SiteComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC

@@ -1,4 +1,4 @@
-"""Figures of predictive checks: what is drawn is what was computed."""
+"""Figures of predictive checks, read back from their artists."""
 
 import dataclasses
 import io
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from probattn.experiments.plots.model_diagnostics import ORANGE
 from probattn.experiments.plots.predictive_check import FEW, observed_and_replicated
+from probattn.experiments.plots.style import ORANGE
 from probattn.inference.diagnostics.predictive_check import PredictiveCheck, posterior_predictive_check
 from probattn.models import Classifier
 

@@ -6,8 +6,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
-from probattn.experiments.plots.model_diagnostics import LINES
 from probattn.experiments.plots.shift import boxes, by_severity
+from probattn.experiments.plots.style import LINES
 
 
 def results(labels=("softmax", "kep-svgp"), names=STANDARD, severities=(1, 2, 3, 4, 5)):

@@ -107,7 +107,7 @@ class TestPickles:
         path.parent.mkdir(parents=True)
         torch.save({"format": prediction_store.FORMAT, "sets": {"test": [0, evil]}}, path)
         with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
-            prediction_store.stored(tmp_path, "posterior")
+            prediction_store.load_predictions(tmp_path, "posterior")
 
     def test_caches(self, tmp_path, evil):
         path = tmp_path / "cifar10.pt"

@@ -1,4 +1,4 @@
-"""The rows of a comparison, from folders as runs and their evaluations leave them."""
+"""Rows of a comparison, from folders of evaluated runs."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import torch
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.scores import mean_shift
+from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
@@ -18,7 +18,7 @@ from probattn.inference.io.atomic_write import write_json
 
 
 def run(folder, name, *changes, seed=0, **content):
-    """The folder of a run of a preset, evaluated with that content of metrics.json."""
+    """Create the folder of a run of a preset, with this content of metrics.json."""
     settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
     with claim(folder, settings, name=name, device="cpu", resume=False):
         if content:
@@ -37,7 +37,7 @@ def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
         for seed in (0, 3)
     ]
     found = collect.rows(folders)
-    assert {row: {s: v["test"]["accuracy"] for s, v in seeds.items()} for row, seeds in found.scores.items()} == {
+    assert {row: {s: v.test["accuracy"] for s, v in seeds.items()} for row, seeds in found.scores.items()} == {
         "digits/softmax": {0: 0.5, 3: 3.5},
         "digits/kep-svgp": {0: 0.25, 3: 3.25},
     }
@@ -51,13 +51,96 @@ def test_each_method_is_a_row_compared_with_the_plain_twin(tmp_path):
     found = collect.rows([soft, kep])
     names = ["", " + MC dropout", " + KFLLLA + temperature scaling"]
     assert list(found.scores) == [f"digits/{layer}{name}" for layer in ("softmax", "kep-svgp") for name in names]
-    assert found.scores["digits/kep-svgp + KFLLLA + temperature scaling"][0] == scored(0.3)
+    assert found.scores["digits/kep-svgp + KFLLLA + temperature scaling"][0] == Scores({"accuracy": 0.3})
     assert found.baselines == {row: "digits/softmax" for row in found.scores if row != "digits/softmax"}
 
 
 def test_without_the_twin_there_is_no_baseline(tmp_path):
     found = collect.rows([run(tmp_path / "kep", "digits/kep-svgp", methods={"posterior": scored(0.1)})])
     assert found.baselines == {}
+
+
+def evaluated(folder, name, *changes, seed=0):
+    return run(folder, name, *changes, seed=seed, methods={"posterior": scored(0.1)})
+
+
+def test_a_run_is_paired_with_the_twin_of_its_own_settings(tmp_path):
+    folders = [
+        evaluated(tmp_path / "soft", "digits/softmax"),
+        evaluated(tmp_path / "soft-nll", "digits/softmax", "train.monitor=nll"),
+        evaluated(tmp_path / "kep", "digits/kep-svgp", "train.monitor=nll"),
+    ]
+    found = collect.rows(folders)
+    nll = "digits/softmax (train.monitor=nll)"
+    assert list(found.scores) == ["digits/softmax", nll, "digits/kep-svgp (train.monitor=nll)"]
+    assert found.baselines == {"digits/kep-svgp (train.monitor=nll)": nll}
+    found = collect.rows([folders[0], folders[2]])
+    assert list(found.scores) == ["digits/softmax", "digits/kep-svgp (train.monitor=nll)"]
+    assert found.baselines == {}
+    found = collect.rows(folders[1:])  # a change that both have needs no label
+    assert list(found.scores) == ["digits/softmax", "digits/kep-svgp"]
+    assert found.baselines == {"digits/kep-svgp": "digits/softmax"}
+
+
+@pytest.mark.parametrize("epochs", [7, 40])
+def test_a_warm_start_belongs_to_the_layer(tmp_path, epochs):
+    folders = []
+    for name in ("digits/softmax", "digits/cgp", "digits/sgpa-tempered"):
+        settings = presets.preset(name).with_total_epochs(epochs)
+        folders.append(tmp_path / name)
+        with claim(folders[-1], settings, name=name, device="cpu", resume=False):
+            write_json(folders[-1] / "metrics.json", {"methods": {"posterior": scored(0.1)}})
+    found = collect.rows(folders)
+    assert found.baselines == dict.fromkeys(["digits/cgp", "digits/sgpa-tempered"], "digits/softmax")
+    longer = evaluated(tmp_path / "longer", "digits/softmax", "train.epochs=41")
+    assert collect.rows([longer, *folders[1:]]).baselines == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "paired"),
+    [
+        ("layer.rank=4", True),
+        ("train.kl_weight=0.5", True),
+        ("train.num_particles=2", True),
+        ("train.accelerator=cpu", True),
+        ("train.lr=0.01", False),
+        ("network.dim=32", False),
+        ("data.limit=100", False),
+        ("train.epochs=20", False),
+    ],
+)
+def test_settings_outside_of_the_layer_must_agree(tmp_path, change, paired):
+    folders = [evaluated(tmp_path / "soft", "digits/softmax"), evaluated(tmp_path / "kep", "digits/kep-svgp", change)]
+    assert bool(collect.rows(folders).baselines) is paired
+
+
+def test_the_plain_softmax_run_is_preferred_as_twin(tmp_path):
+    folders = [
+        evaluated(tmp_path / "dropout", "digits/softmax", "layer.dropout=0.1"),
+        evaluated(tmp_path / "plain", "digits/softmax"),
+        evaluated(tmp_path / "kep", "digits/kep-svgp"),
+    ]
+    assert collect.rows(folders).baselines == {"digits/kep-svgp": "digits/softmax"}
+
+
+def test_runs_that_were_stopped_early_are_labelled(tmp_path):
+    def stopped(seed, **content):
+        common = {"methods": {"posterior": scored(0.1)}, "best_epoch": 20}
+        return run(tmp_path / str(seed), "digits/softmax", seed=seed, **common, **content)
+
+    early, whole, old = stopped(0, epochs_done=30), stopped(1, epochs_done=40), stopped(2)
+    assert list(collect.rows([early]).scores) == ["digits/softmax (30 of 40 epochs)"]
+    assert list(collect.rows([early, whole, old]).scores) == ["digits/softmax (seed 0: 30 of 40 epochs)"]
+    assert list(collect.rows([whole, old]).scores) == ["digits/softmax"]
+
+
+def test_runs_that_patience_ended_are_finished(tmp_path):
+    def ended(patience):
+        content = {"methods": {"posterior": scored(0.1)}, "best_epoch": 20, "epochs_done": 30}
+        return run(tmp_path / str(patience), "digits/softmax", f"train.patience={patience}", **content)
+
+    assert list(collect.rows([ended(10)]).scores) == ["digits/softmax"]
+    assert list(collect.rows([ended(11)]).scores) == ["digits/softmax (30 of 40 epochs)"]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +161,7 @@ def test_every_preset_has_a_twin_of_the_same_data_network_and_epochs():
     for name, settings in presets.PRESETS.items():
         twin = presets.preset(presets.twin(name))
         assert (twin.data, twin.network, twin.epochs) == (settings.data, settings.network, settings.epochs)
+        assert collect.differ_in_layer_only(twin, settings), name
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(tmp_path):
@@ -91,7 +175,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(tmp_path):
 
 def test_an_evaluation_of_the_test_part_alone_will_do(tmp_path):
     found = collect.rows([run(tmp_path / "old", "digits/softmax", metrics={"accuracy": 0.5})])
-    assert found.scores == {"digits/softmax": {0: {"test": {"accuracy": 0.5}}}}
+    assert found.scores == {"digits/softmax": {0: Scores({"accuracy": 0.5})}}
 
 
 def test_two_runs_of_one_seed_are_named(tmp_path):
@@ -130,7 +214,7 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
     found = collect.rows(folders)
     assert found.groups["ensembles"] == ["digits/softmax, ensemble of 3"]
     mixed = found.scores["digits/softmax, ensemble of 3"][0]
-    assert mixed == {"test": metrics.evaluate(sum(probs) / 3, labels)}  # not all have fog
+    assert mixed == Scores(metrics.evaluate(sum(probs) / 3, labels))  # not all have fog
 
 
 def test_one_run_is_no_ensemble(tmp_path):
@@ -146,20 +230,20 @@ def test_mean_shift_is_over_all_corruptions_and_severities():
         "fog": {1: {"nll": 1.0, "auroc": math.nan}, 5: {"nll": 2.0, "auroc": 0.5}},
         "snow": {1: {"nll": 6.0, "auroc": 0.7}},
     }
-    assert mean_shift({"test": {}, "shift": shift}) == pytest.approx({"nll": 3.0, "auroc": math.nan}, nan_ok=True)
-    assert mean_shift({"test": {}}) == {}
+    assert Scores({}, shift=shift).mean_shift == pytest.approx({"nll": 3.0, "auroc": math.nan}, nan_ok=True)
+    assert Scores({}).mean_shift == {}
 
 
 def test_committed_results_can_be_compared():
-    folders = sorted((Path(__file__).parents[2] / "experiments/results/digits").glob("*/seed-*"))
+    folders = sorted((Path(__file__).parents[3] / "experiments/results/digits").glob("*/seed-*"))
     found = collect.rows(folders)
     assert set(found.scores["digits/kep-svgp"]) == {0, 1, 2}
     first = json.loads((folders[0] / "metrics.json").read_text())
-    assert found.scores[first["run"]][0]["test"] == pytest.approx(first["metrics"])
+    assert found.scores[first["run"]][0].test == pytest.approx(first["metrics"])
 
 
 def test_runs_of_different_data_are_not_compared(tmp_path):
     names = ("digits/softmax", "kep-svgp/cifar10-softmax")
     folders = [run(tmp_path / str(n), name, methods={"posterior": scored(0.5)}) for n, name in enumerate(names)]
-    with pytest.raises(SettingsError, match="different data, digits, cifar10: compare those of each by themselves"):
+    with pytest.raises(SettingsError, match="different data, digits, cifar10: compare the runs of each separately"):
         collect.rows(folders)

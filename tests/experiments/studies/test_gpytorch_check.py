@@ -1,4 +1,4 @@
-"""Our closed forms are GPyTorch's in float64, and a formula that is off by a millionth is found out by its name."""
+"""Closed forms equal GPyTorch's in float64, and a formula that is off by a millionth is detected and named."""
 
 import math
 from functools import cached_property
@@ -25,7 +25,7 @@ def test_every_quantity_is_gpytorchs(seed):
 
 
 def off(value):
-    """A value a millionth too large."""
+    """Return a value that is a millionth too large."""
     if isinstance(value, tuple):
         return type(value)(*map(off, value))
     return value * (1 + 1e-6)
@@ -37,7 +37,7 @@ def function_off(monkeypatch, owner, name):
 
 
 def property_off(monkeypatch, owner, name):
-    """A covariance is off by its noise or its factor."""
+    """Change the noise or the factor of a covariance."""
     original = vars(owner)[name]
     compute = original.func if isinstance(original, cached_property) else original.fget
 

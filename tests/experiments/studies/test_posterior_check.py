@@ -1,4 +1,4 @@
-"""The check of a posterior on digits, from training to figures, on few draws."""
+"""Check of a posterior on digits, from training to figures, with few draws."""
 
 import warnings
 

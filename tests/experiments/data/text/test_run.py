@@ -91,7 +91,7 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(command, trained):
     assert "Test data, out-of-domain" in out
     found = json.loads((trained / "metrics.json").read_text())["methods"]
     assert set(found) == {"posterior", "temperature", "mc-dropout", "laplace"}
-    stored = prediction_store.stored(trained, "posterior")
+    stored = prediction_store.load_predictions(trained, "posterior")
     for scores, name in (
         (found["posterior"]["test"], "test"),
         (found["posterior"]["domain"]["out-of-domain"], "domain/out-of-domain"),
@@ -168,10 +168,10 @@ def test_every_layer_trains_on_texts(command, tmp_path, preset, layer):
 @pytest.mark.usefixtures("blank_figures")
 def test_a_job_of_a_study_evaluates_the_domains_of_texts(corpus, tmp_path):
     options = changes(**{"layer.rank": None, "train.epochs": 1})[1::2]
-    (job,) = study.jobs(
+    (job,) = study.plan(
         ["cgp/cola-softmax"], seeds=1, epochs=None, out=tmp_path / "study", changes=options, root=corpus
     )
-    study.work(job, ("temperature",))
+    study.run_job(job, ("temperature",))
     found = json.loads((tmp_path / "study" / "cgp" / "cola-softmax" / "seed-0" / "metrics.json").read_text())["methods"]
     assert set(found["temperature"]) == {"test", "domain"}
 
@@ -218,12 +218,12 @@ def test_resuming_with_other_data_leaves_the_words_of_the_run(command, trained, 
 @pytest.mark.usefixtures("blank_figures")
 def test_predictions_of_changed_texts_are_made_anew(command, trained, corpus):
     assert command("evaluate", trained)[0] == 0
-    before = prediction_store.stored(trained, "posterior")["test"].probs
+    before = prediction_store.load_predictions(trained, "posterior")["test"].probs
     path = corpus / "cola_public" / "raw" / "in_domain_dev.tsv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(reversed(lines)))
     assert command("evaluate", trained)[0] == 0
-    after = prediction_store.stored(trained, "posterior")["test"].probs
+    after = prediction_store.load_predictions(trained, "posterior")["test"].probs
     assert not torch.equal(before, after)
     torch.testing.assert_close(before.flip(0), after, rtol=1e-4, atol=1e-4)
 

@@ -13,8 +13,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting import tables
-from probattn.experiments.reporting.sheet import Grid
+from probattn.experiments.reporting.table import Grid, to_table
+from probattn.experiments.reporting.table_formats import csv as to_csv
+from probattn.experiments.reporting.table_formats import latex, markdown, terminal
 from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "aurc": DISPLAY["aurc"], "auroc": DISPLAY["auroc"]}
@@ -27,7 +28,7 @@ def runs(accuracy, nll, aurc, auroc=math.nan):
 
 
 def comparison(**options):
-    """Two single models of three seeds and an ensemble of one; AUROC exists for the ensemble only.
+    """Return a comparison of two single models with three seeds and an ensemble; only the latter has an AUROC.
 
     Differences of accuracy 0.20, 0.10, 0.15: [0.02579, 0.27421]; of nll all −0.10; of aurc ±0.001 around 0.
     """
@@ -53,7 +54,7 @@ BOLD = {"kep": ["90.00", "3.50"]}  # within single models; aurc is a tie of all,
 
 
 class Page(HTMLParser):
-    """Rows of the tables of a page as texts, a line break as " / ", and what is bold or in italics."""
+    """Parser that collects rows of tables as texts, a line break as " / ", and bold and italic texts."""
 
     def __init__(self, html):
         super().__init__()
@@ -96,7 +97,7 @@ UNESCAPED = {
 
 
 def read_latex(text):
-    """Column count, rows of raw cells; asserts that braces and dollars balance and that rows fill the columns."""
+    """Return rows of raw cells; assert that braces and dollars balance and that rows fill the columns."""
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     assert lines[-1] == r"\end{tabular}"
     count = len(re.fullmatch(r"\\begin\{tabular\}\{(lr*)\}", lines[0]).group(1))
@@ -122,12 +123,12 @@ def read_latex(text):
 
 
 def plain_latex(text):
-    """Text without its escapes."""
+    """Undo the escapes of LaTeX."""
     return re.sub("|".join(map(re.escape, UNESCAPED)), lambda match: UNESCAPED[match.group()], text)
 
 
 def read_terminal(table):
-    """Cells by column name, headings included, as plain texts."""
+    """Return cells by column name, headings included, as plain texts."""
     return {str(c.header): [str(cell) for cell in c.cells] for c in table.columns}
 
 
@@ -146,7 +147,7 @@ def printed(table, width):
 
 
 def test_terminal_table():
-    table = tables.terminal(comparison(groups=GROUPS))
+    table = terminal(to_table(comparison(groups=GROUPS)))
     cells = read_terminal(table)
     assert list(cells) == ["method", "ACC ↑\n%", "NLL ↓\n×10", "AURC ↓\n×10³", "AUROC ↑\n%"]
     names = ["Single models", "softmax", "kep\n  vs softmax", "Ensembles", "ensemble\n  vs softmax"]
@@ -159,7 +160,7 @@ def test_terminal_table():
 
 
 def test_terminal_table_folds_between_numbers_only():
-    text = printed(tables.terminal(comparison()), 64)
+    text = printed(terminal(to_table(comparison())), 64)
     for piece in ("90.00", "±10.00", "[2.58,", "27.42]*", "[-2.48,", "2.48]"):
         assert piece in text
 
@@ -167,12 +168,12 @@ def test_terminal_table_folds_between_numbers_only():
 def test_names_are_no_markup():
     scores = {NASTY: {0: {"nll": 1.0}}, "[red]b[/red]": {0: {"nll": 2.0}}}
     table = compare(scores, groups={"[bold]": list(scores)})
-    text = printed(tables.terminal(table), 200)
+    text = printed(terminal(to_table(table)), 200)
     assert all(name in text for name in (*scores, "[bold]"))
 
 
 def test_markdown_table():
-    text = tables.markdown(comparison(groups=GROUPS))
+    text = markdown(to_table(comparison(groups=GROUPS)))
     page = read_markdown(text)
     assert page.rows[0] == ["method", "ACC % ↑", "NLL ×10 ↓", "AURC ×10³ ↓", "AUROC % ↑"]
     assert page.rows[1:] == [
@@ -192,7 +193,7 @@ def test_markdown_table():
 
 
 def test_latex_table():
-    rows = read_latex(tables.latex(comparison(groups=GROUPS)))
+    rows = read_latex(latex(to_table(comparison(groups=GROUPS))))
     up, down = r" $\uparrow$", r" $\downarrow$"
     assert rows == [
         ["method", f"ACC{up}", f"NLL{down}", f"AURC{down}", f"AUROC{up}"],
@@ -211,12 +212,12 @@ def test_latex_table():
         ["ensemble", "$95.00$", "$2.00$", "$5.00$", "$75.00$"],
         [r"\quad vs.\ softmax", r"\scriptsize $+25.00$", r"\scriptsize $-3.00$", r"\scriptsize $-5.00$", ""],
     ]
-    assert "% Mean ± standard deviation over 1 to 3 seeds." in tables.latex(comparison())
+    assert "% Mean ± standard deviation over 1 to 3 seeds." in latex(to_table(comparison()))
 
 
 def test_csv_has_the_numbers_in_full():
     table = comparison(groups=GROUPS)
-    records = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    records = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert [(r["group"], r["row"], r["metric"]) for r in records] == [
         (group, row, key) for group, rows in GROUPS.items() for row in rows for key in METRICS
     ]
@@ -234,17 +235,17 @@ def test_csv_has_the_numbers_in_full():
 
 def test_without_groups_baselines_and_seeds_the_note_says_less():
     table = compare({"a": {0: {"nll": 1.0}}, "b": {0: {"nll": 2.0}}})
-    page = read_markdown(tables.markdown(table))
+    page = read_markdown(markdown(to_table(table)))
     assert page.rows == [["method", "NLL ×10 ↓"], ["a", "10.00"], ["b", "20.00"]]
     assert page.text == "One seed. The best is bold."
     assert page.bold == ["10.00"]
-    assert tables.terminal(table).caption == page.text
+    assert terminal(to_table(table)).caption == page.text
 
 
 def test_a_metric_that_is_missing_counts_no_seed():
     table = compare({"a": {0: {"nll": 1.0}, 1: {"nll": 3.0}}, "b": {0: {}}})
-    assert "over 2 seeds" in tables.markdown(table)
-    assert tables.csv(table).splitlines()[-1] == ",b,nll,0,,,,,,"
+    assert "over 2 seeds" in markdown(to_table(table))
+    assert to_csv(table).splitlines()[-1] == ",b,nll,0,,,,,,"
 
 
 label = st.text(st.sampled_from(list(NASTY)), min_size=1, max_size=12).map(lambda t: " ".join(t.split())).filter(bool)
@@ -257,26 +258,26 @@ def test_any_name_survives_every_format(names, title):
     metrics = {"x": MetricDisplay(title, 1, higher_is_better=True)}
     scores = {first: {0: {"x": 1.0}}, second: {0: {"x": 2.0}}}
     table = compare(scores, metrics=metrics, groups={heading: [first, second]}, baselines={second: first})
-    page = read_markdown(tables.markdown(table))
+    page = read_markdown(markdown(to_table(table)))
     assert page.rows == [
         ["method", f"{title} ↑"],
         [heading, ""],
         [first, "1.00"],
         [f"{second} / vs {first}", "2.00 / +1.00"],
     ]
-    rows = read_latex(tables.latex(table))
+    rows = read_latex(latex(to_table(table)))
     assert plain_latex(rows[0][1]) == rf"{title} $\uparrow$"
     assert plain_latex(rows[1][0]) == rf"\multicolumn{{2}}{{l}}{{\emph{{{heading}}}}}"
     assert [plain_latex(row[0]) for row in rows[2:]] == [first, second, rf"\quad vs.\ {first}"]
-    records = list(csv.DictReader(io.StringIO(tables.csv(table))))
+    records = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert [(r["group"], r["row"], r["baseline"]) for r in records] == [(heading, first, ""), (heading, second, first)]
-    terminal = read_terminal(tables.terminal(table))
-    assert terminal["method"] == [heading, first, f"{second}\n  vs {first}"]
+    displayed = read_terminal(terminal(to_table(table)))
+    assert displayed["method"] == [heading, first, f"{second}\n  vs {first}"]
 
 
 def test_what_looks_like_an_entity_is_none():
     table = compare({"R&lt;D": {0: {"nll": 1.0}}})
-    assert read_markdown(tables.markdown(table)).rows[1][0] == "R&lt;D"
+    assert read_markdown(markdown(to_table(table))).rows[1][0] == "R&lt;D"
 
 
 # ---------------------------------------------------------------- a matrix
@@ -296,21 +297,21 @@ def test_a_grid_in_all_formats():
     heads = [f"{severity} ↑\n%" for severity in "135"]
     cells = [["91.2", "80.0", "–"], ["91.2", "85.0", "70.0"], ["50.0", "0.0", "71.0"]]
     bold = ["91.2", "91.2", "85.0", "71.0"]
-    table = tables.terminal(GRID)
+    table = terminal(to_table(GRID))
     shown = read_terminal(table)
     assert shown.pop("corruption") == list(GRID.rows)
     assert list(shown) == heads
     assert [list(row) for row in zip(*shown.values(), strict=True)] == cells
     assert sorted(bold_parts(table)) == sorted(bold)
-    page = read_markdown(tables.markdown(GRID))
+    page = read_markdown(markdown(to_table(GRID)))
     assert page.rows[0] == ["corruption", "1 % ↑", "3 % ↑", "5 % ↑"]
     assert page.rows[1:] == [[name, *row] for name, row in zip(GRID.rows, cells, strict=True)]
     assert (sorted(page.bold), page.text) == (sorted(bold), GRID.note)
-    rows = read_latex(tables.latex(GRID))
+    rows = read_latex(latex(to_table(GRID)))
     assert rows[1] == ["", r"\%", r"\%", r"\%"]
     assert rows[2] == [r"gaussian\_noise", r"$\mathbf{91.2}$", "$80.0$", "--"]
     assert rows[4] == ["snow", "$50.0$", "$0.0$", r"$\mathbf{71.0}$"]
-    head, *lines = csv.reader(io.StringIO(tables.csv(GRID)))
+    head, *lines = csv.reader(io.StringIO(to_csv(GRID)))
     assert head == ["corruption", "1", "3", "5"]
     for (name, *texts), (row, values) in zip(lines, GRID.rows.items(), strict=True):
         assert name == row
@@ -319,12 +320,12 @@ def test_a_grid_in_all_formats():
 
 def test_a_grid_without_a_direction_marks_none_and_has_no_unit():
     grid = Grid("detector", ["SVHN"], {"energy": [0.5], "entropy": [0.25]})
-    assert tables.markdown(grid) == "| detector | SVHN |\n| --- | ---: |\n| energy | 0.50 |\n| entropy | 0.25 |\n"
-    assert [row[1] for row in read_latex(tables.latex(grid))] == ["SVHN", "$0.50$", "$0.25$"]
+    assert markdown(to_table(grid)) == "| detector | SVHN |\n| --- | ---: |\n| energy | 0.50 |\n| entropy | 0.25 |\n"
+    assert [row[1] for row in read_latex(latex(to_table(grid)))] == ["SVHN", "$0.50$", "$0.25$"]
 
 
 def test_lower_is_better_in_a_grid():
-    page = read_markdown(tables.markdown(Grid("d", ["x"], {"a": [10.0], "b": [9.0]}, higher_is_better=False)))
+    page = read_markdown(markdown(to_table(Grid("d", ["x"], {"a": [10.0], "b": [9.0]}, higher_is_better=False))))
     assert page.rows[0] == ["d", "x ↓"]
     assert page.bold == ["9.00"]
 

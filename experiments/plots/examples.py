@@ -1,0 +1,112 @@
+"""Single examples with their predicted distributions: the most uncertain and the most confidently wrong ones."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from probattn.experiments.plots.style import (
+    BLUE,
+    COLUMNS,
+    INK,
+    ORANGE,
+    PALE,
+    PERCENT,
+    SMALL,
+    TEXT,
+    shorten,
+    style_axes,
+    to_numpy,
+)
+
+
+def most_uncertain(probs: Tensor, count: int = 12) -> list[int]:
+    """Return the indices of the highest predictive entropies, highest first; ties in the order of the data."""
+    entropy = torch.special.entr(probs.double()).sum(-1)
+    return entropy.sort(descending=True, stable=True).indices[:count].tolist()
+
+
+def most_confidently_wrong(probs: Tensor, labels: Tensor, count: int = 12) -> list[int]:
+    """Return the indices of the most confident wrong answers, highest first; ties in the order of the data."""
+    value, answer = probs.max(-1)
+    wrong = (answer != labels).nonzero()[:, 0]
+    return wrong[value[wrong].sort(descending=True, stable=True).indices][:count].tolist()
+
+
+def gallery(
+    images: Tensor, probs: Tensor, labels: Tensor, classes: Sequence[str], indices: Sequence[int]
+) -> Figure | None:
+    """Draw images, uint8 ``(n, channels, H, W)``, at ``indices``, each with its predicted distribution.
+
+    The true class is blue, a wrong answer orange; of more than ten classes only the five most likely are drawn.
+    """
+
+    def draw(ax: Axes, index: int) -> None:
+        picture = images[index].cpu().numpy()
+        if len(picture) == 3:
+            ax.imshow(picture.transpose(1, 2, 0), interpolation="nearest")
+        else:  # one channel is grey; of any other number of channels the first is drawn
+            ax.imshow(picture[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+
+    return _draw_examples(draw, probs, labels, classes, indices) if images.numel() else None
+
+
+def excerpts(
+    texts: Sequence[str], probs: Tensor, labels: Tensor, classes: Sequence[str], indices: Sequence[int]
+) -> Figure | None:
+    """Draw the beginnings of the texts at ``indices``, each with its predicted distribution as in :func:`gallery`."""
+
+    def draw(ax: Axes, index: int) -> None:
+        passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 24, break_on_hyphens=False)
+        ax.text(0, 0.5, passage.replace("$", r"\$"), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
+
+    return _draw_examples(draw, probs, labels, classes, indices) if texts else None
+
+
+def _draw_examples(
+    draw: Callable[[Axes, int], None],
+    probs: Tensor,
+    labels: Tensor,
+    classes: Sequence[str],
+    indices: Sequence[int],
+) -> Figure | None:
+    if not len(indices):
+        return None
+    columns = min(COLUMNS, len(indices))
+    rows = -(-len(indices) // columns)
+    figure = Figure(figsize=(3.2 * columns, 1.75 * rows), layout="constrained")
+    cells = np.atleast_1d(figure.subfigures(rows, columns, squeeze=False).ravel())
+    for cell, index in zip(cells, indices, strict=False):
+        left, right = cell.subplots(1, 2, width_ratios=(1, 1.05))
+        draw(left, index)
+        left.set_axis_off()
+        row, true = to_numpy(probs[index]), int(labels[index])
+        _bars(right, row, true, classes)
+        names = (_name(classes, true), _name(classes, int(row.argmax())))
+        cell.suptitle(f"true: {names[0]}, predicted: {names[1]}", fontsize=TEXT, color=INK)
+    return figure
+
+
+def _bars(ax: Axes, row: np.ndarray, true: int, classes: Sequence[str]) -> None:
+    """Draw the probabilities of one prediction."""
+    drawn = np.arange(len(row)) if len(row) <= 10 else np.argsort(-row, kind="stable")[:5]
+    answer = int(row.argmax())
+    colours = [BLUE if at == true else ORANGE if at == answer else PALE for at in drawn]
+    ax.barh(np.arange(len(drawn)), row[drawn], color=colours, height=0.8)
+    ax.set_yticks(np.arange(len(drawn)), [_name(classes, at) for at in drawn])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.set_xticks([0, 1])
+    ax.xaxis.set_major_formatter(PERCENT)
+    style_axes(ax)
+    ax.tick_params(labelsize=6.5 if len(drawn) > 5 else SMALL)
+
+
+def _name(classes: Sequence[str], at: int) -> str:
+    return shorten(str(classes[at]), limit=14)

@@ -1,0 +1,75 @@
+"""Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
+from torch import Tensor
+
+# Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
+BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
+INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
+LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
+SMALL, TEXT, HEAD = 8, 9, 10  # points
+SIZE = (3.7, 4.1)  # inches; three figures fit next to each other on a wide screen
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.3, never "1e-1 + 0.2" in a corner
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}\u00a0%")
+ROUND = [1, 2, 2.5, 5, 10]  # steps between ticks
+COLUMNS = 3
+LABEL = {"fontsize": SMALL, "color": GREY}
+TITLE = {"fontsize": TEXT, "loc": "left", "color": INK}
+HEADING = {"fontsize": HEAD, "loc": "left", "color": INK}
+LEGEND = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL}
+
+
+def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``count`` panels, three to a row, each ``height`` inches high."""
+    columns = min(COLUMNS, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(9.6 * max(columns, 2) / COLUMNS, height * rows + 0.3), layout="constrained")
+    axes = [figure.add_subplot(rows, columns, place + 1) for place in range(count)]
+    for ax in axes:
+        style_axes(ax)
+    return figure, axes
+
+
+def single_panel(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Return a figure with one panel, its size in inches."""
+    figure = Figure(figsize=size, layout="constrained")
+    ax = figure.subplots()
+    style_axes(ax)
+    return figure, ax
+
+
+def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: bool = False) -> None:
+    """Set at most ``count`` intervals between round ticks, and their format."""
+    axis.set_major_locator(MaxNLocator(count, steps=ROUND, integer=integer))
+    axis.set_major_formatter(formatter)
+
+
+def style_axes(ax: Axes) -> None:
+    """Remove the top and right spines of ``ax`` and make its ticks small and grey."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(PALE)
+    ax.tick_params(labelsize=SMALL, colors=GREY, color=PALE, length=3)
+    ax.set_axisbelow(True)
+
+
+def to_numpy(values: Tensor) -> np.ndarray:
+    """Return a tensor of any device and precision as float64."""
+    return values.detach().cpu().double().numpy()
+
+
+def shorten(name: str, limit: int = 30) -> str:
+    """Shorten a path or name to ``limit`` characters in its middle, and escape what Matplotlib would interpret.
+
+    A $ would start a formula, and a legend hides labels that start with _.
+    """
+    name = name.removeprefix("network.")
+    if len(name) > limit:
+        name = name[: limit // 3] + "…" + name[-(limit - limit // 3 - 1) :]
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name

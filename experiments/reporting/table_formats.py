@@ -1,0 +1,154 @@
+"""Renderers of tables: for the terminal, and as Markdown, LaTeX and CSV files."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from probattn.experiments.evaluation.metric_display import MISSING
+from probattn.experiments.evaluation.seed_statistics import Comparison
+from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
+
+
+def terminal(table: Table) -> RichTable:
+    """Return a table for the terminal, whose cells fold at spaces on a narrow one."""
+    rich = RichTable(caption=table.note or None, caption_justify="left")
+    rich.add_column(Text(table.corner), overflow="fold")
+    for column in table.columns:
+        title = f"{column.title} {column.arrow}".strip()
+        rich.add_column(Text(f"{title}\n{column.unit}" if column.unit else title), justify="right", overflow="fold")
+    for heading, rows in table.groups:
+        if heading:
+            rich.add_row(Text(heading, style="italic"))
+        for row in rows:
+            name = f"{row.name}\n  vs {row.baseline}" if row.baseline else row.name
+            rich.add_row(Text(name), *map(_rich_entry, row.entries))
+        rich.add_section()
+    return rich
+
+
+def markdown(table: Table) -> str:
+    """Return a table in GitHub's Markdown, with its note below."""
+    titles = [_md(" ".join(filter(None, (column.title, column.unit, column.arrow)))) for column in table.columns]
+    lines = [[_md(table.corner), *titles], ["---", *["---:"] * len(titles)]]
+    for heading, rows in table.groups:
+        if heading:
+            lines.append([f"*{_md(heading)}*", *[""] * len(titles)])
+        for row in rows:
+            name = _md(row.name) + (f"<br>vs {_md(row.baseline)}" if row.baseline else "")
+            lines.append([name, *map(_md_entry, row.entries)])
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{text}\n{_md(table.note)}\n" if table.note else text
+
+
+def latex(table: Table) -> str:
+    r"""Return a LaTeX ``tabular`` (it needs ``\usepackage{booktabs}``), with its note in a comment above."""
+    count = len(table.columns)
+    titles = [_tex(column.title) + _ARROWS[column.arrow] for column in table.columns]
+    parts = [f"% {line}" for line in table.note.splitlines()]
+    parts += [rf"\begin{{tabular}}{{l{'r' * count}}}", r"\toprule", _tex_row(_tex(table.corner), titles)]
+    units = [_UNITS.get(column.unit) or _tex(column.unit) for column in table.columns]
+    if any(units):
+        parts.append(_tex_row("", units))
+    for heading, rows in table.groups:
+        parts.append(r"\midrule")
+        if heading:
+            parts.append(rf"\multicolumn{{{count + 1}}}{{l}}{{\emph{{{_tex(heading)}}}}} \\")
+        for row in rows:
+            parts.append(_tex_row(_tex(row.name), map(_tex_entry, row.entries)))
+            if row.baseline:
+                differences = map(_tex_difference, row.entries)
+                parts.append(_tex_row(rf"\quad vs.\ {_tex(row.baseline)}", differences))
+    return "\n".join([*parts, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def csv(source: Comparison | Grid) -> str:
+    """Return the numbers of a comparison or a grid as CSV, unscaled and in full precision; missing ones are empty.
+
+    A comparison has a line per row and metric: group, row, metric, n, mean, std, baseline, difference, low, high.
+    """
+    file = io.StringIO()
+    writer = csv_format.writer(file, lineterminator="\n")
+    if isinstance(source, Grid):
+        writer.writerow([source.corner, *source.columns])
+        writer.writerows([name, *map(_full, numbers)] for name, numbers in source.rows.items())
+    else:
+        writer.writerow(["group", "row", "metric", "n", "mean", "std", "baseline", "difference", "low", "high"])
+        writer.writerows(_records(source))
+    return file.getvalue()
+
+
+def save(path: Path, source: Comparison | Grid) -> list[Path]:
+    """Write a comparison or a grid to ``path`` with the suffixes .md, .tex and .csv; return these paths."""
+    table = to_table(source)
+    texts = {".md": markdown(table), ".tex": latex(table), ".csv": csv(source)}
+    paths = [path.with_name(path.name + suffix) for suffix in texts]
+    for each, text in zip(paths, texts.values(), strict=True):
+        each.write_text(text, encoding="utf-8")
+    return paths
+
+
+def _records(source: Comparison) -> Iterator[list[object]]:
+    for heading, rows in source.groups.items():
+        for row in rows:
+            for key, cell in source.cells[row].items():
+                paired = map(_full, (cell.difference, cell.low, cell.high))
+                baseline = source.baselines.get(row, "")
+                yield [heading, row, key, cell.n, _full(cell.mean), _full(cell.std), baseline, *paired]
+
+
+def _full(value: float | None) -> str:
+    return "" if value is None or value != value else repr(float(value))
+
+
+def _rich_entry(entry: Entry) -> Text:
+    text = Text().append(entry.text, style="bold" if entry.best else "")
+    if entry.spread:
+        text.append(f" ±{entry.spread}")
+    if entry.difference:
+        text.append(f"\n{entry.difference}{'*' if entry.significant else ''}", style="dim")
+    return text
+
+
+def _md(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~&$" else c for c in " ".join(text.split()))
+
+
+def _md_entry(entry: Entry) -> str:
+    text = f"**{entry.text}**" if entry.best else entry.text
+    text += f" ± {entry.spread}" if entry.spread else ""
+    return text + (f"<br>{entry.difference}{_md('*') if entry.significant else ''}" if entry.difference else "")
+
+
+_ARROWS = {"": "", "↑": r" $\uparrow$", "↓": r" $\downarrow$"}
+_UNITS = {"×10³": r"$\times 10^3$", "×10": r"$\times 10$"}
+# LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
+_TEX = str.maketrans(
+    {c: rf"\{c}" for c in "{}$&#_%"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "[": "{[}", "*": "{*}", "–": "--", "×": r"$\times$"}
+)
+
+
+def _tex(text: str) -> str:
+    return " ".join(text.split()).translate(_TEX)
+
+
+def _tex_row(name: str, cells: Iterable[str]) -> str:
+    return rf"{' & '.join([name, *cells])} \\"
+
+
+def _tex_entry(entry: Entry) -> str:
+    if entry.text == MISSING:
+        return "--"
+    number = rf"\mathbf{{{entry.text}}}" if entry.best else entry.text
+    return f"${number} \\pm {entry.spread}$" if entry.spread else f"${number}$"
+
+
+def _tex_difference(entry: Entry) -> str:
+    return rf"\scriptsize ${entry.difference}{'^{*}' if entry.significant else ''}$" if entry.difference else ""
