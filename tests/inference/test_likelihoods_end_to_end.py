@@ -179,7 +179,7 @@ def test_a_wrong_likelihood_fails_its_check_and_scores_worse(trained):
     fit(model, guide, data, epochs=EPOCHS, lr=0.05, progress=False)
     found = {}
     for name, pair in (("right", (right, right_guide)), ("wrong", (model, guide))):
-        check = posterior_predictive_check(*pair, data, statistics={"t": statistic}, num_replicates=100)
+        check = posterior_predictive_check(*pair, data, statistics={"t": statistic}, num_replicates=200)
         found[name] = check.p_values["t"].item(), predict(*pair, data).log_prob(y).mean().item()
     assert 0.02 < found["right"][0] < 0.98
     assert found["wrong"][0] < 0.01
