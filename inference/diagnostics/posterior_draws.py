@@ -9,7 +9,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
+from probattn.handlers import current_draw, is_global_latent, is_latent, local_posteriors, local_priors
 from probattn.inference.prediction.predict import Prediction, predict
 from probattn.pyro_compat import HANDLER_STACK
 
@@ -48,7 +48,7 @@ class record(Messenger):  # noqa: N801 - lower case as the other handlers are
         name, value = msg["name"], msg["value"]
         if not _in_model() or (self.sites is not None and name not in self.sites):
             return
-        together = present_draw() is None
+        together = current_draw() is None
         if not is_latent(msg) or (value := self._rows.whole(name, value)) is None:
             return
         if is_global_latent(msg):
@@ -65,7 +65,7 @@ class _Rows:
 
     def whole(self, name: str, value: Tensor) -> Tensor | None:
         """The value itself where all draws run at once; else all rows ``(S, ...)`` at the last one, and None before."""
-        draw = present_draw()
+        draw = current_draw()
         if draw is None:
             return value
         self.rows[name].append(value)
@@ -164,7 +164,7 @@ class _Relabel(Messenger):
             yield batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        together = present_draw() is None
+        together = current_draw() is None
         if msg["name"] == "y" and together and len(msg["fn"].batch_shape) == 1:  # nothing above draws, labels still do
             msg["fn"] = msg["fn"].expand((self.num_samples, *msg["fn"].batch_shape))
 
@@ -174,7 +174,7 @@ class _Relabel(Messenger):
         likelihood, drawn = msg["fn"], msg["value"]
         piece = slice(self._start, self._start + likelihood.batch_shape[-1])
         labels = self._labels[piece]
-        if labels.shape != (drawn.shape[1:] if present_draw() is None else drawn.shape):
+        if labels.shape != (drawn.shape[1:] if current_draw() is None else drawn.shape):
             expected = (len(self._labels), *likelihood.event_shape)
             raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
         log_likelihood = self._rows.whole("log_likelihood", likelihood.log_prob(labels.to(drawn)).to(labels.device))

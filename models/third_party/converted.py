@@ -8,7 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.handlers import are_from_input, at_mean, local_posteriors, num_folded, num_samples
+from probattn.handlers import at_mean, has_stochastic_input, local_posteriors, num_folded, num_samples
 from probattn.models.blocks import evaluating
 from probattn.models.third_party import folding
 from probattn.models.third_party.adapters import Adapter
@@ -50,7 +50,7 @@ class Converted(PyroModule):
                 batch norm behind a stochastic layer; gradient checkpointing; an output that does not start with the
                 batch.
         """
-        number, at_input, run = num_samples(), are_from_input(), partial(call, self.wrapped)
+        number, at_input, run = num_samples(), has_stochastic_input(), partial(call, self.wrapped)
         with watched(self.wrapped):
             if number is None or num_folded() is not None or not (self._stops or at_input):
                 return run(x, mask)
