@@ -34,12 +34,12 @@ class ColumnNormal(dist.TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, loc."""
+        """Mean, loc."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        """The variance of every scalar."""
+        """Variance of every scalar."""
         return self.covariance.variance().unsqueeze(-1).expand_as(self.loc)
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
@@ -79,17 +79,17 @@ class MarginalWithJointKL(dist.TorchDistribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The support of the prior."""
+        """Support of the prior."""
         return self.prior.support
 
     @property
     def mean(self) -> Tensor:
-        """The mean of the sampled distribution."""
+        """Mean of the sampled distribution."""
         return self.drawn.mean
 
     @property
     def variance(self) -> Tensor:
-        """The variance of the sampled distribution."""
+        """Variance of the sampled distribution."""
         return self.drawn.variance
 
     def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:

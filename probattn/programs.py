@@ -137,7 +137,7 @@ def _add_param_states(program: Program, seen: set[int]) -> None:
 
 
 class _CaptureParams(ParamListener):
-    """Collects the parameters of a run; tensors in the parameter store become ``nn.Parameter`` before they are used."""
+    """Handler that collects the parameters of a run; tensors in the store become ``nn.Parameter`` before use."""
 
     def __init__(self, module: FunctionModule) -> None:
         super().__init__()

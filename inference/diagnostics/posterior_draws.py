@@ -8,7 +8,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import is_global_latent, is_latent, local_posteriors, local_priors, present_draw
+from probattn.handlers import current_draw, is_global_latent, is_latent, local_posteriors, local_priors
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import predict
 from probattn.pyro_compat import HANDLER_STACK
@@ -48,7 +48,7 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
         name, value = msg["name"], msg["value"]
         if not _in_model() or (self.sites is not None and name not in self.sites):
             return
-        drawn_jointly = present_draw() is None
+        drawn_jointly = current_draw() is None
         if not is_latent(msg) or (value := self._sequential.stack(name, value)) is None:
             return
         if is_global_latent(msg):

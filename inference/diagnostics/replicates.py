@@ -8,7 +8,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import present_draw
+from probattn.handlers import current_draw
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import Prediction, predict
 
@@ -87,7 +87,7 @@ class _LabelSampler(Messenger):
             yield batch
 
     def _pyro_sample(self, msg: Message) -> None:
-        drawn_jointly = present_draw() is None
+        drawn_jointly = current_draw() is None
         if msg["name"] == "y" and drawn_jointly and len(msg["fn"].batch_shape) == 1:  # no latent site, one batch shape
             msg["fn"] = msg["fn"].expand((self.num_samples, *msg["fn"].batch_shape))
 
@@ -97,7 +97,7 @@ class _LabelSampler(Messenger):
         likelihood, drawn = msg["fn"], msg["value"]
         piece = slice(self._start, self._start + likelihood.batch_shape[-1])
         labels = self._labels[piece]
-        if labels.shape != (drawn.shape[1:] if present_draw() is None else drawn.shape):
+        if labels.shape != (drawn.shape[1:] if current_draw() is None else drawn.shape):
             expected = (len(self._labels), *likelihood.event_shape)
             raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(self._labels.shape)}")
         log_likelihood = likelihood.log_prob(labels.to(drawn)).to(labels.device)

@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from probattn.handlers import present_draw
+from probattn.handlers import current_draw
 
 
 class SequentialDraws:
@@ -16,7 +16,7 @@ class SequentialDraws:
 
     def stack(self, name: str, value: Tensor) -> Tensor | None:
         """Return all draws ``(S, ...)`` at the last sequential draw, None before; if draws are joint, the value."""
-        draw = present_draw()
+        draw = current_draw()
         if draw is None:
             return value
         self.rows[name].append(value)

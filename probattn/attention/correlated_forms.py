@@ -19,7 +19,7 @@ from probattn.functional.gaussian import Covariance
 
 
 class Layer(Protocol):
-    """What the programs use of :class:`~probattn.attention.correlated.CorrelatedAttention`."""
+    """Attributes of :class:`~probattn.attention.correlated.CorrelatedAttention` that the programs use."""
 
     alpha: float
     output: str

@@ -13,7 +13,7 @@ from probattn.functional.gaussian import Dense
 
 
 class Tokens(NamedTuple):
-    """The tokens of a batch: points q, their kernel, values (0 at padding), mask, lengths."""
+    """Tokens of a batch: points q, their kernel, values (0 at padding), mask, lengths."""
 
     points: Tensor  # (..., H, N, d)
     kernel: Tensor  # (..., H, N, N), 0 at padding

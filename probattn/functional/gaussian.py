@@ -16,7 +16,7 @@ from torch import Tensor
 from probattn.functional import jitter, triangular
 
 Count = int | Tensor
-"""The number of real tokens: one for all, or ``(..., 1)`` for each example."""
+"""Number of real tokens: one for all, or ``(..., 1)`` for each example."""
 
 
 class Covariance(ABC):

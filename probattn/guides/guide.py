@@ -148,7 +148,7 @@ def _accepts(model: Program, args: tuple, kwargs: Mapping[str, Any]) -> bool:
 
 
 class _GuidedHyperparameters(Messenger):
-    """Samples the hyperparameters of priors from a guide instead of from their own priors."""
+    """Handler that samples hyperparameters from a guide instead of from their priors."""
 
     def __init__(self, guide: Guide) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class _GuidedHyperparameters(Messenger):
 
 
 class _PriorMedians(Messenger):
-    """Sets latent sites to the median of their priors, at which guides are initialised."""
+    """Handler that sets latent sites to the median of their priors, at which guides are initialised."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):

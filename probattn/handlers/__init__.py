@@ -5,14 +5,14 @@ per example, ``(S, 1)`` S draws for prediction. Layers only broadcast. A plate a
 """
 
 from probattn.handlers.draws import (
-    are_from_input,
     at_mean,
+    current_draw,
     draws,
     draws_in_batch,
+    has_stochastic_input,
     num_folded,
     num_samples,
     one_draw,
-    present_draw,
     stochastic_input,
 )
 from probattn.handlers.local import (
@@ -30,17 +30,17 @@ from probattn.handlers.weights import alpha, kl_weight
 
 __all__ = [
     "alpha",
-    "are_from_input",
     "at_mean",
     "batch_size",
     "checked_guide",
+    "current_draw",
     "data_plate",
     "draws",
-    "stochastic_input",
     "draws_in_batch",
     "global_sites_only",
     "guided_local_sites",
     "has_data_plate",
+    "has_stochastic_input",
     "is_amortised",
     "is_global_latent",
     "is_latent",
@@ -52,9 +52,9 @@ __all__ = [
     "local_posteriors",
     "local_priors",
     "local_sites",
-    "num_samples",
     "num_folded",
+    "num_samples",
     "one_draw",
     "outside_data_plate",
-    "present_draw",
+    "stochastic_input",
 ]

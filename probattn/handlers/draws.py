@@ -128,7 +128,7 @@ def num_samples() -> int | None:
     return next((each.number for each in _inside(draws) if each.number != "example"), None)
 
 
-def present_draw() -> one_draw | None:
+def current_draw() -> one_draw | None:
     """Return the current draw if draws run sequentially (see :class:`one_draw`), else None."""
     return next(_inside(one_draw), None)
 
@@ -138,7 +138,7 @@ def num_folded() -> int | None:
     return next((each.number for each in _inside(draws_in_batch)), None)
 
 
-def are_from_input() -> bool:
+def has_stochastic_input() -> bool:
     """Return True inside :class:`stochastic_input`."""
     return any(_inside(stochastic_input))
 

@@ -1,4 +1,4 @@
-"""What layers draw at every token, as distributions: against torch's, under plates, and counted by both ELBOs."""
+"""Distributions of local sites at every token: against torch's, under plates, and counted by both ELBOs."""
 
 import math
 
@@ -121,7 +121,7 @@ def test_expanded_column_normal_draws_and_counts_each_copy():
     assert_close(kl_divergence(wide_q, wide_p), kl_divergence(q, p).expand(6, 2))
 
 
-def counted():
+def marginals():
     """Draws of independent tokens that stand for a joint law with another KL."""
     mean, scale = randn(2, 1, 3, 2), randn(2, 1, 3, 1, seed=1).exp()
     prior = dist.Normal(torch.zeros_like(mean), scale).to_event(3)
@@ -129,8 +129,8 @@ def counted():
     return MarginalWithJointKL(drawn, prior, torch.tensor([0.7, 11.0], dtype=F64)), prior, drawn
 
 
-def test_counted_draws_from_one_law_and_tells_its_moments():
-    q, prior, drawn = counted()
+def test_marginals_are_sampled_and_have_their_own_moments():
+    q, prior, drawn = marginals()
     torch.manual_seed(0)
     x = q.rsample((4,))
     torch.manual_seed(0)
@@ -144,8 +144,8 @@ def test_counted_draws_from_one_law_and_tells_its_moments():
 
 @ELBOS
 @pytest.mark.parametrize("number", [None, 5])
-def test_counted_counts_its_kl_exactly_under_both_elbos(elbo, number):
-    q, prior, _ = counted()
+def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
+    q, prior, _ = marginals()
 
     def program(distribution):
         def run(x):
@@ -161,9 +161,9 @@ def test_counted_counts_its_kl_exactly_under_both_elbos(elbo, number):
     assert_close(loss.item(), 1.5 * (number or 1) * 11.7)
 
 
-def test_counted_kl_carries_its_gradient():
+def test_the_joint_kl_carries_its_gradient():
     kl = torch.tensor([0.7, 11.0], dtype=F64, requires_grad=True)
-    q, prior, drawn = counted()
+    q, prior, drawn = marginals()
     kl_divergence(MarginalWithJointKL(drawn, prior, kl), prior).sum().backward()
     assert_close(kl.grad, torch.ones(2, dtype=F64))
 
@@ -192,7 +192,7 @@ def test_vectorised_particles_of_pyro(layer):
 
 
 @pytest.mark.parametrize("shift", [0.0, 7.0, -300.0])
-def test_softmax_keeps_the_free_energy_of_its_logits(shift):
+def test_categorical_keeps_the_free_energy_of_its_logits(shift):
     logits = randn(2, 3, 4) + shift
     labels = CategoricalWithEnergy(logits)
     for s in range(2):
@@ -202,7 +202,7 @@ def test_softmax_keeps_the_free_energy_of_its_logits(shift):
     assert labels.batch_shape == labels.energy.shape == (2, 3)
 
 
-def test_softmax_is_torchs_categorical():
+def test_categorical_with_energy_is_torchs_categorical():
     logits, y = randn(2, 3, 4), torch.tensor([0, 3, 1])
     labels, reference = CategoricalWithEnergy(logits), torch.distributions.Categorical(logits=logits)
     assert_close(labels.log_prob(y), reference.log_prob(y))
@@ -212,7 +212,7 @@ def test_softmax_is_torchs_categorical():
         CategoricalWithEnergy(torch.tensor([[0.0, math.nan]]), validate_args=True)
 
 
-def test_expanded_softmax_keeps_its_energy_and_draws_each_copy():
+def test_an_expanded_categorical_keeps_its_energy_and_draws_each_copy():
     logits = randn(3, 4)
     wide = CategoricalWithEnergy(logits).expand((5, 3))
     assert type(wide) is CategoricalWithEnergy
@@ -226,7 +226,7 @@ def test_expanded_softmax_keeps_its_energy_and_draws_each_copy():
     assert_close(twice.energy, -logits.logsumexp(-1).expand(2, 5, 3))
 
 
-def test_softmax_energy_carries_its_gradient():
+def test_energy_carries_its_gradient():
     logits = randn(2, 3).requires_grad_()
     CategoricalWithEnergy(logits).energy.sum().backward()
     assert_close(logits.grad, -logits.detach().softmax(-1))

@@ -82,8 +82,14 @@ def train(model, guide, data, steps=60, elbo=TraceMeanField_ELBO):
     return losses, trained - reached
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
-@pytest.mark.parametrize("prior", priors.PRIORS)
+@pytest.mark.parametrize(
+    ("prior", "family"),
+    [
+        pytest.param(prior, family, marks=() if prior == "normal" or family == "full" else pytest.mark.slow)
+        for prior in priors.PRIORS
+        for family in families.FAMILIES
+    ],
+)
 def test_every_prior_trains_with_every_family(prior, family, data):
     model = seeded(Regression, prior)
     guide = guides.for_model(model, family)

@@ -1,4 +1,4 @@
-"""Modules are silent about their parameters in our ELBOs, unless a handler outside listens."""
+"""Modules skip `pyro.param` effects in our ELBOs unless an outer handler records them."""
 
 from contextlib import nullcontext
 
@@ -39,7 +39,7 @@ def names(*modules):
 
 
 @ELBOS
-def test_an_elbo_is_silent_unless_a_handler_outside_listens(kind):
+def test_an_elbo_skips_param_effects_unless_an_outer_handler_records_them(kind):
     model, guide, x, y = build()
     elbo = kind()
     losses, heard = [], Listening()
@@ -52,6 +52,6 @@ def test_an_elbo_is_silent_unless_a_handler_outside_listens(kind):
     assert torch.equal(*losses)
 
 
-def test_a_model_outside_an_elbo_makes_its_statements():
+def test_a_model_outside_an_elbo_has_param_sites():
     model, _, x, y = build()
     assert parameters_in(poutine.trace(model).get_trace(x, y)) == names(model)

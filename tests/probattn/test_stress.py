@@ -60,6 +60,18 @@ INPUTS = {
 }
 
 
+CASES = pytest.mark.parametrize(
+    ("change", "half"),
+    [
+        pytest.param(change, half, id=f"{name}-{'bfloat16' if half else 'float32'}", marks=marks)
+        for name, change in INPUTS.items()
+        for half in (False, True)
+        for marks in [pytest.mark.slow if half and name not in ("repeated", "times 100") else ()]
+    ],
+)
+"""Each input in float32, and the two hardest in bfloat16; `make test-all` runs all in both."""
+
+
 class Network(PyroModule):
     def __init__(self, factory):
         super().__init__()
@@ -89,16 +101,14 @@ def run(factory, change, *, half):
     return [loss, prediction.probs, *gradients]
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("change", INPUTS.values(), ids=INPUTS)
+@CASES
 @pytest.mark.parametrize("factory", STURDY.values(), ids=STURDY)
 def test_layers_with_noise_cope(factory, change, half):
     for value in run(factory, change, half=half):
         assert value.isfinite().all()
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("change", INPUTS.values(), ids=INPUTS)
+@CASES
 @pytest.mark.parametrize("factory", DELICATE.values(), ids=DELICATE)
 def test_layers_that_can_be_singular_cope_or_say_so(factory, change, half):
     with warnings.catch_warnings():

@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from probattn import draws, local_sites
 from probattn.handlers import (
-    are_from_input,
     at_mean,
     draws_in_batch,
+    has_stochastic_input,
     kl_weight,
     num_folded,
     num_samples,
@@ -136,12 +136,12 @@ def test_example_without_a_batch_is_an_error():
 
 
 def test_who_asks_for_the_draws_is_told_the_innermost():
-    assert (num_samples(), num_folded(), are_from_input()) == (None, None, False)
+    assert (num_samples(), num_folded(), has_stochastic_input()) == (None, None, False)
     with draws(3), draws("example"):
         assert num_samples() == 3
         with draws(2), draws_in_batch(2), stochastic_input():
-            assert (num_samples(), num_folded(), are_from_input()) == (2, 2, True)
-        assert (num_samples(), num_folded(), are_from_input()) == (3, None, False)
+            assert (num_samples(), num_folded(), has_stochastic_input()) == (2, 2, True)
+        assert (num_samples(), num_folded(), has_stochastic_input()) == (3, None, False)
 
 
 def test_draws_have_appeared_behind_what_folds_them():
