@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.evaluation_mode import evaluation_mode
-from probattn.handlers import are_from_input, at_mean, local_posteriors, num_folded, num_samples
+from probattn.handlers import at_mean, has_stochastic_input, local_posteriors, num_folded, num_samples
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.call_network import call_network
 from probattn.models.third_party.draws_in_batch import find_blocks, run_with_draws
@@ -50,7 +50,7 @@ class ConvertedNetwork(PyroModule):
             ValueError: a mask of anything but padding, cross-attention and the like, naming the layer; in training
                 mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
         """
-        number, at_input, call = num_samples(), are_from_input(), partial(call_network, self.wrapped)
+        number, at_input, call = num_samples(), has_stochastic_input(), partial(call_network, self.wrapped)
         with reject_incompatible_modules(self.wrapped):
             if number is None or num_folded() is not None or not (self._stochastic or at_input):
                 return call(x, mask)
