@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -80,8 +80,9 @@ class WordTokens:
         """
         if not (folder / TOKENIZER).exists():
             raise DatasetError(f"{folder} lacks {TOKENIZER}, without which its texts cannot be read; restore it")
-        tokenizer = WordTokenizer.load(folder / TOKENIZER)
-        return WordTokens(lambda: tokenizer)
+        tokens = WordTokens(partial(WordTokenizer.load, folder / TOKENIZER))
+        _ = tokens.tokenizer  # loaded now, so that damage is an error here
+        return tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,4 +130,4 @@ def fit(settings: TokenSettings, train: Texts, *, cache: Path) -> Tokens:
         return EncoderTokens(FrozenEncoder(settings.encoder, max_length=settings.max_length, cache=cache))
     length, count, most, spelling, _ = settings
     options = {"max_length": length, "min_count": count, "max_words": most, "spelling": spelling}
-    return WordTokens(lambda: WordTokenizer.fit(train.texts, **options))
+    return WordTokens(partial(WordTokenizer.fit, train.texts, **options))

@@ -1,5 +1,7 @@
 """Data sets of texts: what goes where, by which seed, and that tokens know the training part alone."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from probattn.experiments.data.text import datasets, imdb
 from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, WordTokens, fit
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)
 
@@ -150,3 +153,17 @@ def test_the_embedding_reads_what_the_tokens_are(spelling):
     assert embedding(first[None]).shape == (1, 2, 4)
     assert embedding(second[None]).shape == (1, 3, 4)
     torch.testing.assert_close(embedding(second[None])[0, 2], embedding(first[None])[0, 0])
+
+
+def test_a_data_set_is_sent_to_another_process_with_its_tokenizer(corpus):
+    dataset = load("cola", PLAIN._replace(spelling=6), root=corpus)
+    expected = dataset.tokens.encode(dataset.test.texts)
+    found = pickle.loads(pickle.dumps(dataset)).tokens.encode(dataset.test.texts)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_words_are_fitted_when_they_are_first_used(corpus, tmp_path, monkeypatch):
+    load("cola", PLAIN, root=corpus).save_preprocessing(tmp_path)
+    monkeypatch.setattr(WordTokenizer, "fit", lambda *_, **__: pytest.fail("was fitted"))
+    dataset = load("cola", PLAIN, root=corpus).for_run(tmp_path)
+    assert len(dataset.tokens.encode(dataset.test.texts)) == 30
