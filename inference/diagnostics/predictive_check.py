@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.check_statistics import (
     Statistic,
     default_statistics,
@@ -168,8 +169,8 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
 
 def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
     """Yield the batches and append their inputs to a list."""
-    for batch in (data,) if isinstance(data, Tensor) else data:
-        inputs.append(batch if isinstance(batch, Tensor) else batch[0])
+    for batch in iterate_batches(data):
+        inputs.append(unpack_batch(batch)[0])
         yield batch
 
 

@@ -9,6 +9,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.handlers import current_draw
+from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import Prediction, predict
 
@@ -77,8 +78,8 @@ class _LabelSampler(Messenger):
 
     def watch(self, data: Iterable) -> Iterator:
         """Yield the batches and remember the labels of the current one, which ``predict`` runs before the next."""
-        for number, batch in enumerate((data,) if isinstance(data, Tensor) else data):
-            x, self._labels = (*((batch,) if isinstance(batch, Tensor) else batch), None)[:2]
+        for number, batch in enumerate(iterate_batches(data)):
+            x, self._labels, _ = unpack_batch(batch)
             if self._labels is None:
                 raise ValueError(f"batch {number} has no labels to compare with: pass batches (x, y) or (x, y, mask)")
             if len(self._labels) != len(x):
