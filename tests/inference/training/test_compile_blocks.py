@@ -2,6 +2,7 @@
 
 import warnings
 
+import pyro
 import pytest
 import torch
 from torch import nn
@@ -23,8 +24,15 @@ LAYERS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _restore_validation():
+    """Undo the first compilation in a process, which turns off PyTorch's validation of distributions."""
+    with pyro.validation_enabled():
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _from_the_start():
+def _reset_dynamo():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     with warnings.catch_warnings():
