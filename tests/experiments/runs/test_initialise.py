@@ -7,8 +7,7 @@ import torch
 from probattn.experiments.config import presets
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.runs import train
-from probattn.experiments.runs.build import build
+from probattn.experiments.runs import build, train
 from probattn.models import ViT
 
 
@@ -46,6 +45,16 @@ def test_setting_inducing_inputs_leaves_the_random_state_of_the_guide_alone(monk
     settings = presets.preset(name).with_changes([*tiny, "warm_start=none", "layer.init_loc=1"])
     monkeypatch.setattr(train, "fit", lambda model, guide, *arguments, **options: guides_.append(guide))
     train.train(settings, tmp_path / "run", name=name)
-    _, plain = build(settings, load("digits", limit=200))
+    _, plain = build.build(settings, load("digits", limit=200))
     for name, value in guides_[0].state_dict().items():
         assert torch.equal(value, plain.state_dict()[name])
+
+
+def test_each_model_of_a_run_is_built_once(monkeypatch, tmp_path, tiny):
+    built, classifier = [], build.Classifier
+    monkeypatch.setattr(build, "Classifier", lambda *args, **kw: built.append(classifier(*args, **kw)) or built[-1])
+    name = "digits/cgp"
+    settings = presets.preset(name).with_changes([*tiny, "train.epochs=1", "warm_start.epochs=1", "data.limit=60"])
+    train.train(settings, tmp_path / "run", name=name, progress=False)
+    kinds = [type(model.network.blocks[-1].attention).__name__ for model in built]
+    assert kinds == ["CGPAttention", "KernelAttention"]
