@@ -146,8 +146,8 @@ def test_the_device_does_not_change_the_epoch():
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"data": noise(0)}, "no batch to yield: 0 images"),
         ({"data": noise(4), "drop_last": True}, "no batch to yield: 4 images, batch_size=5, drop_last=True"),
-        ({"mean": (0.5,)}, "need 3 entries, one a channel"),
-        ({"std": (0.5, 0.5)}, "need 3 entries, one a channel"),
+        ({"mean": (0.5,)}, "need 3 entries, one per channel"),
+        ({"std": (0.5, 0.5)}, "need 3 entries, one per channel"),
         ({"std": (0.5, 0.0, 0.5)}, "std must be positive"),
     ],
 )
