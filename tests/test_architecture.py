@@ -213,7 +213,7 @@ def test_a_private_name_is_found(tmp_path, code):
 
 def test_handler_methods_and_our_own_private_names_are_no_use(tmp_path):
     path = tmp_path / "planted.py"
-    path.write_text("class H:\n    def _pyro_sample(self, msg):\n        self._seen = msg", encoding="utf-8")
+    path.write_text("class Handler:\n    def _pyro_sample(self, msg):\n        self._seen = msg", encoding="utf-8")
     assert list(private_uses("planted", path, private_names())) == []
 
 
