@@ -29,7 +29,7 @@ $(INSTALLED): pyproject.toml
 
 # The editable installation has a link for each source file: install again when their list has changed.
 $(LINKED): $(INSTALLED) FORCE
-	@find probattn models inference experiments -name '*.py' | LC_ALL=C sort > $@.new
+	@find probattn models inference experiments \( -name '*.py' -o -path '*/templates/*' \) | LC_ALL=C sort > $@.new
 	@test -d build && cmp -s $@.new $@ || $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@mv $@.new $@
 
