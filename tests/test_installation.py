@@ -1,6 +1,6 @@
 """Editable installation: found from any folder and by type checkers; added and deleted files."""
 
-import importlib.util
+import importlib.metadata
 import json
 import os
 import shutil
@@ -54,15 +54,15 @@ def clone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """Python of a new virtual environment that sees the dependencies installed here, but not probattn."""
-    found = {name: importlib.util.find_spec(name) for name in ("pip", "setuptools", "mypy", "torch")}
-    missing = ", ".join(name for name, spec in found.items() if spec is None)
+    found = {each.name: each for each in importlib.metadata.distributions()}
+    missing = ", ".join({"pip", "setuptools", "mypy", "torch"} - set(found))
     if missing:
         pytest.skip(f"needs {missing} (extra test, and pip) in the environment of the tests")
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder)
     variables = {"base": str(folder), "platbase": str(folder)}
     # .pth files in a folder that is itself added by a .pth file are not read: an editable probattn there is not found.
-    dependencies = {str(Path(spec.origin).parents[1]) for spec in found.values()}
+    dependencies = {str(found[name].locate_file("")) for name in ("pip", "setuptools", "mypy", "torch")}
     link = Path(sysconfig.get_path("purelib", vars=variables)) / "dependencies.pth"
     link.write_text("\n".join(sorted(dependencies)), encoding="utf-8")
     return Path(sysconfig.get_path("scripts", vars=variables)) / Path(sys.executable).name
