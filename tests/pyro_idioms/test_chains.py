@@ -15,7 +15,13 @@ from probattn.inference import posterior_predictive_check, predict, sgld
 N, SIGMA = 12, 0.4
 
 
-@pytest.mark.parametrize("kernel", [NUTS, lambda model: HMC(model, step_size=0.3, num_steps=6)], ids=["NUTS", "HMC"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(NUTS, id="NUTS", marks=pytest.mark.slow),
+        pytest.param(lambda model: HMC(model, step_size=0.3, num_steps=6), id="HMC"),
+    ],
+)
 def test_chains_are_posteriors(idioms, problem, kernel):
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)

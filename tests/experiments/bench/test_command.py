@@ -47,7 +47,9 @@ def command(monkeypatch, capfd):
     return run
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "layers")) for name in COMMANDS]
+)
 def test_tables_are_printed_and_written(command, tmp_path, name):
     path = tmp_path / "new" / "figures.json"
     code, text, err = command(name, *COMMANDS[name], "--seed", 5, "--json", path)

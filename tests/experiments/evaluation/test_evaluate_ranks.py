@@ -73,6 +73,7 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
     assert done.stdout.count("report: ") == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_at_work_is_refused_by_all(trained):
     with locked(trained):
         done = evaluate_by_two(trained)

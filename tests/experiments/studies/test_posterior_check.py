@@ -43,6 +43,7 @@ def test_kep_svgp(check, tmp_path):
             image.verify()
 
 
+@pytest.mark.slow
 def test_cgp_has_local_sites_only_and_the_seed_fixes_everything(check):
     found, again = (check("cgp", seed=1) for _ in range(2))
     assert [(each.guide, each.site) for each in found.comparison.sites] == [("full", "network.blocks.0.attention.z_q")]

@@ -12,6 +12,7 @@ from probattn.inference.distributed.collectives import (
 )
 
 
+@pytest.mark.slow  # waits for torchrun to end the job
 def test_torchrun_names_the_rank_that_died_and_not_those_that_died_of_it():
     done = torchrun("fail", restarts=1)
     assert done.returncode != 0
