@@ -7,55 +7,11 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from pyro.nn import PyroModule
+from dropout_networks import F64, chain, images, inputs, outputs, vit
 from torch import nn
 
-from probattn import SoftmaxAttention, draws, guides
+from probattn import SoftmaxAttention, draws
 from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
-from probattn.models import Classifier, ViT, last
-
-F64 = torch.float64
-
-
-def vit(attention=SoftmaxAttention, *, dropout=0.3, depth=2, number=1):
-    network = ViT(
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        classes=3,
-        dim=4,
-        depth=depth,
-        heads=2,
-        mlp_dim=6,
-        dropout=dropout,
-        attention=last(number, attention, of=depth),
-    )
-    model = Classifier(network, num_data=9).double()
-    return model, guides.for_model(model)
-
-
-def chain(*layers):
-    """A classifier of vectors, with names as in a sequence."""
-    model = Classifier(PyroModule[nn.Sequential](*layers), num_data=9).double()
-    return model, guides.for_model(model)
-
-
-def images(batch=4):
-    return torch.randn(batch, 1, 4, 4, dtype=F64)
-
-
-def inputs(module):
-    """A list to which the module's input at each call is added."""
-    log = []
-    module.register_forward_pre_hook(lambda module, args: log.append(args[0].detach().clone()))
-    return log
-
-
-def outputs(module):
-    """A list to which the module's output at each call is added."""
-    log = []
-    module.register_forward_hook(lambda module, args, output: log.append(output.detach().clone()))
-    return log
 
 
 def test_attention_dropout_is_one_of_them():

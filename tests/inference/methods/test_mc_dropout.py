@@ -3,8 +3,8 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from dropout_networks import F64, chain, images, inputs, outputs, vit
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
@@ -13,39 +13,9 @@ from probattn.handlers import is_amortised, local_posteriors
 from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import mc_dropout
 from probattn.inference.prediction import latents as latents_module
-from probattn.models import Classifier, TextTransformer, ViT, last, replace_attention
-
-F64 = torch.float64
-
+from probattn.models import Classifier, TextTransformer, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)
-
-
-def vit(attention=SoftmaxAttention, *, dropout=0.3, depth=2, number=1):
-    network = ViT(
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        classes=3,
-        dim=4,
-        depth=depth,
-        heads=2,
-        mlp_dim=6,
-        dropout=dropout,
-        attention=last(number, attention, of=depth),
-    )
-    model = Classifier(network, num_data=9).double()
-    return model, guides.for_model(model)
-
-
-def chain(*layers):
-    """A classifier of vectors, with names as in a sequence."""
-    model = Classifier(PyroModule[nn.Sequential](*layers), num_data=9).double()
-    return model, guides.for_model(model)
-
-
-def images(batch=4):
-    return torch.randn(batch, 1, 4, 4, dtype=F64)
 
 
 def seeded(predictor, data, seed=3):
@@ -55,20 +25,6 @@ def seeded(predictor, data, seed=3):
 
 def fields(result):
     return {name: getattr(result, name) for name in ("probs", "expected_entropy", "energy")}
-
-
-def inputs(module):
-    """A list to which the module's input at each call is added."""
-    log = []
-    module.register_forward_pre_hook(lambda module, args: log.append(args[0].detach().clone()))
-    return log
-
-
-def outputs(module):
-    """A list to which the module's output at each call is added."""
-    log = []
-    module.register_forward_hook(lambda module, args, output: log.append(output.detach().clone()))
-    return log
 
 
 @pytest.mark.parametrize("attention", [SoftmaxAttention, KEP, SGPAttention.partial(inducing=3), CGPAttention])

@@ -5,8 +5,7 @@ import math
 import pyro
 import pytest
 import torch
-from pyro.nn import PyroModule
-from torch import nn
+from known_predictives import F64, build
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention, guides
@@ -15,29 +14,6 @@ from probattn.functional.errors import NumericalError
 from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
-
-F64 = torch.float64
-
-
-class Network(PyroModule):
-    def __init__(self, outputs=3, *, attention=KEPSVGPAttention.partial(rank=2), pool=True) -> None:  # noqa: B008
-        super().__init__()
-        self.embed = nn.Linear(3, 4)
-        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
-        self.dropout = nn.Dropout(0.5)
-        self.head = nn.Linear(4, outputs)
-        self.pool = pool
-
-    def forward(self, x, mask=None):
-        x = self.embed(x)
-        for layer in self.layers:
-            x = x + self.dropout(layer(x, mask))
-        return self.head(x.mean(-2) if self.pool else x)
-
-
-def build(likelihood=None, family="full", **options):
-    model = Supervised(Network(**options), likelihood or Categorical(), num_data=9).double()
-    return model, guides.for_model(model, family)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -7,91 +7,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyro.nn import PyroModule
-from torch import nn
+from token_models import (
+    F64,
+    FIELDS,
+    KEP,
+    LAYERS,
+    SENTENCES,
+    SOFTMAX,
+    WORDS,
+    assert_same_tokens,
+    batch,
+    build,
+    predicted,
+)
 
-from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
+from probattn import SGPAttention, draws
 from probattn.handlers import at_mean
-from probattn.inference import predict
 from probattn.inference.prediction import predict as prediction
-from probattn.models import Supervised
-from probattn.models.likelihoods import TokenCategorical
-
-F64 = torch.float64
-
-
-WORDS, TAGS = 6, 3
-
-
-KEP, SOFTMAX = KEPSVGPAttention.partial(rank=4, merge="add"), SoftmaxAttention
-
-
-LAYERS = pytest.mark.parametrize("layer", [KEP, SOFTMAX], ids=["kep-svgp", "softmax"])
-
-
-FIELDS = ("probs", "expected_entropy", "energy", "entropy", "mutual_information")
-
-
-class Tagger(PyroModule):
-    """Embeds words and their places, lets them attend once, and tags each."""
-
-    def __init__(self, layer, width: int = 16) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(WORDS, width), nn.Embedding(16, width)
-        self.attention, self.norm, self.head = layer(width, 4), nn.LayerNorm(width), nn.Linear(width, TAGS)
-
-    def forward(self, x, mask=None):
-        x = self.words(x) + self.places(torch.arange(x.shape[-1]))
-        return self.head(self.norm(x + self.attention(x, mask)))
-
-
-def build(layer, num_data=10):
-    torch.manual_seed(0)
-    model = Supervised(Tagger(layer), TokenCategorical(), num_data=num_data).double()
-    guide = guides.for_model(model)
-    with torch.no_grad():  # far from the start, where draws and neighbours hardly matter
-        for parameter in model.network.attention.parameters():
-            parameter.add_(torch.randn_like(parameter) / 2)
-    return model, guide
-
-
-def sentences(lengths, seed=0):
-    """Words and tags of each sentence: the tag is 0 where the next word is the same, else 1 or 2 by the word."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for length in lengths:
-        words = torch.randint(WORDS, (length,), generator=generator)
-        follows = torch.rand(length, generator=generator) < 0.3
-        for place in range(length - 1):
-            if follows[place]:
-                words[place + 1] = words[place]
-        same = torch.cat([words[1:] == words[:-1], torch.tensor([False])])
-        found.append((words, torch.where(same, 0, 1 + words % 2)))
-    return found
-
-
-def batch(given, *, more=0, word=0, label=0):
-    """A batch ``(x, y, mask)`` padded to the longest and that many tokens more."""
-    longest = max(len(words) for words, _ in given) + more
-    x, y = (torch.full((len(given), longest), fill) for fill in (word, label))
-    mask = torch.zeros_like(x, dtype=torch.bool)
-    for row, (words, tags) in enumerate(given):
-        x[row, : len(words)], y[row, : len(words)], mask[row, : len(words)] = words, tags, True
-    return x, y, mask
-
-
-SENTENCES = sentences([5, 2, 7, 1, 4, 4])
-
-
-def predicted(model, guide, batches, *, num_samples=3, **options):
-    torch.manual_seed(1)
-    return predict(model, guide, batches, num_samples=num_samples, **options)
-
-
-def assert_same_tokens(found, expected, **tolerance):
-    for field in FIELDS:
-        torch.testing.assert_close(getattr(found, field), getattr(expected, field), msg=field, **tolerance)
-    assert torch.equal(found.labels, expected.labels)
 
 
 @settings(max_examples=25, deadline=None)
