@@ -5,17 +5,13 @@ import copy
 import pyro
 import pytest
 import torch
+from export_cases import LAYERS
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
     SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
     guides,
 )
 from probattn.functional.errors import NumericalError
@@ -23,18 +19,6 @@ from probattn.inference import mean_network, predictor_network
 from probattn.models import TextTagger
 from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 
-KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
-LAYERS = {
-    "softmax": SoftmaxAttention,
-    "kernel": KernelAttention,
-    "kep-svgp": KEP,
-    "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
-    "sgpa": SGPAttention.partial(inducing=3),
-    "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
-    "sgpa-standard": SGPAttention.partial(inducing=None),
-    "cgp": CGPAttention.partial(noise=0.3),
-    "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
-}
 layers = pytest.mark.parametrize("name", LAYERS)
 spread = pytest.mark.parametrize("num_samples", [None, 3])
 

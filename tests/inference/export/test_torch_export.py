@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from export_cases import KEP, LAYERS
 from torch import nn
 from torch.testing import assert_close
 
 from probattn import (
     CGPAttention,
     KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
     guides,
 )
 from probattn.functional import errors, jitter
@@ -22,18 +19,6 @@ from probattn.models.embeddings import SpelledEmbedding
 from probattn.models.likelihoods import Categorical, TokenCategorical
 
 F64 = torch.float64
-KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
-LAYERS = {
-    "softmax": SoftmaxAttention,
-    "kernel": KernelAttention,
-    "kep-svgp": KEP,
-    "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
-    "sgpa": SGPAttention.partial(inducing=3),
-    "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
-    "sgpa-standard": SGPAttention.partial(inducing=None),
-    "cgp": CGPAttention.partial(noise=0.3),
-    "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
-}
 RANDOM = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 VARYING = {name: layer for name, layer in LAYERS.items() if name != "kep-svgp-concat"}
 

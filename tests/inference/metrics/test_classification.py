@@ -6,33 +6,14 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from metric_cases import DETECTION, FUNCTIONS, LABELS, PROBS, outcomes, predictions, property_test, random_predictions
 from torchmetrics.functional.classification import multiclass_matthews_corrcoef
 
 from probattn.inference import metrics
 
-FUNCTIONS = {key: getattr(metrics, "matthews_corrcoef" if key == "mcc" else key) for key in metrics.DISPLAY}
-
-
-DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
-
-
 # Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong.
-PROBS = torch.tensor(
-    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
-    dtype=torch.float64,
-)
-
-
-LABELS = torch.tensor([0, 2, 1, 2, 0])
-
-
-def predictions(confidence, correct):
-    """Three-class probabilities, top label 0 with these confidences (> 1/2), and labels 0 (right) or 1."""
-    confidence = torch.as_tensor(confidence, dtype=torch.float64)
-    probs = torch.stack([confidence, 0.75 * (1 - confidence), 0.25 * (1 - confidence)], dim=1)
-    return probs, 1 - torch.as_tensor(correct, dtype=torch.int64)
 
 
 def renamed(probs, labels):
@@ -42,19 +23,7 @@ def renamed(probs, labels):
     return rolled, (labels + cycle) % probs.shape[1]
 
 
-def random_predictions(seed, n=400, classes=5):
-    """Skilled but miscalibrated probabilities, without ties, and labels."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(classes, size=n)
-    logits = rng.normal(size=(n, classes)) + 1.5 * np.eye(classes)[labels]
-    return torch.tensor(2 * logits).softmax(dim=1), torch.tensor(labels)
-
-
 # Confidences on a grid of exact binary fractions in (1/2, 1], so that ties are frequent and 1 − c is exact.
-outcomes = st.lists(st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.booleans()), min_size=1, max_size=25)
-
-
-property_test = settings(deadline=None, max_examples=60)
 
 
 def test_accuracy_by_hand():

@@ -7,29 +7,13 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from metric_cases import DETECTION, LABELS, PROBS, outcomes, predictions, property_test
 
 from probattn.inference import metrics
 
-DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")
-
-
 # Top labels 0 0 1 2 1 with confidences .95 .9 .8 .7 .6: right, wrong, right, right, wrong.
-PROBS = torch.tensor(
-    [[0.95, 0.03, 0.02], [0.90, 0.04, 0.06], [0.1, 0.8, 0.1], [0.2, 0.1, 0.7], [0.3, 0.6, 0.1]],
-    dtype=torch.float64,
-)
-
-
-LABELS = torch.tensor([0, 2, 1, 2, 0])
-
-
-def predictions(confidence, correct):
-    """Three-class probabilities, top label 0 with these confidences (> 1/2), and labels 0 (right) or 1."""
-    confidence = torch.as_tensor(confidence, dtype=torch.float64)
-    probs = torch.stack([confidence, 0.75 * (1 - confidence), 0.25 * (1 - confidence)], dim=1)
-    return probs, 1 - torch.as_tensor(correct, dtype=torch.int64)
 
 
 def brute_force_aurc(confidence, wrong):
@@ -46,16 +30,12 @@ def brute_force_aurc(confidence, wrong):
 
 
 # Confidences on a grid of exact binary fractions in (1/2, 1], so that ties are frequent and 1 − c is exact.
-outcomes = st.lists(st.tuples(st.integers(33, 64).map(lambda i: i / 64), st.booleans()), min_size=1, max_size=25)
 
 
 mixed_outcomes = outcomes.filter(lambda items: len({right for _, right in items}) == 2)
 
 
 few_outcomes = st.lists(st.tuples(st.sampled_from([0.6, 0.7, 0.8]), st.booleans()), min_size=1, max_size=6)
-
-
-property_test = settings(deadline=None, max_examples=60)
 
 
 def test_risk_coverage_by_hand():

@@ -1,0 +1,25 @@
+"""Layers and networks for tests of export."""
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
+
+KEP = KEPSVGPAttention.partial(rank=2, multiple=2)
+
+
+LAYERS = {
+    "softmax": SoftmaxAttention,
+    "kernel": KernelAttention,
+    "kep-svgp": KEP,
+    "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
+    "sgpa": SGPAttention.partial(inducing=3),
+    "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
+    "sgpa-standard": SGPAttention.partial(inducing=None),
+    "cgp": CGPAttention.partial(noise=0.3),
+    "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
+}
