@@ -1,11 +1,22 @@
 """Fixtures shared by tests of several rooms."""
 
+import gc
 import re
 import sys
 
 import pyro
 import pytest
 import torch
+
+
+def pytest_collection_finish():
+    """Exempt what the imports have created from garbage collection, which tests of memory call often."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -310,20 +310,14 @@ def test_importing_probattn_is_light_and_changes_no_setting_of_pyro(tmp_path):
 import json, sys
 import pyro
 before = pyro.settings.get()
-import probattn, probattn.models, probattn.inference
-rooms = "probattn.experiments" in sys.modules
-print(json.dumps([before == pyro.settings.get(), rooms]))
-"""
-    assert run_python(code, tmp_path) == [True, False]
-    code = """
-import json, sys
 import probattn
 heavy = ("lightning", "lightning_fabric", "torchvision", "torchmetrics", "matplotlib", "sklearn", "typer")
 loaded = [name for name in heavy if name in sys.modules]
 rooms = [name for name in ("models", "inference", "experiments") if f"probattn.{name}" in sys.modules]
-print(json.dumps([loaded, rooms]))
+import probattn.models, probattn.inference
+print(json.dumps([loaded, rooms, before == pyro.settings.get(), "probattn.experiments" in sys.modules]))
 """
-    assert run_python(code, tmp_path) == [[], []]
+    assert run_python(code, tmp_path) == [[], [], True, False]
 
 
 @pytest.fixture(scope="module")

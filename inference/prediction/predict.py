@@ -159,16 +159,20 @@ class _PosteriorPredictive:
 
     def likelihoods(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
-        length = len(inputs[0])
-        limit = CPU_CHUNK_SIZE if inputs[0].device.type == "cpu" else GPU_CHUNK_SIZE
-        size = max(1, limit // self.num_samples if self.vectorize else limit)
-        if self.latents.has_local_sites or isinstance(self.model, FunctionModule) or _handlers_set_values():
-            size = length
-        for start in range(0, length, size):
-            chunk = slice(start, start + size)
+        start, length = 0, len(inputs[0])
+        while start < length:
+            chunk = slice(start, start + self._chunk_size(inputs[0]))
             part = tuple(None if each is None else each[chunk] for each in inputs)
             yield chunk, self._likelihood(part, inputs)
             self.num_examples += len(part[0])
+            start = chunk.stop
+
+    def _chunk_size(self, x: Tensor) -> int:
+        """Return the number of examples of the next chunk, which grows if samples now run one after another."""
+        if self.latents.has_local_sites or isinstance(self.model, FunctionModule) or _handlers_set_values():
+            return len(x)
+        limit = CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE
+        return max(1, limit // self.num_samples if self.vectorize else limit)
 
     def _likelihood(self, part: tuple, inputs: tuple) -> dist.TorchDistribution:
         try:

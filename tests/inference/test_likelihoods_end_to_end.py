@@ -76,7 +76,10 @@ def batches(x, y, size=100):
     return list(zip(x.split(size), y.split(size), strict=True))
 
 
-@pytest.fixture(scope="module", params=LIKELIHOODS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("gaussian", "poisson"))) for kind in LIKELIHOODS],
+)
 def trained(request):
     kind = request.param
     make, outputs, *_ = LIKELIHOODS[kind]
@@ -213,7 +216,7 @@ USER_DEFINED = {
 }
 
 
-SLOW = ("student", "laplace")  # their properties are also those of others
+SLOW = ("student", "laplace", "logit-normal", "gamma")  # their properties are also those of others
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arg
     assert advice in err
 
 
+@pytest.mark.slow
 def test_the_process_itself(tmp_path, assignments, tiny, is_one_message):
     """Interrupted in training: no traceback, exit code 130; then an error: exit code 1, stderr alone."""
     start = [sys.executable, "-m", "probattn.experiments"]

@@ -50,6 +50,7 @@ def evaluate_by_two(folder):
     )
 
 
+@pytest.mark.slow
 def test_two_processes_evaluate_as_one(trained, tmp_path):
     one, two = (shutil.copytree(trained, tmp_path / name) for name in ("one", "two"))
     evaluate.evaluate(one, num_samples=3, seed=5, shift=True, **WHAT)

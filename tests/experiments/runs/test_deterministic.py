@@ -24,6 +24,9 @@ CHANGES = [
 ]
 
 
+QUICK = ("digits/kep-svgp", "digits/sparse-cgp")
+
+
 @pytest.fixture(autouse=True)
 def _two_threads(threads):
     threads(2)
@@ -48,7 +51,10 @@ def trained(preset, out, seed=0):
     return repr((flat([read(out / name) for name in ("last.pt", "best.pt")]), records))
 
 
-@pytest.mark.parametrize("preset", presets.digits("all"))
+@pytest.mark.parametrize(
+    "preset",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in presets.digits("all")],
+)
 def test_two_runs_are_equal_bit_for_bit(tmp_path, preset):
     first, second = (trained(preset, tmp_path / name) for name in ("first", "second"))
     assert first == second

@@ -69,7 +69,7 @@ def test_the_command_sets_the_number_of_workers(command, tmp_path, monkeypatch, 
     assert "seed 1: best epoch 1 of 1, valid accuracy 0.5000\n" in text
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_each_seed_is_trained_as_the_run_alone(tmp_path, workers):
     settings, said = presets.preset(CGP).with_changes([*TINY, "warm_start.epochs=1"]), []
     histories = seeds.train_seeds(settings, tmp_path / "sweep", seeds=2, name=CGP, workers=workers, say=said.append)

@@ -53,6 +53,7 @@ def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_pa
     assert (job.folder / "last.pt").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_what_a_run_raises_ends_the_study(tmp_path):
     job = study.Job("digits/nothing", 0, 3, tmp_path / "run")
     with pytest.raises(SettingsError, match="unknown preset"):

@@ -34,7 +34,7 @@ def targets(program):
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
-@layers("softmax", "kep-svgp-concat", "sgpa-standard", "sparse-cgp")
+@layers("kep-svgp-concat", "sparse-cgp")
 def test_a_program_of_draws_gives_what_its_network_gives_at_any_batch_size(
     images, reloaded, seeded, vit, name, tmp_path
 ):
@@ -64,7 +64,7 @@ def test_a_program_of_the_mean_computes_nothing_else(images, predicted, reloaded
     assert sum("cholesky" in target for target in found) == 2 * factors[name]
 
 
-@layers("kep-svgp", "sgpa", "cgp", among=VARYING)
+@layers("cgp", among=VARYING)
 def test_a_program_of_texts_takes_any_length(reloaded, seeded, text, texts, name, tmp_path):
     model, guide = text(VARYING[name])
     network = predictor_network(model, guide, num_samples=3)

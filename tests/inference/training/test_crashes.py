@@ -151,11 +151,11 @@ def crashes(root, amount):
     lines = sorted({*first.values(), *last.values()})
     sizes = range(0, (root / "whole" / "last.pt").stat().st_size, 1000)
     chosen = random.Random(0)
-    for number in lines if amount == "all" else chosen.sample(lines, 8):
+    for number in lines if amount == "all" else chosen.sample(lines, 5):
         yield f"killed at {places[number]}, line {number}", killed_at_line, number, -signal.SIGKILL
     for number in range(3):
         yield f"killed in file {number}", killed_in_file, number, -signal.SIGKILL
-    for size in sizes if amount == "all" else chosen.sample(sizes, 3):
+    for size in sizes if amount == "all" else chosen.sample(sizes, 2):
         yield f"space for {size}", out_of_space, size, 0
     yield "read-only", read_only, None, 0
 
@@ -181,7 +181,7 @@ def main(root, amount):
         if found != (status, 0) or content(out) != expected:
             wrong.append((name, found))
     length = len(json.loads((root / "lines").read_text()))
-    kills = 10 if amount == "all" else 6
+    kills = 10 if amount == "all" else 4
     found = killed_often(root / "often", length, kills=kills)
     killed = found.count(-signal.SIGKILL)
     if child(train, root / "often") or content(root / "often") != expected or killed < kills // 2:

@@ -148,10 +148,10 @@ def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, t
 @pytest.mark.parametrize(
     ("preset", "layer"),
     [
-        ("cgp/cola", {}),
+        pytest.param("cgp/cola", {}, marks=pytest.mark.slow),
         ("cgp/cola-sparse", {"layer.inducing": 2}),
         ("cgp/cola-sgpa", {"layer.inducing": 2}),
-        ("cgp/cola-softmax", {}),
+        pytest.param("cgp/cola-softmax", {}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")
