@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 LINKED := $(VENV)/sources
 
-.PHONY: demo test test-all lint clean FORCE
+.PHONY: demo test test-all lint lock audit clean FORCE
 
 demo: $(LINKED)
 	$(BIN)/probattn demo$(if $(LAYERS), --layers '$(LAYERS)')
@@ -18,6 +18,15 @@ test-all: $(LINKED)
 lint: $(LINKED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lock: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --output-file requirements-dev.txt
+
+audit: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --disable-pip --no-deps --requirement requirements-dev.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -3,15 +3,20 @@
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+LOCKED = re.compile(r"([\w.-]+)==(\S+)(?: ;.*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)")
 FOLDERS = ("probattn", "models", "inference", "experiments")
 MYPY_CONFIG = """
 [mypy]
@@ -123,3 +128,17 @@ def test_added_and_deleted_files_follow_an_installation(installed, clone):
     install(installed, clone)
     assert not linked.is_symlink()
     assert "build/" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_lock_file_has_each_dependency_at_an_allowed_version_with_hashes_and_no_address():
+    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    assert "://" not in text
+    locked = [(name, version) for name, version, _ in LOCKED.findall(text)]
+    assert len(locked) == sum(line[0].isalnum() for line in text.splitlines())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    for requirement in map(Requirement, (*project["dependencies"], *(each for extra in extras for each in extra))):
+        versions = [version for name, version in locked if name == canonicalize_name(requirement.name)]
+        assert versions or requirement.name == "probattn", requirement
+        allowed = [requirement.specifier.contains(version, prereleases=True) for version in versions]
+        assert all(allowed), f"{requirement}: run `make lock`"
