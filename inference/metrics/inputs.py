@@ -67,8 +67,3 @@ def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     probs, labels = validate(probs, labels)
     confidence, predictions = probs.max(dim=1)
     return confidence, predictions == labels
-
-
-def is_constant(values: Tensor) -> bool:
-    """Return True if all values are equal."""
-    return bool((values == values[0]).all())
