@@ -59,6 +59,13 @@ def test_log_prob_is_the_log_of_the_mean_probability(recorded):
     expected = [math.log(sum(probs[s, i, y[i]].item() for s in range(5)) / 5) for i in range(4)]
     torch.testing.assert_close(result.log_prob(y), torch.tensor(expected, dtype=F64))
     torch.testing.assert_close(result.log_prob(y.int()), torch.tensor(expected, dtype=F64))
+    for wrong, message in (
+        (y + 0.7, "integer class indices, got torch.float32"),
+        (y + 1, r"lie in 0\.\.2 for 3 classes, got 1\.\.3"),
+        (y[:3], r"shape \(4,\), one index per row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result.log_prob(wrong)
 
 
 def test_regression_moments_and_log_prob_by_hand(recorded):
