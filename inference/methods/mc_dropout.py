@@ -50,7 +50,7 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
                 stack.callback(layer.register_forward_hook(state.leave).remove)
         for path, module, attribute in _dropouts(model):
             own = getattr(module, attribute)
-            if math.isnan(own):
+            if rate is None and math.isnan(own):
                 raise ValueError(f"the dropout rate of {path} is NaN: set it to a number in [0, 1)")
             stack.callback(setattr, module, attribute, own)
             stack.callback(setattr, module, "training", module.training)
