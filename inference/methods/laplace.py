@@ -150,8 +150,7 @@ def laplace(
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("laplace needs training batches (x, y): there are no labels")
-    examples, classes = found.prediction.probs.shape
-    labels = class_labels(found.labels, examples=examples, classes=classes)
+    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
     posterior = _posterior(library, found, labels, prior_precision)
     delta = posterior.prior_precision
     (out_basis, basis), *bias = posterior.H.eigenvectors

@@ -114,8 +114,8 @@ def sv_dkl(
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("sv_dkl needs training batches (x, y): there are no labels")
-    examples, classes = found.prediction.probs.shape
-    labels = class_labels(found.labels, examples=examples, classes=classes).to(found.values.device)
+    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
+    labels = labels.to(found.values.device)
     scale = ScaleToBounds(*BOUNDS)
     inputs = scale(found.values)
     scale.eval()
