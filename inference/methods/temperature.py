@@ -29,13 +29,16 @@ def fit_temperature(prediction: Prediction) -> float:
         prediction: prediction of validation data, ``probs (n, classes)`` and ``labels (n,)``.
 
     Raises:
-        ValueError: no labels, not one per example, not integers or out of range; no examples; fewer than two classes.
+        ValueError: no labels, not one per example, not integers or out of range; no examples; fewer than two classes;
+            probabilities that are not finite.
     """
     log_probs = _log_probs(prediction)
     if prediction.labels is None:
         raise ValueError("a temperature is fitted on labels, and these data have none: pass batches (x, y)")
     if not len(log_probs):
         raise ValueError("a temperature needs at least one example, got none")
+    if not log_probs.isfinite().all():
+        raise ValueError("NaN or Inf in the probabilities: check the network")
     examples, classes = log_probs.shape
     labels = class_labels(prediction.labels, examples=examples, classes=classes).to(log_probs.device)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()

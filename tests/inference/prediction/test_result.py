@@ -130,6 +130,16 @@ def test_labels_of_tokens_count_jointly_and_padding_nothing(recorded, attention)
     torch.testing.assert_close(result.log_prob(torch.where(mask, y, 0)), joint)
 
 
+def test_stored_probabilities_of_tokens_have_no_joint_density():
+    stored = Prediction(probs=torch.full((2, 3, 2), 0.5), mask=torch.ones(2, 3, dtype=torch.bool))
+    labels = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(
+        ValueError, match=r"only the probabilities of these tokens were kept: use prediction.tokens\(\)"
+    ):
+        stored.log_prob(labels)
+    torch.testing.assert_close(stored.tokens().log_prob(labels.flatten()), torch.full((6,), 0.5).log())
+
+
 def test_averages_over_many_samples_keep_the_digits_of_single_precision():
     """One after another, 10⁵ terms in float32 would lose four of seven digits."""
     torch.manual_seed(0)
