@@ -21,6 +21,6 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a linear layer to x, rounded to half precision if the layer's weights are in half precision."""
-    dtype = linear.weight.dtype
+    """Apply a linear module to x, rounded to half precision if the module's parameters are in half precision."""
+    dtype = next(linear.parameters(), x).dtype
     return linear(x.to(dtype) if dtype.itemsize < 4 else x)
