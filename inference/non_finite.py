@@ -5,6 +5,7 @@ import re
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
+from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 
 
@@ -16,11 +17,13 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
     """Return the first that holds a NaN or Inf: rows of the batch, else a parameter, else a site, else None.
 
     Args:
-        batch: ``(x, y)`` or ``(x, y, mask)``; may be empty.
+        batch: ``(x, y)`` or ``(x, y, mask)``, of which padding does not count; may be empty.
         modules: model and guide by name; may be empty.
         traces: traces of the step, in the order in which they were run; may be empty.
     """
+    mask = batch[2] if len(batch) > 2 else None
     for name, value in zip(("inputs", "labels"), batch, strict=False):
+        value = padding.zeroed(value, mask) if isinstance(value, Tensor) else value
         if _has_non_finite(value):
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
             return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"

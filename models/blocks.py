@@ -8,6 +8,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn.attention.dropout import dropout_rate
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import at_mean, local_posteriors
@@ -22,15 +23,18 @@ class Block(SkipParamEffects, PyroModule):
         dim: width of the tokens.
         heads: number of heads.
         mlp_dim: hidden width.
-        dropout: dropout rate after attention and after both layers of the MLP.
+        dropout: dropout rate after attention and after both layers of the MLP, in [0, 1).
         attention: factory of the attention layer.
+
+    Raises:
+        ValueError: a dropout rate out of bounds.
     """
 
     def __init__(self, dim: int, heads: int, *, mlp_dim: int, dropout: float, attention: LayerFactory) -> None:
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = attention(dim, heads)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout_rate(dropout))
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
             nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim), nn.Dropout(dropout)
@@ -66,7 +70,7 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
         dim, heads, mlp_dim, dropout: of each :class:`Block`.
 
     Raises:
-        ValueError: a number of factories other than ``depth``.
+        ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
     """
 
     def __init__(

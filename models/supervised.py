@@ -4,6 +4,7 @@ import pyro
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from probattn.functional import padding
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models import likelihoods
@@ -42,7 +43,8 @@ class Supervised(SkipParamEffects, PyroModule):
         Args:
             x: inputs ``(batch, ...)``.
             y: labels ``(batch, ...)``, or None to sample them.
-            mask: ``(batch, tokens)``, True at real tokens.
+            mask: ``(batch, tokens)``, True at real tokens. Inputs ``(batch, tokens, ...)`` of numbers are set to 0 at
+                padding, whatever they are there.
 
         Returns:
             The value of site ``y``: the observed labels, or samples ``(*draws, batch, ...)``.
@@ -51,6 +53,7 @@ class Supervised(SkipParamEffects, PyroModule):
             ValueError: outputs whose batch shape does not end with the batch; labels whose shape differs from the
                 likelihood's, which would broadcast to a wrong loss.
         """
+        x = padding.zeroed(x, mask)
         with local_sites(batch=x.shape[0], num_data=self.num_data):
             extra = () if mask is None else (mask,)
             likelihood = self.likelihood(self.network(x, *extra), *extra)

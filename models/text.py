@@ -7,6 +7,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
+from probattn.attention.dropout import dropout_rate
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
@@ -28,7 +29,7 @@ class TextTransformer(SkipParamEffects, PyroModule):
         attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
 
     Raises:
-        ValueError: a number of factories other than ``depth``.
+        ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class TextTransformer(SkipParamEffects, PyroModule):
         super().__init__()
         self.embedding = embedding
         self.positions = nn.Parameter(0.1 * torch.randn(max_length, dim))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout_rate(dropout))
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)

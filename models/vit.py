@@ -7,6 +7,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
+from probattn.attention.dropout import dropout_rate
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
@@ -26,7 +27,8 @@ class ViT(SkipParamEffects, PyroModule):
         attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
 
     Raises:
-        ValueError: a patch size that does not divide the image, or a number of factories other than ``depth``.
+        ValueError: a patch size that does not divide the image; a number of factories other than ``depth``; a dropout
+            rate outside [0, 1).
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class ViT(SkipParamEffects, PyroModule):
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout_rate(dropout))
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.coverage import is_real
+from probattn.functional.dtypes import at_least_float32
 from probattn.param_effects import SkipParamEffects
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
@@ -35,11 +36,12 @@ class Full(SkipParamEffects, PyroModule):
     @property
     def scale_tril(self) -> Tensor:
         """L, lower-triangular with positive diagonal, ``(*event, event[-1])``."""
-        return transform_to(constraints.softplus_lower_cholesky)(self.raw_tril)
+        return transform_to(constraints.softplus_lower_cholesky)(at_least_float32(self.raw_tril))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        return dist.MultivariateNormal(self.loc, scale_tril=self.scale_tril).to_event(self.loc.dim() - 1)
+        loc = at_least_float32(self.loc)
+        return dist.MultivariateNormal(loc, scale_tril=self.scale_tril).to_event(loc.dim() - 1)
 
 
 class Diagonal(SkipParamEffects, PyroModule):
@@ -58,7 +60,8 @@ class Diagonal(SkipParamEffects, PyroModule):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        return dist.Normal(self.loc, F.softplus(self.raw_scale)).to_event(self.loc.dim())
+        loc, raw_scale = at_least_float32(self.loc), at_least_float32(self.raw_scale)
+        return dist.Normal(loc, F.softplus(raw_scale)).to_event(loc.dim())
 
 
 class LowRank(SkipParamEffects, PyroModule):
@@ -84,8 +87,9 @@ class LowRank(SkipParamEffects, PyroModule):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        diagonal = F.softplus(self.raw_scale).square()
-        return dist.LowRankMultivariateNormal(self.loc, self.factor, diagonal).to_event(self.loc.dim() - 1)
+        loc, factor, raw_scale = map(at_least_float32, (self.loc, self.factor, self.raw_scale))
+        diagonal = F.softplus(raw_scale).square()
+        return dist.LowRankMultivariateNormal(loc, factor, diagonal).to_event(loc.dim() - 1)
 
 
 class Delta(SkipParamEffects, PyroModule):
@@ -107,7 +111,7 @@ class Delta(SkipParamEffects, PyroModule):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return the point mass at Λ v, with the log density of the change of variables."""
-        scale, dims = prior.stddev if self.scale is None else self.scale, self.whitened.dim()
+        scale, dims = at_least_float32(prior.stddev if self.scale is None else self.scale), self.whitened.dim()
         log_density = -scale.log().flatten(-dims).sum(-1)
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=dims)
 
@@ -146,7 +150,7 @@ class Constrained(SkipParamEffects, PyroModule):
         return PointMass(value, log_density=q.log_density - jacobian, event_dim=self.loc.dim())
 
     def _reference(self) -> dist.TorchDistribution:
-        return dist.Normal(self.loc, self.scale).to_event(self.loc.dim())
+        return dist.Normal(at_least_float32(self.loc), at_least_float32(self.scale)).to_event(self.loc.dim())
 
 
 FAMILIES: dict[str, Family] = {"full": Full, "diagonal": Diagonal, "lowrank": LowRank, "delta": Delta}

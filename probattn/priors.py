@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
+from probattn.functional.dtypes import at_least_float32
 from probattn.sites import SiteModule
 
 Prior = Callable[[Tensor], dist.TorchDistribution]
@@ -146,7 +147,11 @@ def resolve(prior: Prior | str | None) -> Prior:
 
 
 def at(prior: Prior, scale: Tensor, event_dim: int) -> dist.TorchDistribution:
-    """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch dimensions."""
+    """Return a prior at a scale ``(..., *event)``; leading dimensions, draws of Λ, become batch dimensions.
+
+    It is in float32 or better, since no factorisation of PyTorch is in half precision.
+    """
+    scale = at_least_float32(scale)
     distribution = prior(scale, event_dim) if isinstance(prior, Hierarchical) else prior(scale)
     excess = len(distribution.event_shape) - event_dim
     if excess <= 0:

@@ -37,11 +37,13 @@ class ConformalSets:
         score: nonconformity score.
         quantile: q̂; ∞, so that sets hold all classes, if there are n < 1/α − 1 calibration examples.
         alpha: allowed probability of missing the true class.
+        classes: number of classes of the calibration data.
     """
 
     score: Score
     quantile: float
     alpha: float
+    classes: int
 
     def sets(self, probs: Tensor, *, generator: Generator | None = None) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
@@ -49,8 +51,16 @@ class ConformalSets:
         Args:
             probs: mean probabilities ``(n, classes)``.
             generator: generator for randomised scores (:func:`aps`), on the CPU; None uses PyTorch's global one.
+
+        Raises:
+            ValueError: another number of classes than in calibration; invalid probabilities.
         """
         checked, _ = validate(probs, torch.zeros(len(probs), dtype=torch.long))
+        if checked.shape[1] != self.classes:
+            raise ValueError(
+                f"these conformal sets were calibrated on {self.classes} classes, and the prediction has "
+                f"{checked.shape[1]}: calibrate on predictions of the same model"
+            )
         return (self.score(checked, generator) <= self.quantile).to(probs.device)
 
     def evaluate(self, probs: Tensor, labels: Tensor, *, generator: Generator | None = None) -> dict[str, float]:
@@ -119,8 +129,17 @@ class ConformalIntervals:
     alpha: float
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
-        """Return the lower and upper ends ``(n, ...)``, in units of the targets."""
+        """Return the lower and upper ends ``(n, ...)``, in units of the targets.
+
+        Raises:
+            ValueError: other targets than in calibration.
+        """
         low, high, unit = self.band(prediction)
+        if low.shape[1:] != self.quantile.shape:
+            raise ValueError(
+                f"these conformal intervals were calibrated on targets of shape {tuple(self.quantile.shape)}, and the "
+                f"prediction has {tuple(low.shape[1:])}: calibrate on predictions of the same model"
+            )
         margin = self.quantile.to(low.device) * unit
         return low - margin, high + margin
 
@@ -191,7 +210,7 @@ def _calibrate_sets(
     _check_alpha(alpha)
     probs, labels = validate(probs, labels)
     scores = score(probs, generator).gather(1, labels[:, None])[:, 0]
-    return ConformalSets(score, float(_quantile(scores, alpha)), alpha)
+    return ConformalSets(score, float(_quantile(scores, alpha)), alpha, probs.shape[1])
 
 
 def _around_mean(prediction: Prediction) -> tuple[Tensor, Tensor, float]:

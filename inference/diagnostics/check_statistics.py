@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference import metrics
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
 
 Statistic = Callable[..., Tensor | float]
@@ -37,7 +38,9 @@ def accuracy(labels: Tensor, prediction: Prediction) -> float:
 
 def class_frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
     """Fraction of each class among the labels ``(classes,)``, 0 to 1."""
-    return labels.bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
+    classes = prediction.probs.shape[-1]
+    labels = class_labels(labels, examples=len(labels), classes=classes)
+    return labels.bincount(minlength=classes).double() / len(labels)
 
 
 def ece(labels: Tensor, prediction: Prediction) -> float:

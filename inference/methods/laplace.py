@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn.inference.methods.features import Features, features
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def laplace(
 
     Raises:
         ImportError: laplace-torch is not installed.
-        ValueError: no labels; ``prior_precision`` not positive; ``num_logit_samples`` below 1; unknown link; a network
-            that does not end in an ``nn.Linear``.
+        ValueError: no labels, or labels that are no class indices; ``prior_precision`` not positive;
+            ``num_logit_samples`` below 1; unknown link; a network that does not end in an ``nn.Linear``.
     """
     if prior_precision is not None and not prior_precision > 0:
         raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
@@ -149,7 +150,8 @@ def laplace(
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("laplace needs training batches (x, y): there are no labels")
-    posterior = _posterior(library, found, prior_precision)
+    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
+    posterior = _posterior(library, found, labels, prior_precision)
     delta = posterior.prior_precision
     (out_basis, basis), *bias = posterior.H.eigenvectors
     (out_values, in_values), *bias_values = posterior.H.eigenvalues
@@ -184,7 +186,9 @@ def _import_laplace() -> "type[KronLaplace]":
     return KronLaplace
 
 
-def _posterior(library: "type[KronLaplace]", found: Features, prior_precision: float | None) -> "KronLaplace":
+def _posterior(
+    library: "type[KronLaplace]", found: Features, labels: Tensor, prior_precision: float | None
+) -> "KronLaplace":
     """Fit laplace-torch's posterior of a copy of the head to one sample of the features per example."""
     draws, number, _ = found.values.shape
     examples = torch.arange(number)
@@ -193,7 +197,7 @@ def _posterior(library: "type[KronLaplace]", found: Features, prior_precision: f
     head = nn.utils.skip_init(nn.Linear, *shape, bias=bias, device=inputs.device, dtype=inputs.dtype)
     head.load_state_dict(found.head.state_dict())
     posterior = library(nn.Sequential(head), "classification")
-    posterior.fit(DataLoader(TensorDataset(inputs, found.labels.to(inputs.device)), batch_size=_BATCH_SIZE))
+    posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
     if prior_precision is None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)

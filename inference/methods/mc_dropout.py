@@ -1,5 +1,6 @@
 """Monte Carlo dropout (Gal & Ghahramani, 2016): dropout stays active in prediction, with one mask per sample."""
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -8,6 +9,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.dropout import dropout_rate
 from probattn.handlers import num_folded, num_samples, stochastic_input
 from probattn.inference.methods.predictor import Predictor
 from probattn.inference.prediction.predict import predict
@@ -35,11 +37,11 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
         rate: dropout rate in place of each module's own; 0 disables dropout.
 
     Raises:
-        ValueError: a rate outside [0, 1); in a forward pass, a dropout module whose input lacks the samples or the
-            batch.
+        ValueError: a rate outside [0, 1), or a module whose rate is NaN; in a forward pass, a dropout module whose
+            input lacks the samples or the batch.
     """
-    if rate is not None and not 0 <= rate < 1:
-        raise ValueError(f"a dropout rate lies in [0, 1), got {rate}")
+    if rate is not None:
+        dropout_rate(rate)
     with ExitStack() as stack, _DropoutSampling() as state:
         stack.callback(model.register_forward_pre_hook(state.begin, with_kwargs=True).remove)
         for layer in model.modules():
@@ -48,6 +50,8 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
                 stack.callback(layer.register_forward_hook(state.leave).remove)
         for path, module, attribute in _dropouts(model):
             own = getattr(module, attribute)
+            if rate is None and math.isnan(own):
+                raise ValueError(f"the dropout rate of {path} is NaN: set it to a number in [0, 1)")
             stack.callback(setattr, module, attribute, own)
             stack.callback(setattr, module, "training", module.training)
             setattr(module, attribute, own if rate is None else rate)

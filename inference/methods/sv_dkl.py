@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ def sv_dkl(
         grid_size: inducing points of each GP, at least 8.
 
     Raises:
-        ValueError: no labels; a network that does not end in an ``nn.Linear``; a grid that is too small.
+        ValueError: no labels, or labels that are no class indices; a network that does not end in an ``nn.Linear``; a
+            grid that is too small.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
@@ -112,8 +114,10 @@ def sv_dkl(
     found = features(model, guide, train, num_samples=num_samples)
     if found.labels is None:
         raise ValueError("sv_dkl needs training batches (x, y): there are no labels")
+    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
+    labels = labels.to(found.values.device)
     scale = ScaleToBounds(*BOUNDS)
-    inputs, labels = scale(found.values), found.labels.to(found.values.device)
+    inputs = scale(found.values)
     scale.eval()
     draws, number, num_features = inputs.shape
     gps = FeatureGPs(num_features, grid_size=grid_size).to(inputs)

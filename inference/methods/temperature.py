@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from probattn.inference.methods.predictor import Predictor, class_probs
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
 
 TEMPERATURE_RANGE = (0.05, 20.0)
@@ -28,10 +29,18 @@ def fit_temperature(prediction: Prediction) -> float:
         prediction: prediction of validation data, ``probs (n, classes)`` and ``labels (n,)``.
 
     Raises:
-        ValueError: no labels, not one per example, or out of range; no examples; fewer than two classes.
+        ValueError: no labels, not one per example, not integers or out of range; no examples; fewer than two classes;
+            probabilities that are not finite.
     """
     log_probs = _log_probs(prediction)
-    labels = _validate_labels(prediction.labels, log_probs)
+    if prediction.labels is None:
+        raise ValueError("a temperature is fitted on labels, and these data have none: pass batches (x, y)")
+    if not len(log_probs):
+        raise ValueError("a temperature needs at least one example, got none")
+    if not log_probs.isfinite().all():
+        raise ValueError("NaN or Inf in the probabilities: check the network")
+    examples, classes = log_probs.shape
+    labels = class_labels(prediction.labels, examples=examples, classes=classes).to(log_probs.device)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
 
     def slope(inverse: float) -> float:
@@ -99,14 +108,3 @@ def _log_probs(prediction: Prediction) -> Tensor:
     """Return finite log probabilities ``(n, classes)`` in float64."""
     class_probs(prediction)
     return prediction.log_probs.double()
-
-
-def _validate_labels(labels: Tensor | None, log_probs: Tensor) -> Tensor:
-    if labels is None:
-        raise ValueError("a temperature is fitted on labels, and these data have none: pass batches (x, y)")
-    n, classes = log_probs.shape
-    if n == 0 or labels.shape != (n,):
-        raise ValueError(f"needs one label for each of n ≥ 1 examples, got {tuple(labels.shape)} for {n}")
-    if not ((labels >= 0) & (labels < classes)).all():
-        raise ValueError(f"labels must be classes 0 to {classes - 1}, got {labels.min()} to {labels.max()}")
-    return labels.to(log_probs.device).long()

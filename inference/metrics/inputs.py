@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from probattn.inference.prediction.class_labels import class_labels
+
 _RANGE_TOLERANCE = 1e-4
 _SUM_TOLERANCE = 1e-3
 
@@ -20,15 +22,8 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             f"probs must have shape (examples, classes), got {tuple(probs.shape)}: average over draws first, "
             "and flatten any other leading dimensions"
         )
-    if labels.ndim != 1 or len(labels) != len(probs):
-        raise ValueError(
-            f"labels must have shape ({len(probs)},), one index per row of probs, got {tuple(labels.shape)}: "
-            "pass one-hot labels as labels.argmax(-1)"
-        )
     if not probs.is_floating_point():
         raise ValueError(f"probs must be floating point, got {probs.dtype}: pass probabilities, not classes")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ValueError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
     if len(probs) == 0:
         raise ValueError("probs and labels are empty: a metric needs at least one example")
     classes = probs.shape[1]
@@ -37,14 +32,9 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             f"probs must have at least two classes, got {classes}: "
             "for a binary task pass both, torch.cat([1 - p, p], dim=1)"
         )
+    labels = class_labels(labels, examples=len(probs), classes=classes).cpu()
     sum_tolerance = max(_SUM_TOLERANCE, torch.finfo(probs.dtype).eps)
     probs = probs.detach().cpu().double()
-    labels = labels.detach().cpu().long()
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"labels must lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}: "
-            "number classes from 0 and drop ignored examples first"
-        )
     if not probs.isfinite().all():
         rows = (~probs.isfinite().all(dim=1)).sum()
         raise ValueError(f"probs must be finite, got NaN or infinity in {rows} of {len(probs)} rows: check the network")
@@ -67,8 +57,3 @@ def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     probs, labels = validate(probs, labels)
     confidence, predictions = probs.max(dim=1)
     return confidence, predictions == labels
-
-
-def is_constant(values: Tensor) -> bool:
-    """Return True if all values are equal."""
-    return bool((values == values[0]).all())

@@ -6,7 +6,8 @@ Except for :func:`exact_match` they use the marginals of the labels, not their j
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc
+
+from probattn.inference.metrics import ranking
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -37,7 +38,7 @@ def auroc_per_label(probs: Tensor, labels: Tensor) -> Tensor:
     """Area under the ROC curve of each label ``(labels,)``; NaN if it is the same in all examples."""
     probs, labels = _validate(probs, labels)
     columns = zip(probs.unbind(1), labels.unbind(1), strict=True)
-    return torch.stack([_auroc(column, truth) for column, truth in columns])
+    return torch.tensor([ranking.auroc(column, truth) for column, truth in columns], dtype=torch.float64)
 
 
 def evaluate(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -52,13 +53,6 @@ def evaluate(probs: Tensor, labels: Tensor) -> dict[str, float]:
         "label_brier": float(brier_per_label(probs, labels).mean()),
         "label_auroc": float(auroc_per_label(probs, labels).nanmean()),
     }
-
-
-def _auroc(probs: Tensor, labels: Tensor) -> Tensor:
-    if labels.all() or not labels.any():
-        return torch.tensor(torch.nan, dtype=torch.float64)
-    ranks = probs.unique(return_inverse=True)[1].double() / len(probs)  # torchmetrics computes in float32
-    return binary_auroc(ranks, labels.long()).double()
 
 
 def _validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,10 +7,9 @@ scores only. Metrics are fractions; :data:`DISPLAY` has the scale of the papers'
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
+from probattn.inference.metrics import ranking
 from probattn.inference.metrics.display import MetricDisplay
-from probattn.inference.metrics.selective import fpr_at_95_tpr
 from probattn.inference.prediction.result import Prediction
 
 DETECTORS: dict[str, str] = {
@@ -123,8 +122,6 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     - ``fpr95_out``: share of in-distribution inputs rejected by the strictest threshold that rejects at least 95 % of
       OOD inputs; FPR95TPR in pytorch-ood.
 
-    The first three are summed in float32, accurate to about six digits.
-
     Args:
         id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
         ood_scores: scores ``(m,)`` of OOD inputs.
@@ -133,16 +130,14 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
         ValueError: scores of the wrong shape, no scores, NaN or Inf.
     """
     id_scores, ood_scores = _validate("in-distribution", id_scores), _validate("OOD", ood_scores)
-    # torchmetrics treats scores outside [0, 1] as logits. Ranks are evenly spaced: no two of them round to one.
-    distinct, rank = torch.cat([id_scores, ood_scores]).unique(return_inverse=True)
-    ranks = rank.double() / len(distinct)
-    is_ood = torch.arange(len(ranks)) >= len(id_scores)
+    both = torch.cat([id_scores, ood_scores])
+    is_ood = torch.arange(len(both)) >= len(id_scores)
     return {
-        "auroc": float(binary_auroc(ranks, is_ood.long())),
-        "aupr_in": float(binary_average_precision(1 - ranks, (~is_ood).long())),
-        "aupr_out": float(binary_average_precision(ranks, is_ood.long())),
-        "fpr95_in": fpr_at_95_tpr(-id_scores, -ood_scores),
-        "fpr95_out": fpr_at_95_tpr(ood_scores, id_scores),
+        "auroc": ranking.auroc(both, is_ood),
+        "aupr_in": ranking.average_precision(-both, ~is_ood),
+        "aupr_out": ranking.average_precision(both, is_ood),
+        "fpr95_in": ranking.fpr_at_95_tpr(-id_scores, -ood_scores),
+        "fpr95_out": ranking.fpr_at_95_tpr(ood_scores, id_scores),
     }
 
 

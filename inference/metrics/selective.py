@@ -7,9 +7,9 @@ import math
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 
-from probattn.inference.metrics.inputs import confidence_and_correct, is_constant
+from probattn.inference.metrics import ranking
+from probattn.inference.metrics.inputs import confidence_and_correct
 
 
 def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,8 +58,7 @@ def auroc(probs: Tensor, labels: Tensor) -> float:
     The probability that a correct prediction has more confidence than a wrong one; ties count half. 0 to 1, 0.5 for
     uninformative confidence; NaN if predictions are all correct or all wrong.
     """
-    confidence, correct = confidence_and_correct(probs, labels)
-    return math.nan if is_constant(correct) else float(binary_auroc(confidence, correct.long()))
+    return ranking.auroc(*confidence_and_correct(probs, labels))
 
 
 def aupr_success(probs: Tensor, labels: Tensor) -> float:
@@ -67,8 +66,7 @@ def aupr_success(probs: Tensor, labels: Tensor) -> float:
 
     0 to 1, the accuracy for uninformative confidence; NaN if predictions are all correct or all wrong.
     """
-    confidence, correct = confidence_and_correct(probs, labels)
-    return math.nan if is_constant(correct) else float(binary_average_precision(confidence, correct.long()))
+    return ranking.average_precision(*confidence_and_correct(probs, labels))
 
 
 def aupr_error(probs: Tensor, labels: Tensor) -> float:
@@ -77,10 +75,7 @@ def aupr_error(probs: Tensor, labels: Tensor) -> float:
     0 to 1, the error rate for uninformative confidence; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
-    if is_constant(correct):
-        return math.nan
-    # 1 − confidence rather than −confidence: torchmetrics treats scores outside [0, 1] as logits.
-    return float(binary_average_precision(1 - confidence, (~correct).long()))
+    return ranking.average_precision(-confidence, ~correct)
 
 
 def fpr95(probs: Tensor, labels: Tensor) -> float:
@@ -90,13 +85,6 @@ def fpr95(probs: Tensor, labels: Tensor) -> float:
     accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct or all wrong.
     """
     confidence, correct = confidence_and_correct(probs, labels)
-    if is_constant(correct):
+    if correct.all() or not correct.any():
         return math.nan
-    return fpr_at_95_tpr(confidence[correct], confidence[~correct])
-
-
-def fpr_at_95_tpr(positive: Tensor, negative: Tensor) -> float:
-    """Share of ``negative`` scores at or above the highest threshold that at least 95 % of ``positive`` reach."""
-    needed = math.ceil(95 * len(positive) / 100)
-    threshold = positive.sort(descending=True).values[needed - 1]
-    return float((negative >= threshold).double().mean())
+    return ranking.fpr_at_95_tpr(confidence[correct], confidence[~correct])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.coverage import checked_replay
 from probattn.evaluation_mode import evaluation_mode
+from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 from probattn.handlers import draws, labels_at, one_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
@@ -72,15 +73,15 @@ def predict(
             and if a model with global sites outside attention layers fails at the first batch.
 
     Raises:
-        ValueError: no data; NaN or Inf in the inputs or the outputs, with the batch's number; a guide that does not
-            cover the model's latent sites (see :func:`~probattn.coverage.check_coverage`).
+        ValueError: no data; NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide
+            that does not cover the model's latent sites (see :func:`~probattn.coverage.check_coverage`).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, drawn=latents, vectorize=vectorize)
     parts = []
     with predictive.ready():
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
-            if x.is_floating_point() and not x.isfinite().all():
+            if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
             inputs = predictive.prepare(x, y, mask)
             with predictive.name_batch_in_errors(number):

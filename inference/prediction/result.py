@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.inference.prediction import mixture
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.marginals import device_of, fixed_seed
 from probattn.inference.prediction.real_tokens import real_tokens
 
@@ -68,10 +69,14 @@ class Prediction:
         With a label per token, it is the joint density of an example's real tokens.
 
         Raises:
-            ValueError: labels of the wrong shape.
+            ValueError: labels of the wrong shape, or that are no class indices.
         """
         if not self.components:
-            return self.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+            if self.mask is not None:
+                raise ValueError("only the probabilities of these tokens were kept: use prediction.tokens()")
+            examples, classes = self.probs.shape
+            labels = class_labels(y, examples=examples, classes=classes)
+            return self.log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         sizes = [component.batch_shape[-1] for component in self.components]
         event_shape = self.components[0].event_shape
         if self.mask is not None:

@@ -40,5 +40,5 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
 
 
 def _metrics(prediction: Prediction) -> dict[str, float]:
-    log_prob = prediction.log_prob(prediction.labels).mean().item()
+    log_prob = prediction.log_prob(prediction.labels).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}

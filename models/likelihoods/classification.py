@@ -49,7 +49,8 @@ class Ordinal(nn.Module):
     @property
     def cutpoints(self) -> Tensor:
         """Cutpoints c in increasing order, ``(classes − 1,)``."""
-        return torch.cat([self.raw_cutpoints[:1], softplus(self.raw_cutpoints[1:])]).cumsum(0)
+        raw = at_least_float32(self.raw_cutpoints)
+        return torch.cat([raw[:1], softplus(raw[1:])]).cumsum(0)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
@@ -57,7 +58,7 @@ class Ordinal(nn.Module):
             raise ValueError(f"an ordinal likelihood takes one output per example, got {outputs.shape[-1]}")
         upper = self.cutpoints - at_least_float32(outputs)
         # σ(a) − σ(b) = σ(a) σ(−b) (1 − exp(b − a)): no factor suffers from cancellation.
-        gap = (-torch.expm1(-softplus(self.raw_cutpoints[1:]))).log()
+        gap = (-torch.expm1(-softplus(at_least_float32(self.raw_cutpoints[1:])))).log()
         log_probs = pad(logsigmoid(upper), (0, 1)) + pad(logsigmoid(-upper), (1, 0))
         return OrderedCategorical(logits=log_probs + pad(gap, (1, 1)))
 

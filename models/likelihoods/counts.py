@@ -40,7 +40,7 @@ class NegativeBinomial(nn.Module):
     @property
     def concentration(self) -> Tensor:
         """Concentration r, a scalar tensor."""
-        return softplus(self.raw_concentration)
+        return softplus(at_least_float32(self.raw_concentration))
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the counts; the token mask is ignored."""

@@ -27,7 +27,7 @@ class Gaussian(nn.Module):
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
-        return dist.Normal(at_least_float32(outputs), self.log_scale.exp()).to_event(1)
+        return dist.Normal(at_least_float32(outputs), at_least_float32(self.log_scale).exp()).to_event(1)
 
 
 class HeteroscedasticGaussian(nn.Module):
@@ -83,11 +83,12 @@ class StudentT(nn.Module):
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
-        return self.log_scale.new_tensor(self.fixed_df) if self.raw_df is None else 1 + softplus(self.raw_df)
+        scale = at_least_float32(self.log_scale)
+        return scale.new_tensor(self.fixed_df) if self.raw_df is None else 1 + softplus(at_least_float32(self.raw_df))
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
-        return dist.StudentT(self.df, at_least_float32(outputs), self.log_scale.exp()).to_event(1)
+        return dist.StudentT(self.df, at_least_float32(outputs), at_least_float32(self.log_scale).exp()).to_event(1)
 
 
 def _log_scale(scale: float | Sequence[float]) -> Tensor:

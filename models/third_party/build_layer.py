@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.third_party.find_attention import AttentionParts, LinearMap
 
 JOINT_MAPS = ("query_key_value", "query_value", "query_key")
@@ -27,8 +26,7 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
         old: the old layer.
 
     Raises:
-        ValueError: a factory that does not return a layer of this library; old weights in half precision, which only
-            softmax attention supports.
+        ValueError: a factory that does not return a layer of this library.
     """
     dim = old.query.weight.shape[1]
     layer = factory(dim, old.heads, **_options(factory, old))
@@ -36,12 +34,6 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
         raise ValueError(
             f"attention must build attention layers of probattn, (dim, heads) -> layer, got {type(layer).__name__}; "
             "e.g. attention=KEPSVGPAttention.partial(rank=8)"
-        )
-    dtype = old.query.weight.dtype
-    if torch.finfo(dtype).bits < 32 and not isinstance(layer, SoftmaxAttention):
-        raise ValueError(
-            f"{layer.label} needs float32 or better, and this network is in {dtype}: convert network.float(), and "
-            'train with precision="bf16-mixed"'
         )
     layer.to(old.query.weight)
     for name in JOINT_MAPS:

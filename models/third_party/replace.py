@@ -47,8 +47,8 @@ def replace_attention(
 
     Raises:
         ValueError: no attention found, or indices out of range; attention without a counterpart: masks of anything but
-            padding, cross-attention, decoders, norms of queries and keys, added tokens; a network in half precision,
-            except with softmax attention; a factory that does not return a layer of this library.
+            padding, cross-attention, decoders, norms of queries and keys, added tokens; a factory that does not return
+            a layer of this library.
     """
     copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
     allow_renaming(copied)

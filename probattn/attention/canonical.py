@@ -7,6 +7,7 @@ tokens ``(..., N, dim)``; it returns q(z_o).
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from probattn.functional import dtypes
 from probattn.functional.correlated import Canonical, Correlated
 
 
@@ -42,7 +43,8 @@ class Learned(Prior):
 
     def forward(self, law: Correlated, x: Tensor) -> Canonical:
         """Return q(z_o)."""
-        loc, raw_scale = self.linear(x).split([self.dim, self.heads], dim=-1)
+        raw = dtypes.at_least_float32(dtypes.apply_linear(self.linear, x))
+        loc, raw_scale = raw.split([self.dim, self.heads], dim=-1)
         loc = loc.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
         scale = 1e-3 + F.softplus(raw_scale + 0.5397424).mT  # 1 initially
         if law.real is not None:

@@ -95,7 +95,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             law = self.law(self._given(*projected, mask))
             form = correlated_forms.collapsed if self.collapsed else correlated_forms.through_z_o
             output = form(self, law, dtypes.at_least_float32(x))
-        return self.out(self.join_heads(output))
+        return dtypes.apply_linear(self.out, self.join_heads(output))
 
     @abstractmethod
     def law(self, given: dict[str, Any]) -> Correlated:
@@ -123,8 +123,8 @@ class CorrelatedAttention(ProbabilisticAttention):
             "key": key,
             "latent": latent,
             "value": value if real is None else value.where(real.unsqueeze(-1), 0.0),
-            "scales": self.log_scales.exp(),
-            "noise": (2 * self.log_noise).exp(),
+            "scales": dtypes.at_least_float32(self.log_scales).exp(),
+            "noise": (2 * dtypes.at_least_float32(self.log_noise)).exp(),
             "real": real,
             "count": query.shape[-2] if mask is None else mask.sum(-1, keepdim=True, dtype=query.dtype),
         }

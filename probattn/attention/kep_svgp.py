@@ -105,8 +105,8 @@ class KEPSVGPAttention(ProbabilisticAttention):
         lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, scale, lengths))
         u = self.sample("u", self._prior_at(scale))
-        first, second = ({"e": e, "r": r}[branch] for branch in self.pair)
-        return self.out(self.join_heads(kep_svgp.function_values(self.merge(first, second), scale, u)))
+        values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
+        return dtypes.apply_linear(self.out, self.join_heads(values))
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)`` (eq. 10)."""

@@ -74,7 +74,7 @@ class KernelAttention(ProbabilisticAttention):
         query, key, value = self._project(self.checked(x, mask))
         with self.precise():
             attended = errors.check_finite(self._matrix(query, key, mask) @ value, "kernel attention 𝒦_qk V")
-        return self.out(self.join_heads(attended))
+        return dtypes.apply_linear(self.out, self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return 𝒦_qk ``(..., H, N, N)``, zero in the columns of padded keys; arguments and errors as for the layer."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional import kernels
+from probattn.functional.dtypes import at_least_float32
 
 
 class RBF(nn.Module):
@@ -51,16 +52,16 @@ class _Scaled(nn.Module):
     @property
     def lengthscale(self) -> Tensor:
         """ℓ > 0, ``(H, d)``, in units of the points."""
-        return self.log_lengthscale.exp()
+        return at_least_float32(self.log_lengthscale).exp()
 
     @property
     def variance(self) -> Tensor:
         """σ² > 0, ``(H,)``."""
-        return self.log_variance.exp()
+        return at_least_float32(self.log_variance).exp()
 
     def scaled(self, a: Tensor) -> Tensor:
         """Return a / ℓ."""
-        return a * (-self.log_lengthscale).exp().unsqueeze(-2)
+        return a * (-at_least_float32(self.log_lengthscale)).exp().unsqueeze(-2)
 
 
 class ARD(_Scaled):

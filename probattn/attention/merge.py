@@ -27,7 +27,7 @@ class Concat(nn.Module):
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
-        return kep_svgp.merge_tokens(e, r, self.weights)
+        return kep_svgp.merge_tokens(e, r, self.weights.to(e.dtype))
 
 
 class ConcatLowRank(nn.Module):
@@ -47,7 +47,7 @@ class ConcatLowRank(nn.Module):
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
-        return kep_svgp.merge_tokens_lowrank(e, r, self.a, self.b)
+        return kep_svgp.merge_tokens_lowrank(e, r, self.a.to(e.dtype), self.b.to(e.dtype))
 
 
 MERGES = {"add": lambda *_: Add(), "concat": lambda tokens, _: Concat(tokens), "concat_lowrank": ConcatLowRank}

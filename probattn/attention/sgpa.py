@@ -107,7 +107,8 @@ class SGPAttention(ProbabilisticAttention):
             vectors = step(vectors)
         weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
-        return points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
+        points = points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)
+        return dtypes.at_least_float32(points)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once.
@@ -130,7 +131,7 @@ class SGPAttention(ProbabilisticAttention):
             remainder = getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
             f = self.sample_local("g", remainder.prior, remainder.posterior)
             f = f if u is None else f + remainder.features @ u.mT
-        return self.out(self.join_heads(f))
+        return dtypes.apply_linear(self.out, self.join_heads(f))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the kernel between tokens ``(..., H, N, N)``, 0 at padding."""

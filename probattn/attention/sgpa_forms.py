@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn.distributions import ColumnNormal, MarginalWithJointKL
-from probattn.functional import errors, jitter, padding, sgpa
+from probattn.functional import dtypes, errors, jitter, padding, sgpa
 from probattn.functional.gaussian import Dense
 
 
@@ -95,7 +95,7 @@ class Standard(nn.Module):
 
     def _root(self, tokens: Tokens, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         tril = jitter.cholesky(padding.plus_diagonal(tokens.kernel, 0.0, tokens.real), "K, the kernel of the tokens")
-        spread = 1e-3 + F.softplus(self.spread(x)).mT
+        spread = 1e-3 + F.softplus(dtypes.at_least_float32(dtypes.apply_linear(self.spread, x))).mT
         spread = spread if tokens.real is None else spread.where(tokens.real, 1.0)
         return tril, spread, tokens.kernel @ tokens.value
 

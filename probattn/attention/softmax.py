@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.dropout import dropout_rate
 
 
 class SoftmaxAttention(ProbabilisticAttention):
@@ -22,9 +23,7 @@ class SoftmaxAttention(ProbabilisticAttention):
 
     def __init__(self, dim: int, heads: int, *, bias: bool = False, dropout: float = 0.0) -> None:
         super().__init__(dim, heads)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"a dropout rate lies in [0, 1), got {dropout}")
-        self.dropout = float(dropout)
+        self.dropout = dropout_rate(dropout)
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.out = nn.Linear(dim, dim)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.correlated import CanonicalGuide, CorrelatedAttention
-from probattn.functional import sgpa
+from probattn.functional import dtypes, sgpa
 from probattn.functional.sparse_cgp import SparseCGP
 
 
@@ -95,7 +95,7 @@ class SparseCGPAttention(CorrelatedAttention):
         Raises:
             ValueError: another number of tokens, or a mask, where the number is fixed.
         """
-        query, key = self.inducing
+        query, key = map(dtypes.at_least_float32, self.inducing)
         if self.tokens is not None:
             latent, masked = given["latent"], given["real"] is not None
             if masked or latent.shape[-2] != self.tokens:

@@ -1,6 +1,6 @@
-"""Floating-point types of factorisations: float32 or better, outside autocast."""
+"""Floating-point types of factorisations: float32 or better, outside autocast and under half-precision weights."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -18,3 +18,9 @@ def without_autocast(device_type: str) -> Iterator[None]:
 def at_least_float32(x: Tensor) -> Tensor:
     """Return x in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a linear module to x, rounded to half precision if the module's parameters are in half precision."""
+    dtype = next(linear.parameters(), x).dtype
+    return linear(x.to(dtype) if dtype.itemsize < 4 else x)

@@ -1,7 +1,24 @@
-"""Padding in matrices between tokens: no correlation with real tokens, and ones on the diagonal."""
+"""Padding: zeros in inputs; in matrices between tokens no correlation with real ones, and ones on the diagonal."""
 
 import torch
 from torch import Tensor
+
+
+def zeroed(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return inputs with 0 at padding, so that what stands there, NaN included, has no effect on values or gradients.
+
+    Tensors that are not of the form ``(batch, tokens, ...)`` (images) are unchanged, and so are token ids, from whose
+    value at padding some networks derive positions.
+
+    Args:
+        x: the inputs.
+        mask: ``(batch, tokens)``, boolean, or integers 0 and 1; None if all tokens are real.
+    """
+    if mask is None or mask.is_floating_point() or not x.is_floating_point():
+        return x
+    if mask.dim() > x.dim() or mask.shape != x.shape[: mask.dim()]:
+        return x
+    return x.where(mask.bool()[(..., *(None,) * (x.dim() - mask.dim()))], 0.0)
 
 
 def on_pairs(matrix: Tensor, real: Tensor | None) -> Tensor:

@@ -1,5 +1,7 @@
 """The vision transformer against slicing loops and plain torch."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,8 @@ from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import TraceMeanField_ELBO
-from probattn.models import Classifier, ViT, last
+from probattn.models import Classifier, TextTransformer, ViT, last
+from probattn.models.blocks import Block
 from probattn.models.vit import patches
 
 F64 = torch.float64
@@ -63,6 +66,21 @@ def test_dropout_acts_in_training_and_not_in_evaluation():
     assert not torch.equal(vit(images), vit(images))
     vit.eval()
     assert torch.equal(vit(images), vit(images))
+
+
+@pytest.mark.parametrize("rate", [math.nan, -0.1, 1.0, math.inf])
+def test_a_dropout_rate_out_of_bounds_is_refused(rate):
+    """``nn.Dropout`` accepts NaN."""
+    builds = (
+        lambda: ViT(**SIZES, depth=1, dropout=rate),
+        lambda: TextTransformer(
+            nn.Linear(2, 4), max_length=3, classes=2, dim=4, depth=1, heads=2, mlp_dim=4, dropout=rate
+        ),
+        lambda: Block(4, 2, mlp_dim=4, dropout=rate, attention=SoftmaxAttention),
+    )
+    for build in builds:
+        with pytest.raises(ValueError, match=rf"a dropout rate lies in \[0, 1\), got {rate}"):
+            build()
 
 
 def test_draws_appear_at_the_first_stochastic_layer_and_layers_below_run_once():

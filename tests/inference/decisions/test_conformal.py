@@ -218,3 +218,13 @@ def test_what_is_no_prediction_is_refused(make):
         make(PROBS, LABELS[:3], alpha=0.1)
     with pytest.raises(ValueError, match="softmax"):
         make(PROBS, LABELS, alpha=0.1).sets(5 * PROBS - 1)
+
+
+@pytest.mark.parametrize("make", [lac, aps])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_sets_are_refused_for_another_number_of_classes(make, classes):
+    sets = make(PROBS, LABELS, alpha=0.5)
+    message = f"calibrated on 3 classes, and the prediction has {classes}: calibrate on predictions of the same model"
+    for use in (sets.sets, lambda probs: sets.evaluate(probs, torch.zeros(2).long())):
+        with pytest.raises(ValueError, match=message):
+            use(torch.full((2, classes), 1 / classes))

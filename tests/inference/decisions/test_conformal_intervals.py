@@ -175,3 +175,12 @@ def test_calibrated_intervals_can_be_stored(method):
         pickle.loads(pickle.dumps(calibrated)).intervals(new), calibrated.intervals(new), strict=True
     ):
         assert torch.equal(found, expected)
+
+
+@METHODS
+def test_intervals_are_refused_for_other_targets(method):
+    calibrated = method(gaussian(LOC, SCALE), Y, alpha=0.4)
+    three = gaussian(np.zeros((4, 3)), 1.0)
+    for use in (calibrated.intervals, lambda prediction: calibrated.evaluate(prediction, prediction.mean)):
+        with pytest.raises(ValueError, match=r"calibrated on targets of shape \(1,\), and the prediction has \(3,\)"):
+            use(three)

@@ -167,6 +167,16 @@ def test_a_rate_out_of_bounds_is_refused(rate):
         mc_dropout(model, guide, rate=rate)(images())
 
 
+def test_a_module_whose_rate_is_nan_is_named():
+    """It would neither drop nor be an error, since NaN > 0 is False."""
+    model, guide = vit()
+    model.network.blocks[1].mlp[2].p = math.nan
+    predictor = mc_dropout(model, guide)
+    with pytest.raises(ValueError, match=r"the dropout rate of network\.blocks\.1\.mlp\.2 is NaN: set it"):
+        predictor(images())
+    assert len(mc_dropout(model, guide, rate=0.2)(images()).probs) == 4
+
+
 def test_a_model_without_dropout_is_refused_unless_a_rate_is_given():
     model, guide = vit(dropout=0.0)
     with pytest.raises(ValueError, match="all dropout rates of this model are 0: .*rate="):

@@ -286,6 +286,9 @@ def test_missing_labels_and_a_missing_library_are_said_clearly(monkeypatch):
     model, x, y = mlp()
     with pytest.raises(ValueError, match="there are no labels"):
         laplace(model, None, [x])
+    for wrong, message in ((y.float(), "integer class indices, got torch.float32"), (y + 1, r"lie in 0\.\.2")):
+        with pytest.raises(ValueError, match=message):
+            laplace(model, None, [(x, wrong)])
     monkeypatch.setitem(sys.modules, "laplace", None)
     with pytest.raises(ImportError, match=r"pip install probattn\[laplace\]"):
         laplace(model, None, None)  # before the data are touched

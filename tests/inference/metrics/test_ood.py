@@ -262,9 +262,9 @@ class TestMetricsAgainst:
         both = torch.cat([inside, outside]).numpy()
         is_out = np.repeat([0, 1], [len(inside), len(outside)])
         found = ood.detection_metrics(inside, outside)
-        assert found["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(is_out, both), abs=1e-6)
-        assert found["aupr_out"] == pytest.approx(sklearn.metrics.average_precision_score(is_out, both), abs=1e-6)
-        assert found["aupr_in"] == pytest.approx(sklearn.metrics.average_precision_score(1 - is_out, -both), abs=1e-6)
+        assert found["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(is_out, both), abs=1e-12)
+        assert found["aupr_out"] == pytest.approx(sklearn.metrics.average_precision_score(is_out, both), abs=1e-12)
+        assert found["aupr_in"] == pytest.approx(sklearn.metrics.average_precision_score(1 - is_out, -both), abs=1e-12)
         for key, positive, score in (("fpr95_out", is_out, both), ("fpr95_in", 1 - is_out, -both)):
             fpr, tpr, _ = sklearn.metrics.roc_curve(positive, score, drop_intermediate=False)
             assert found[key] == pytest.approx(fpr[tpr >= 0.95].min(), abs=1e-12)
@@ -277,7 +277,7 @@ class TestMetricsAgainst:
         labels = torch.cat([torch.zeros(len(inside)), -torch.ones(len(outside))]).long()
         theirs = OODMetrics().update(torch.cat([inside, outside]), labels).compute()
         found = ood.detection_metrics(inside, outside)
-        assert found["auroc"] == pytest.approx(theirs["AUROC"], abs=1e-6)
+        assert found["auroc"] == pytest.approx(theirs["AUROC"], abs=1e-12)
         assert found["fpr95_out"] == pytest.approx(theirs["FPR95TPR"], abs=1e-12)
         assert found["aupr_out"] == pytest.approx(theirs["AUPR-OUT"], abs=3e-3)
         assert found["aupr_in"] == pytest.approx(theirs["AUPR-IN"], abs=3e-3)
@@ -286,7 +286,7 @@ class TestMetricsAgainst:
     @property_test
     @given(values, values)
     def test_the_definitions(self, inside, outside):
-        assert ood.detection_metrics(inside, outside) == pytest.approx(brute_force(inside, outside), abs=1e-6)
+        assert ood.detection_metrics(inside, outside) == pytest.approx(brute_force(inside, outside), abs=1e-12)
 
 
 class TestProperties:
@@ -299,19 +299,19 @@ class TestProperties:
     @given(values, values)
     def test_swapping_the_roles(self, inside, outside):
         there, back = ood.detection_metrics(inside, outside), ood.detection_metrics(outside, inside)
-        assert back["auroc"] == pytest.approx(1 - there["auroc"], abs=1e-6)
+        assert back["auroc"] == pytest.approx(1 - there["auroc"], abs=1e-12)
         # With the sign turned too, known and strange have changed names only.
         mirrored = ood.detection_metrics(-outside, -inside)
         names = {"auroc": "auroc", "aupr_in": "aupr_out", "aupr_out": "aupr_in"}
         names |= {"fpr95_in": "fpr95_out", "fpr95_out": "fpr95_in"}
-        assert {names[key]: value for key, value in mirrored.items()} == pytest.approx(there, abs=1e-6)
+        assert {names[key]: value for key, value in mirrored.items()} == pytest.approx(there, abs=1e-12)
 
     @property_test
     @given(values, values, st.randoms())
     def test_the_order_of_the_inputs_does_not_count(self, inside, outside, random):
         shuffled = inside[random.sample(range(len(inside)), len(inside))]
         assert ood.detection_metrics(shuffled, outside.flip(0)) == pytest.approx(
-            ood.detection_metrics(inside, outside), abs=1e-6
+            ood.detection_metrics(inside, outside), abs=1e-12
         )
 
 

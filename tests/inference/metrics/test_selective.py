@@ -61,17 +61,17 @@ def test_aurc_and_eaurc_by_hand():
 
 def test_auroc_by_hand():
     # Of the pairs (right, wrong), .95 beats .9 and .6, .8 beats .6, .7 beats .6: 4 of 6.
-    assert metrics.auroc(PROBS, LABELS) == pytest.approx(4 / 6, abs=1e-6)
+    assert metrics.auroc(PROBS, LABELS) == pytest.approx(4 / 6, abs=1e-12)
 
 
 def test_aupr_success_by_hand():
     # Right ones are met at ranks 1, 3, 4 of falling confidence: precisions 1/1, 2/3, 3/4.
-    assert metrics.aupr_success(PROBS, LABELS) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3, abs=1e-6)
+    assert metrics.aupr_success(PROBS, LABELS) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3, abs=1e-12)
 
 
 def test_aupr_error_by_hand():
     # Wrong ones are met at ranks 1 and 4 of rising confidence: precisions 1/1, 2/4.
-    assert metrics.aupr_error(PROBS, LABELS) == pytest.approx((1 + 2 / 4) / 2, abs=1e-6)
+    assert metrics.aupr_error(PROBS, LABELS) == pytest.approx((1 + 2 / 4) / 2, abs=1e-12)
 
 
 def test_fpr95_by_hand():
@@ -104,7 +104,7 @@ def test_detection_agrees_with_scikit_learn_under_ties(items):
         "fpr95": fpr[tpr >= 0.95].min(),
     }
     values = {key: getattr(metrics, key)(probs, labels) for key in DETECTION}
-    assert values == pytest.approx(expected, abs=1e-6)
+    assert values == pytest.approx(expected, abs=1e-12)
 
 
 @property_test
@@ -152,7 +152,7 @@ def test_perfect_order_is_perfect(items):
 def test_worst_order_is_worst(items):
     right = [r for _, r in items]
     probs, labels = predictions([0.9 - 0.2 * r for r in right], right)
-    assert metrics.auroc(probs, labels) == pytest.approx(0, abs=1e-6)
+    assert metrics.auroc(probs, labels) == pytest.approx(0, abs=1e-12)
     assert metrics.fpr95(probs, labels) == 1
     assert metrics.eaurc(probs, labels) > 0
 
@@ -178,4 +178,4 @@ def test_ties_everywhere_carry_no_information():
         "ece": 1 / 5,
         "mce": 1 / 5,
     }
-    assert {key: values[key] for key in expected} == pytest.approx(expected, abs=1e-6)
+    assert {key: values[key] for key in expected} == pytest.approx(expected, abs=1e-12)

@@ -2,6 +2,7 @@
 
 import math
 
+import pyro.distributions as dist
 import pytest
 import torch
 from known_predictives import F64, build, outputs_by_hand
@@ -9,6 +10,7 @@ from known_predictives import F64, build, outputs_by_hand
 from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.inference import Prediction, predict
 from probattn.inference.prediction import latents
+from probattn.inference.prediction.aggregate import summarise
 from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 
 
@@ -59,6 +61,13 @@ def test_log_prob_is_the_log_of_the_mean_probability(recorded):
     expected = [math.log(sum(probs[s, i, y[i]].item() for s in range(5)) / 5) for i in range(4)]
     torch.testing.assert_close(result.log_prob(y), torch.tensor(expected, dtype=F64))
     torch.testing.assert_close(result.log_prob(y.int()), torch.tensor(expected, dtype=F64))
+    for wrong, message in (
+        (y + 0.7, "integer class indices, got torch.float32"),
+        (y + 1, r"lie in 0\.\.2 for 3 classes, got 1\.\.3"),
+        (y[:3], r"shape \(4,\), one index per row"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result.log_prob(wrong)
 
 
 def test_regression_moments_and_log_prob_by_hand(recorded):
@@ -119,3 +128,31 @@ def test_labels_of_tokens_count_jointly_and_padding_nothing(recorded, attention)
     joint = torch.where(mask, picked, 1.0).prod(-1).mean(0).log()
     torch.testing.assert_close(result.log_prob(y), joint)
     torch.testing.assert_close(result.log_prob(torch.where(mask, y, 0)), joint)
+
+
+def test_stored_probabilities_of_tokens_have_no_joint_density():
+    stored = Prediction(probs=torch.full((2, 3, 2), 0.5), mask=torch.ones(2, 3, dtype=torch.bool))
+    labels = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(
+        ValueError, match=r"only the probabilities of these tokens were kept: use prediction.tokens\(\)"
+    ):
+        stored.log_prob(labels)
+    torch.testing.assert_close(stored.tokens().log_prob(labels.flatten()), torch.full((6,), 0.5).log())
+
+
+def test_averages_over_many_samples_keep_the_digits_of_single_precision():
+    """One after another, 10⁵ terms in float32 would lose four of seven digits."""
+    torch.manual_seed(0)
+    number, device = 100_000, torch.device("cpu")
+    logits = 0.1 * torch.randn(number, 2, 3) + torch.tensor([3.0, 0.0, 1.0])
+    found = summarise(dist.Categorical(logits=logits), None, device, num_samples=number, keep_draws=False)
+    probs = logits.double().softmax(-1)
+    torch.testing.assert_close(found.probs.double(), probs.mean(0), rtol=0, atol=1e-6)
+    expected = torch.special.entr(probs).sum(-1).mean(0)
+    torch.testing.assert_close(found.expected_entropy.double(), expected, rtol=0, atol=1e-6)
+    loc, y = 100 + torch.randn(number, 2, 1), torch.tensor([[100.0], [102.0]])
+    found = summarise(dist.Normal(loc, 1.0).to_event(1), None, device, num_samples=number, keep_draws=False)
+    torch.testing.assert_close(found.mean.double(), loc.double().mean(0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.variance.double(), 1 + loc.double().var(0, correction=0), rtol=1e-5, atol=0)
+    density = torch.distributions.Normal(loc.double(), 1.0).log_prob(y.double()).exp().mean(0)[:, 0]
+    torch.testing.assert_close(found.log_prob(y).double(), density.log(), rtol=0, atol=1e-5)

@@ -80,12 +80,14 @@ def test_a_factorys_own_default_gives_way_to_an_old_layer_without_bias_or_dropou
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_for_softmax_alone(dtype):
+def test_a_layer_for_half_precision_weights_has_them_itself(dtype):
     ((_, read),) = find_attention(nn.ModuleList([nn.MultiheadAttention(8, 2, dtype=dtype)]))
-    assert build_layer(SoftmaxAttention, read()).out.weight.dtype == dtype
-    for factory in (KEPSVGPAttention.partial(rank=2), CGPAttention.partial(output="mean"), KernelAttention):
-        with pytest.raises(ValueError, match=f"Attention needs float32 or better, .*in {dtype}: convert network.float"):
-            build_layer(factory, read())
+    for factory in (SoftmaxAttention, KEPSVGPAttention.partial(rank=2), CGPAttention, KernelAttention, SGPAttention):
+        layer = build_layer(factory, read())
+        assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
+        output = layer(torch.randn(2, 3, 8, dtype=dtype))
+        assert output.dtype == dtype
+        assert output.isfinite().all()
 
 
 def test_bias_and_dropout_are_the_old_layers_unless_the_factory_says():

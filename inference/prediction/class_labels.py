@@ -1,0 +1,26 @@
+"""Validation of labels that are class indices."""
+
+import torch
+from torch import Tensor
+
+
+def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
+    """Return labels ``(examples,)`` as int64, detached.
+
+    Raises:
+        ValueError: labels of another shape; not integers, which PyTorch's losses refuse, too; outside 0 to classes − 1.
+    """
+    if labels.ndim != 1 or len(labels) != examples:
+        raise ValueError(
+            f"labels must have shape ({examples},), one index per row of probs, got {tuple(labels.shape)}: "
+            "pass one-hot labels as labels.argmax(-1)"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ValueError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
+    labels = labels.detach().long()
+    if examples and (labels.min() < 0 or labels.max() >= classes):
+        raise ValueError(
+            f"labels must lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}: "
+            "number classes from 0 and drop ignored examples first"
+        )
+    return labels

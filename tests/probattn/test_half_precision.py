@@ -1,0 +1,138 @@
+"""Layers, guides and likelihoods with half-precision weights are those with the same weights in float32.
+
+Factorisations, densities and KL are computed in float32; only linear maps round to half precision.
+"""
+
+import copy
+
+import pytest
+import torch
+from export_cases import LAYERS
+from torch import nn
+
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SparseCGPAttention, guides
+from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.models import Supervised, TextTransformer, likelihoods
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")  # few tokens in float32
+CASES = LAYERS | {
+    "kep-svgp-lowrank": KEPSVGPAttention.partial(rank=2, merge="concat_lowrank", tokens=4),
+    "kep-svgp-plain": KEPSVGPAttention.partial(rank=2, projection="plain"),
+    "kep-svgp-horseshoe": KEPSVGPAttention.partial(rank=2, prior="horseshoe"),
+    "sgpa-exponential": SGPAttention.partial(inducing=3, kernel="exponential", bias=True),
+    "cgp-learned": CGPAttention.partial(canonical_guide="learned"),
+    "cgp-collapsed": CGPAttention.partial(collapsed=True, learn_noise=True),
+    "sparse-cgp-tokens": SparseCGPAttention.partial(inducing=2, tokens=4),
+}
+HALF = pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.bfloat16, 2e-2), pytest.param(torch.float16, 2e-3, marks=pytest.mark.slow)],
+    ids=["bfloat16", "float16"],
+)
+Y = torch.tensor([0, 1, 2])
+
+
+def pair(layer, dtype, family="full", *, likelihood=None, outputs=3):
+    """Model and guide with half-precision weights, and copies with the same weights in float32."""
+    torch.manual_seed(0)
+    sizes = {"classes": outputs, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8, "max_length": 4}
+    network = TextTransformer(nn.Linear(2, 8), attention=layer, **sizes)
+    model = Supervised(network, likelihood or likelihoods.Categorical(), num_data=3)
+    guide = guides.for_model(model, family)
+    model.to(dtype), guide.to(dtype)
+    exact = copy.deepcopy(model).float()
+    exact_guide = guides.for_model(exact, family)
+    exact_guide.load_state_dict(guide.state_dict())
+    return (model, guide), (exact, exact_guide)
+
+
+def batch(dtype):
+    return torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def evaluate(model, guide, x, y=Y):
+    """ELBO, its gradient as one vector, and predictions."""
+    torch.manual_seed(2)
+    loss = TraceMeanField_ELBO()(model, guide)(x, y)
+    loss.backward()
+    parameters = (*model.parameters(), *guide.parameters())
+    gradient = torch.cat([p.grad.flatten().float() for p in parameters if p.grad is not None])
+    torch.manual_seed(3)
+    return loss.detach(), gradient, predict(model, guide, x, num_samples=4)
+
+
+@HALF
+@pytest.mark.parametrize("layer", CASES)
+def test_a_layer_is_that_of_float32(layer, dtype, tolerance):
+    half, exact = pair(CASES[layer], dtype)
+    loss, gradient, prediction = evaluate(*half, batch(dtype))
+    expected_loss, expected_gradient, expected = evaluate(*exact, batch(dtype).float())
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected_loss, rtol=tolerance, atol=0)
+    assert (gradient - expected_gradient).norm() < 10 * tolerance * expected_gradient.norm()
+    torch.testing.assert_close(prediction.probs, expected.probs, rtol=0, atol=tolerance)
+    assert prediction.probs.dtype == torch.float32
+
+
+@HALF
+@pytest.mark.parametrize("family", ["diagonal", "lowrank", "delta"])
+@pytest.mark.parametrize("layer", ["kep-svgp", "kep-svgp-horseshoe", "sgpa"])
+def test_a_guide_is_that_of_float32(layer, family, dtype, tolerance):
+    half, exact = pair(CASES[layer], dtype, family)
+    loss, _, prediction = evaluate(*half, batch(dtype))
+    expected_loss, _, expected = evaluate(*exact, batch(dtype).float())
+    torch.testing.assert_close(loss, expected_loss, rtol=tolerance, atol=0)
+    torch.testing.assert_close(prediction.probs, expected.probs, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("layer", ["kep-svgp", "sgpa", "cgp"])
+def test_a_guide_built_for_a_half_precision_model_is_in_float32(layer):
+    torch.manual_seed(0)
+    network = TextTransformer(
+        nn.Linear(2, 8), attention=CASES[layer], classes=3, dim=8, depth=2, heads=2, mlp_dim=8, max_length=4
+    )
+    model = Supervised(network, likelihoods.Categorical(), num_data=3).bfloat16()
+    guide = guides.for_model(model)
+    assert all(parameter.dtype == torch.float32 for parameter in guide.parameters())
+    loss, gradient, prediction = evaluate(model, guide, batch(torch.bfloat16))
+    assert loss.isfinite()
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(prediction.probs.sum(-1), torch.ones(3))
+
+
+REAL = torch.tensor([[0.5], [-1.0], [2.0]])
+
+
+@HALF
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "y"),
+    [
+        (lambda: likelihoods.Ordinal(4), 1, Y),
+        (likelihoods.Bernoulli, 2, torch.tensor([[0, 1], [1, 1], [0, 0]])),
+        (lambda: likelihoods.Gaussian(0.3), 1, REAL),
+        (likelihoods.HeteroscedasticGaussian, 2, REAL),
+        (lambda: likelihoods.StudentT(3.0, learn_df=True), 1, REAL),
+        (lambda: likelihoods.StudentT(3.0), 1, REAL),
+        (likelihoods.Poisson, 1, torch.tensor([[0], [3], [1]])),
+        (lambda: likelihoods.NegativeBinomial(2.0), 1, torch.tensor([[0], [3], [1]])),
+    ],
+)
+def test_a_likelihood_is_that_of_float32(likelihood, outputs, y, dtype, tolerance):
+    half, exact = pair(CASES["kep-svgp"], dtype, likelihood=likelihood(), outputs=outputs)
+    loss, _, prediction = evaluate(*half, batch(dtype), y)
+    expected_loss, _, expected = evaluate(*exact, batch(dtype).float(), y)
+    torch.testing.assert_close(loss, expected_loss, rtol=tolerance, atol=0)
+    torch.testing.assert_close(prediction.log_prob(y), expected.log_prob(y), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_padding_has_no_influence(dtype):
+    mask = torch.tensor([[True, True, False, True], [True, False, False, False], [True] * 4])
+    for layer in ("kep-svgp", "sgpa", "cgp", "sparse-cgp", "kernel"):
+        (model, guide), _ = pair(CASES[layer], dtype)
+        found = []
+        for fill in (0.0, torch.nan):
+            torch.manual_seed(2)
+            x = batch(dtype).where(mask.unsqueeze(-1), fill)
+            found.append(predict(model, guide, [(x, Y, mask)], num_samples=3).probs)
+        assert torch.equal(*found)
