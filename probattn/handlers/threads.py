@@ -32,7 +32,8 @@ class Handler(Messenger):
             return self
         _LOCK.acquire()
         try:
-            return super().__enter__()
+            with restored_handlers():
+                return super().__enter__()
         except BaseException:
             _LOCK.release()
             raise
