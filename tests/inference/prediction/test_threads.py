@@ -56,6 +56,7 @@ USES = {
     "predict": lambda model, guide, x, y: predict(model, guide, x, num_samples=3).probs,
     "prior": lambda model, guide, x, y: predict(model, None, x, num_samples=3).probs,
     "elbo": loss,
+    "shared draw": lambda model, guide, x, y: TraceMeanField_ELBO()(model, guide)(x, y),
     "fit_guide": lambda model, guide, x, y: fit_guide(model, guide, (x, y), steps=2),
     "posterior draws": lambda model, guide, x, y: list(posterior_draws(model, guide, x, num_samples=3).values())[0],
     "replicates": lambda model, guide, x, y: replicate(model, guide, [(x, y)], num_samples=3).replicated_labels,
@@ -91,8 +92,17 @@ def is_free(lock):
 
 
 @pytest.mark.filterwarnings("ignore::probattn.inference.posterior.nuts.ConvergenceWarning")
-@pytest.mark.parametrize("first", USES)
-@pytest.mark.parametrize("second", ["predict", "elbo", "fit_guide", "dropout"])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *[(first, "predict") for first in USES],
+        *[
+            pytest.param(first, second, marks=pytest.mark.slow)
+            for first in USES
+            for second in ("elbo", "fit_guide", "dropout")
+        ],
+    ],
+)
 def test_two_threads_with_one_model_compute_what_they_do_one_after_the_other(lock, first, second):
     model, guide = build(dropout=0.2)
     x, y = batch()
@@ -118,7 +128,10 @@ def test_a_thread_that_trains_and_one_that_predicts_one_model_wait_for_each_othe
     x, _ = batch()
     before = [part.training for part in model.modules()]
     history, prediction = second_inside_first(
-        model.network, lambda: fit(model, guide, train, epochs=2, progress=False), lambda: predict(model, guide, x), lock
+        model.network,
+        lambda: fit(model, guide, train, epochs=2, progress=False),
+        lambda: predict(model, guide, x),
+        lock,
     )
     assert len(history.epochs) == 2
     assert prediction.probs.isfinite().all()
@@ -149,7 +162,7 @@ def test_an_error_at_any_sample_site_leaves_nothing_behind(use, layer, error):
     _raise_everywhere(lambda: USES[use](model, guide, x.double(), y), error, (model, guide), _RaiseAtSite)
 
 
-@pytest.mark.parametrize("use", ["predict", "prior", "elbo", "fit_guide", "replicates", "dropout"])
+@pytest.mark.parametrize("use", ["predict", "prior", "elbo", "shared draw", "fit_guide", "replicates", "dropout"])
 def test_an_interrupt_while_any_handler_is_entered_leaves_nothing_behind(monkeypatch, use):
     model, guide = build(dropout=0.2)
     x, y = batch()
