@@ -54,25 +54,13 @@ def run(code):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def after_torch_and_pyro():
-    """The state that ``import torch, pyro`` leaves."""
-    return run("import torch, pyro\nprint(json.dumps(state()))")
-
-
-@pytest.mark.parametrize("module", MODULES[2:])
-def test_an_import_leaves_what_importing_torch_and_pyro_leaves(after_torch_and_pyro, module):
+@pytest.mark.parametrize("modules", [MODULES, MODULES[::-1]], ids=["library first", "command first"])
+def test_imports_change_nothing_but_what_torch_and_pyro_change(modules):
     """Those two change warning filters themselves, which users expect of them."""
-    found = run(f"import {module}\nprint(json.dumps(state()))")
-    changed = {name: (found[name], after_torch_and_pyro[name]) for name in found}
-    assert {name: pair for name, pair in changed.items() if pair[0] != pair[1]} == {}
-
-
-def test_one_import_after_another_changes_nothing():
     found = run(f"""
 import importlib, torch, pyro
 before, changed = state(), {{}}
-for name in {MODULES!r}:
+for name in {modules!r}:
     importlib.import_module(name)
     now = state()
     changed |= {{f"{{key}} by {{name}}": [before[key], now[key]] for key in now if now[key] != before[key]}}
@@ -80,6 +68,16 @@ for name in {MODULES!r}:
 print(json.dumps(changed))
 """)
     assert found == {}
+
+
+def test_without_torch_and_pyro_before_it_the_library_leaves_their_state():
+    keys = ("warning filters", "environment", "random state")
+    found, expected = (
+        run(f"import {name}\nprint(json.dumps([state()[key] for key in {keys!r}]))")
+        for name in ("probattn.inference", "torch, pyro")
+    )
+    for key, one, other in zip(keys, found, expected, strict=True):
+        assert one == other, key
 
 
 def test_what_an_import_changes_is_undone_also_if_it_fails():

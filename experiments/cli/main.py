@@ -17,6 +17,11 @@ from probattn.experiments.runs.allocator import keep_memory
 class Commands(TyperGroup):
     """Group whose commands end with one line when the user presses Ctrl-C, also while they import what they need."""
 
+    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
+        """Read the command line."""
+        with interruptible("the same command starts again"):
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: typer.Context) -> Any:
         """Run a command."""
         with interruptible("the same command starts again"):
