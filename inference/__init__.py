@@ -4,6 +4,13 @@ Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; 
 ``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
+from probattn.imports import without_side_effects
+
+with without_side_effects():
+    import lightning_fabric  # noqa: F401
+    import rich.style  # noqa: F401
+    import torchmetrics  # noqa: F401
+
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import risk_threshold

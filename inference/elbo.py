@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -20,7 +19,7 @@ from torch.distributions import Independent, kl_divergence
 
 from probattn import families, guides
 from probattn.coverage import check_coverage, checked_replay
-from probattn.handlers import global_sites_only, local_posteriors
+from probattn.handlers import exclusive, global_sites_only, local_posteriors
 from probattn.param_effects import params_hidden_from_traces
 from probattn.programs import Program, as_module, device, local_params
 from probattn.pyro_compat import TracePairs
@@ -87,8 +86,8 @@ class _ELBOWithTerms(TracePairs):
         device_type = (device(model, guide) or torch.device("cpu")).type
         model_in_autocast = with_current_autocast(model, device_type)
         loss, self.term_tensors = 0.0, {}
-        scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else nullcontext()
-        with torch.autocast(device_type, enabled=False), params_hidden_from_traces(), scoped:
+        scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else exclusive()
+        with scoped, torch.autocast(device_type, enabled=False), params_hidden_from_traces():
             for traces in self.trace_pairs(model_in_autocast, guide, args, kwargs):
                 terms = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
                 loss = loss + self._loss(terms, *traces)

@@ -1,6 +1,5 @@
 """Pyro model of a labelled data set: a network and a likelihood."""
 
-import pyro
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -10,6 +9,7 @@ from probattn.handlers import local_sites
 from probattn.models import likelihoods
 from probattn.param_effects import SkipParamEffects
 from probattn.pyro_compat import allow_renaming, module_path
+from probattn.sites import sample_labels
 
 
 class Supervised(SkipParamEffects, PyroModule):
@@ -65,7 +65,7 @@ class Supervised(SkipParamEffects, PyroModule):
             expected = x.shape[:1] + likelihood.event_shape
             if y is not None and y.shape != expected:
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
-            return pyro.sample("y", likelihood, obs=y, infer={"local": True, "label": True})
+            return sample_labels(likelihood, y)
 
 
 class Classifier(Supervised):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
-from probattn.handlers import left_of_examples, outside_data_plate
+from probattn.handlers import left_of_examples, outside_data_plate, stored_sites
 from probattn.pyro_compat import (
     HANDLER_STACK,
     AttributeReads,
@@ -54,7 +54,7 @@ class SkipParamEffects(AttributeReads):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under SVI, check Pyro's parameter store first."""
-        if HANDLER_STACK and _param_effect() == _STORE:
+        if stored_sites() is None and HANDLER_STACK and _param_effect() == _STORE:
             check_param_store(self)
         return super().__call__(*args, **kwargs)
 

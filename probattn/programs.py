@@ -3,25 +3,28 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
 
 import pyro
 import torch
-from pyro.nn import PyroModule
+from pyro.nn import PyroModule, PyroSample
 from pyro.poutine.messenger import unwrap
 from pyro.poutine.runtime import Message
 from pyro.poutine.trace_messenger import TraceHandler
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from probattn.handlers import exclusive
 from probattn.param_effects import ParamListener
-from probattn.pyro_compat import add_param_state, is_param_state_missing, store_param, stored_params
+from probattn.pyro_compat import add_param_state, has_pyro_samples, is_param_state_missing, store_param, stored_params
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
 
+_STATEMENTS = ("pyro.primitives", "pyro.poutine", "pyro.infer", "pyro.contrib")
+"""Packages of Pyro with statements and handlers."""
 _OWNERS = WeakTensorKeyDictionary()
 """The function that created each parameter in Pyro's parameter store, as a weak reference."""
 
@@ -52,6 +55,22 @@ def device(*programs: Program | None) -> torch.device | None:
             for parameter in module.parameters():
                 return parameter.device
     return None
+
+
+def has_statements(module: nn.Module) -> bool:
+    """Return True if a module samples by statements of Pyro's: ``PyroSample`` attributes, or code that names Pyro.
+
+    Code of this library counts as without, since its statements also work with stored values of their sites (see
+    :class:`~probattn.handlers.StoredSites`).
+    """
+    seen: set[int] = set()
+    for part in module.modules():
+        attributes = [vars(part), *(vars(kind) for kind in type(part).__mro__ if not _is_library(kind))]
+        if isinstance(part, FunctionModule) or has_pyro_samples(part):
+            return True
+        if any(_is_statement(value, seen) for each in attributes for value in each.values()):
+            return True
+    return False
 
 
 def as_module(program: Program) -> nn.Module:
@@ -107,12 +126,14 @@ class FunctionModule(nn.Module):
 def local_params(*programs: Program) -> Iterator[None]:
     """Keep parameters of modules out of Pyro's parameter store inside (Pyro's setting ``module_local_params``).
 
+    Other threads wait (see :func:`~probattn.handlers.exclusive`).
+
     Raises:
         RuntimeError: a ``PyroModule`` runs inside that was not found in the programs.
     """
-    for program in programs:
-        _add_param_states(program, set())
-    with pyro.settings.context(module_local_params=True):
+    with exclusive(), pyro.settings.context(module_local_params=True):
+        for program in programs:
+            _add_param_states(program, set())
         try:
             yield
         except AttributeError as error:
@@ -189,6 +210,29 @@ def _collect(thing: Any, found: dict[int, nn.Module], seen: set[int]) -> None:
         for each in thing.values() if isinstance(thing, dict) else thing:
             if isinstance(each, nn.Module):
                 _collect(each, found, seen)
+
+
+def _is_statement(thing: Any, seen: set[int]) -> bool:
+    """Return True for Pyro's statements and handlers, modules that hold them, and functions that name any of these."""
+    if isinstance(thing, functools.partial | MethodType | staticmethod | classmethod | property):
+        inner = ("func", "__func__", "fget")
+        return any(_is_statement(getattr(thing, name, None), seen) for name in inner)
+    if isinstance(thing, FunctionType) and not _is_library(thing):
+        if id(thing) in seen:
+            return False
+        seen.add(id(thing))
+        cells = (cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell))
+        named = (thing.__globals__.get(name) for name in _names(thing.__code__))
+        return any(_is_statement(each, seen) for each in (*cells, *named, getattr(thing, "__wrapped__", None)))
+    if isinstance(thing, PyroSample):
+        return True
+    path = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None)
+    named = isinstance(thing, ModuleType | FunctionType | type) and isinstance(path, str)
+    return named and (path == "pyro" or path.startswith(_STATEMENTS))
+
+
+def _is_library(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in ("torch", "pyro", "probattn")
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -37,6 +37,24 @@ def hidden_handlers(is_hidden: Callable[[Messenger], bool]) -> Iterator[None]:
         runtime._PYRO_STACK[:] = active
 
 
+@contextmanager
+def restored_handlers() -> Iterator[None]:
+    """Restore the active handlers, and the dimensions of their plates, after any exception inside."""
+    handlers, dims = list(HANDLER_STACK), list(runtime._DIM_ALLOCATOR._stack)
+    try:
+        yield
+    except BaseException:
+        runtime._PYRO_STACK[:] = handlers
+        runtime._DIM_ALLOCATOR._stack[:] = dims
+        raise
+
+
+def clear_handlers() -> None:
+    """Remove all active handlers and the dimensions of their plates."""
+    runtime._PYRO_STACK.clear()
+    runtime._DIM_ALLOCATOR._stack.clear()
+
+
 def is_subsample(fn: Any) -> bool:
     """Return True for the "distribution" of the site at which a plate draws its subsample of indices."""
     return isinstance(fn, _Subsample)
@@ -80,6 +98,37 @@ def allow_renaming(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, PyroModule):
             module._pyro_context.used = False
+
+
+class _NoEffects:
+    """Stands in for the context of a PyroModule's calls: nothing is active, so attributes are read without effects."""
+
+    active, used = 0, True
+
+    def __init__(self) -> None:
+        self.param_state: dict[str, dict] = {"params": {}, "constraints": {}}
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def remove_effects(network: nn.Module) -> None:
+    """Turn the PyroModules of a network, in place, into modules whose parameters and calls do not involve Pyro."""
+    parts = [module for module in network.modules() if isinstance(module, PyroModule)]
+    for module in parts:
+        for name in list(module._modules):
+            getattr(module, name)  # names a child that has not run yet
+    context = _NoEffects()
+    for module in parts:
+        vars(module)["_pyro_context"] = context
+
+
+def has_no_effects(module: nn.Module) -> bool:
+    """Return True for modules that :func:`remove_effects` has changed."""
+    return isinstance(vars(module).get("_pyro_context"), _NoEffects)
 
 
 def has_pyro_samples(module: nn.Module) -> bool:

@@ -326,7 +326,7 @@ def wheel(tmp_path_factory):
     copy, out, site = (tmp_path_factory.mktemp(name) for name in ("source", "wheel", "site"))
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "probattn_command.py"):
         shutil.copy(ROOT / name, copy / name)
     built = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)],
@@ -350,9 +350,9 @@ def test_wheel_holds_every_source_and_the_type_marker(wheel):
     }
     held = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*") if path.is_file()}
     code = {name for name in held if ".dist-info/" not in name}
-    assert code == expected | {"probattn/py.typed"}, "list new subpackages in pyproject.toml"
+    assert code == expected | {"probattn/py.typed", "probattn_command.py"}, "list new subpackages in pyproject.toml"
     (info,) = wheel.glob("*.dist-info")
-    assert "probattn = probattn.experiments.cli.main:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
+    assert "probattn = probattn_command:main" in (info / "entry_points.txt").read_text(encoding="utf-8")
     assert (info / "licenses" / "LICENSE").is_file()
 
 

@@ -1,3 +1,8 @@
 """The ``probattn`` command.
 
 May import every other room."""
+
+from probattn.imports import without_side_effects
+
+with without_side_effects():
+    import rich.style  # noqa: F401

@@ -3,16 +3,33 @@
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Column, Table
+from typer.core import TyperGroup
 
 from probattn.experiments.cli import bench, export
 from probattn.experiments.cli.terminal import Data, SettingChanges, fail, interruptible, say, show_table
 from probattn.experiments.runs.allocator import keep_memory
 
+
+class Commands(TyperGroup):
+    """Group whose commands end with one line when the user presses Ctrl-C, also while they import what they need."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
+        """Read the command line."""
+        with interruptible("the same command starts again"):
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        """Run a command."""
+        with interruptible("the same command starts again"):
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program.",
     no_args_is_help=True,
     add_completion=False,

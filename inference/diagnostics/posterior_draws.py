@@ -4,17 +4,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import current_draw, is_global_latent, is_latent, local_posteriors, local_priors
+from probattn.handlers import Handler, current_draw, is_global_latent, is_latent, local_posteriors, local_priors
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import predict
 from probattn.pyro_compat import HANDLER_STACK
 
 
-class record(Messenger):  # noqa: N801 - lower case like other handlers
+class record(Handler):  # noqa: N801 - lower case like other handlers
     """Handler that records the latent sites that :func:`~probattn.inference.predict` draws in its context.
 
     >>> with record() as drawn:

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import current_draw
+from probattn.handlers import Handler, current_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.predict import Prediction, predict
@@ -66,7 +65,7 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     )
 
 
-class _LabelSampler(Messenger):
+class _LabelSampler(Handler):
     """Handler that records the labels sampled at ``y`` and the log likelihood of the current batch's labels."""
 
     def __init__(self, num_samples: int) -> None:

@@ -1,25 +1,26 @@
 """Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws."""
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Self
 
 import pyro
-import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.poutine.messenger import Messenger
+from pyro.poutine import Trace
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
 from probattn.functional import errors
-from probattn.handlers import at_mean, draws, is_amortised, local_posteriors
+from probattn.handlers import Handler, StoredSites, at_mean, draws, exclusive, is_amortised, local_posteriors
 from probattn.inference.prediction.aggregate import summarise
 from probattn.inference.prediction.latents import draw_latents
-from probattn.programs import local_params
+from probattn.programs import has_statements, local_params
+from probattn.pyro_compat import module_path, remove_effects
+from probattn.sites import SiteModule
 
 POINT = ("probs", "energy", "mean", "variance")
 UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
@@ -31,6 +32,10 @@ class PosteriorNetwork(nn.Module):
     Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and is independent of
     further training of the model. Errors are those of :func:`~probattn.inference.predict`; exported, it returns NaN
     instead.
+
+    Calls do not involve Pyro, so any number of threads may call one network at once; those of a network converted by
+    :func:`~probattn.models.replace_attention` wait for each other. A model with statements of Pyro's in code outside
+    this library, such as ``pyro.sample`` or ``PyroSample``, runs under Pyro's handlers, one thread at a time.
 
     Args:
         model, guide, inputs: as for :func:`mean_network`.
@@ -48,6 +53,9 @@ class PosteriorNetwork(nn.Module):
         for name, buffer in self._buffer_of_site.items():
             self.register_buffer(buffer, latents.nodes[name]["value"].detach().clone())
         self.model = copy.deepcopy(model)
+        self._needs_pyro = has_statements(self.model) or _has_sites_outside_modules(self.model, latents)
+        if not self._needs_pyro:
+            remove_effects(self.model)
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -65,19 +73,13 @@ class PosteriorNetwork(nn.Module):
             ValueError: a latent site with neither a stored value nor a posterior in its layer; outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
-        with ExitStack() as handlers:
-            handlers.enter_context(local_params(self.model))
-            if torch.compiler.is_exporting():
-                handlers.enter_context(_without_data_dependence())
-            handlers.enter_context(self._draws())
-            values = {name: self.get_buffer(buffer) for name, buffer in self._buffer_of_site.items()}
-            substitute = handlers.enter_context(_SubstituteSites(values))
-            handlers.enter_context(local_posteriors())
-            handlers.enter_context(poutine.mask(mask=False))
-            self.model(x, None, *(() if mask is None else (mask,)))
-            prediction = summarise(
-                substitute.likelihood, None, x.device, num_samples=self.num_samples or 1, keep_draws=False
-            )
+        values = {name: self.get_buffer(buffer) for name, buffer in self._buffer_of_site.items()}
+        stored = StoredSites(values, num_samples=self.num_samples)
+        with _without_data_dependence() if torch.compiler.is_exporting() else nullcontext():
+            with self._under_pyro(stored) if self._needs_pyro else stored.active():
+                self.model(x, None, *(() if mask is None else (mask,)))
+            number = self.num_samples or 1
+            prediction = summarise(stored.likelihood, None, x.device, num_samples=number, keep_draws=False)
         names = POINT if self.num_samples is None or prediction.probs is None else POINT + UNCERTAINTY
         outputs = {name: getattr(prediction, name) for name in names}
         return {name: value for name, value in outputs.items() if value is not None}
@@ -86,7 +88,16 @@ class PosteriorNetwork(nn.Module):
         """Keep evaluation mode."""
         return super().train(False)
 
-    def _draws(self) -> Messenger:
+    @contextmanager
+    def _under_pyro(self, stored: StoredSites) -> Iterator[None]:
+        """Handlers that set the sites of Pyro's own statements."""
+        handlers = (self._draws(), _SubstituteSites(stored), local_posteriors(), poutine.mask(mask=False))
+        with local_params(self.model), ExitStack() as stack:
+            for handler in handlers:
+                stack.enter_context(handler)
+            yield
+
+    def _draws(self) -> Handler:
         return at_mean() if self.num_samples is None else draws(self.num_samples)
 
 
@@ -123,30 +134,31 @@ def predictor_network(
     return PosteriorNetwork(model, guide, *inputs, num_samples=num_samples)
 
 
-class _SubstituteSites(Messenger):
-    """Handler that sets global sites to given values and records the likelihood of the labels without sampling."""
+class _SubstituteSites(Handler):
+    """Handler that sets global sites to stored values and records the likelihood of the labels without sampling."""
 
-    def __init__(self, values: Mapping[str, Tensor]) -> None:
+    def __init__(self, stored: StoredSites) -> None:
         super().__init__()
-        self.values = values
-        self.likelihood: dist.TorchDistribution | None = None
+        self.stored = stored
 
     def _pyro_sample(self, msg: Message) -> None:
         name = msg["name"]
         if name == "y":
-            self.likelihood = msg["value"] = msg["fn"]
+            self.stored.likelihood = msg["value"] = msg["fn"]
             msg["done"] = True
-        elif name in self.values:
-            msg["value"], msg["done"] = self.values[name], True
         elif isinstance(msg["fn"], TorchDistributionMixin) and not (msg["is_observed"] or is_amortised(msg)):
-            raise ValueError(
-                f"site {name} is neither a global site of the guide nor a local site whose layer defines its posterior "
-                "(sample_local): a network without the guide has no value for it"
-            )
+            msg["value"], msg["done"] = self.stored[name], True
+
+
+def _has_sites_outside_modules(model: nn.Module, latents: Trace) -> bool:
+    """Return True if a global site is not named by the path of one of the modules that can read stored values."""
+    paths = {module_path(part) for part in model.modules() if isinstance(part, SiteModule)}
+    sites = (name for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary"))
+    return any(name.rpartition(".")[0] not in paths for name in sites)
 
 
 @contextmanager
 def _without_data_dependence() -> Iterator[None]:
     """Context manager without data-dependent branches: checks are deferred, validation is off."""
-    with errors.deferred(), pyro.validation_enabled(False):
+    with exclusive(), errors.deferred(), pyro.validation_enabled(False):
         yield

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from probattn.handlers import exclusive
 from probattn.inference.methods.predictor import class_probs
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
@@ -44,7 +45,7 @@ def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable,
     Raises:
         ValueError: a network that does not end in an ``nn.Linear``, or another likelihood; as ``predict`` raises.
     """
-    with _last_calls(model) as calls:
+    with exclusive(), _last_calls(model) as calls:
         prediction = predict(model, guide, data, num_samples=num_samples)
     number, values = len(class_probs(prediction)), torch.cat([inputs for _, inputs in calls], dim=-2)
     if values.shape[-2] != number:

@@ -16,11 +16,11 @@ def frozen(model: Program) -> Iterator[None]:
     Modes and ``requires_grad`` of all modules and parameters are restored on exit.
     """
     held = nn.ModuleList(modules(model))
-    flags = [(parameter, parameter.requires_grad) for parameter in held.parameters()]
-    try:
-        held.requires_grad_(False)
-        with evaluation_mode(held), local_params(model):
+    with evaluation_mode(held), local_params(model):
+        flags = [(parameter, parameter.requires_grad) for parameter in held.parameters()]
+        try:
+            held.requires_grad_(False)
             yield
-    finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)

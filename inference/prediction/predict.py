@@ -133,7 +133,7 @@ class _PosteriorPredictive:
     def ready(self) -> Iterator[None]:
         """Put model and guide in evaluation mode, without gradients."""
         parts = self.parts.values()
-        with evaluation_mode(*parts), torch.no_grad(), local_params(*parts):
+        with local_params(*parts), evaluation_mode(*parts), torch.no_grad():
             yield
 
     @contextmanager

@@ -41,7 +41,7 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
     if isinstance(guide, guides.Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
     inputs = batch()
-    with torch.no_grad(), torch.random.fork_rng(), local_params(model, guide):
+    with local_params(model, guide), torch.no_grad(), torch.random.fork_rng():
         with global_sites_only():
             trace = poutine.trace(guide).get_trace(*inputs)
         if not global_sites_outside_layers(model, trace):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from probattn.functional import errors
+from probattn.handlers import exclusive
 from probattn.inference.distributed.collectives import world
 from probattn.inference.training.objective import StepCoefficients
 from probattn.inference.training.step import Outcome, Step, clip_gradients
@@ -62,7 +63,7 @@ class CUDAGraphStep:
         return failed
 
     def _run(self, batch: tuple) -> Outcome:
-        with pyro.validation_enabled(False), errors.deferred() as failures:
+        with exclusive(), pyro.validation_enabled(False), errors.deferred() as failures:
             loss = self.objective(batch, self.coefficients)
             self.optimizer.zero_grad()
             self.backward(loss)

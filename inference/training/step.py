@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
+from probattn.handlers import exclusive
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan
 from probattn.inference.training.objective import Objective, StepCoefficients
 
@@ -55,7 +56,8 @@ class Step:
         self.backward(loss)
         if self.clip_norm is not None and not clip_gradients(self.optimizer, self.clip_norm).isfinite():
             raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
-        self.optimizer.step()
+        with exclusive():  # other threads predict with the weights before or after it
+            self.optimizer.step()
         return Outcome(loss.detach(), self.objective.terms())
 
     def refuse_non_finite(self, batch: tuple, symptom: str) -> None:

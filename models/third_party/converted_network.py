@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.evaluation_mode import evaluation_mode
-from probattn.handlers import at_mean, has_stochastic_input, local_posteriors, num_folded, num_samples
+from probattn.handlers import at_mean, exclusive, has_stochastic_input, local_posteriors, num_folded, num_samples
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.call_network import call_network
 from probattn.models.third_party.draws_in_batch import find_blocks, run_with_draws
@@ -51,7 +51,7 @@ class ConvertedNetwork(PyroModule):
                 mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
         """
         number, at_input, call = num_samples(), has_stochastic_input(), partial(call_network, self.wrapped)
-        with reject_incompatible_modules(self.wrapped):
+        with exclusive(), reject_incompatible_modules(self.wrapped):  # which changes modules during the call
             if number is None or num_folded() is not None or not (self._stochastic or at_input):
                 return call(x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.

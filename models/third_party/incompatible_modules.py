@@ -5,10 +5,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import nn
 
+from probattn.handlers import Handler
 from probattn.models.third_party.adapters import Adapter
 from probattn.torch_compat import is_batch_norm
 
@@ -33,7 +33,7 @@ def reject_incompatible_modules(network: nn.Module) -> Iterator[None]:
         yield
 
 
-class _NoSampleSites(Messenger):
+class _NoSampleSites(Handler):
     def _pyro_sample(self, msg: Message) -> None:
         raise ValueError(
             f"site {msg['name']} is in a network with gradient checkpointing, whose recomputation would not see its "

@@ -9,6 +9,7 @@ from pyro.nn.module import to_pyro_module_
 from torch import nn
 
 from probattn.attention.base import LayerFactory
+from probattn.handlers import exclusive
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.build_layer import build_layer
 from probattn.models.third_party.converted_network import ConvertedNetwork
@@ -18,6 +19,7 @@ from probattn.pyro_compat import allow_renaming
 from probattn.torch_compat import own_modules
 
 
+@exclusive()
 def replace_attention(
     network: nn.Module,
     *,

@@ -74,6 +74,6 @@ def _is_regularised(layer: Layer) -> bool:
 
 def _weighted(layer: Layer, weight: float | Tensor) -> AbstractContextManager:
     """Return a context that scales the densities of sites inside; α = 0 leaves them out."""
-    if layer.alpha == 0:
-        return poutine.mask(mask=False)
-    return poutine.scale(scale=weight) if layer.is_scored() else nullcontext()
+    if not layer.is_scored():
+        return nullcontext()
+    return poutine.mask(mask=False) if layer.alpha == 0 else poutine.scale(scale=weight)

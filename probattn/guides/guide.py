@@ -8,13 +8,20 @@ from typing import Any
 import pyro
 import pyro.poutine as poutine
 from pyro.nn import PyroModule
-from pyro.poutine.messenger import Messenger, unwrap
+from pyro.poutine.messenger import unwrap
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.families import Family, on_support, resolve
 from probattn.guides.layer_sites import attention_layers, latent_sites, priors_at_sites, site_name
-from probattn.handlers import global_sites_only, guided_local_sites, has_data_plate, is_latent, outside_data_plate
+from probattn.handlers import (
+    Handler,
+    global_sites_only,
+    guided_local_sites,
+    has_data_plate,
+    is_latent,
+    outside_data_plate,
+)
 from probattn.param_effects import SkipParamEffects
 from probattn.programs import Program
 from probattn.pyro_compat import HANDLER_STACK
@@ -147,7 +154,7 @@ def _accepts(model: Program, args: tuple, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-class _GuidedHyperparameters(Messenger):
+class _GuidedHyperparameters(Handler):
     """Handler that samples hyperparameters from a guide instead of from their priors."""
 
     def __init__(self, guide: Guide) -> None:
@@ -161,7 +168,7 @@ class _GuidedHyperparameters(Messenger):
         self.values[msg["name"]] = msg["value"]
 
 
-class _PriorMedians(Messenger):
+class _PriorMedians(Handler):
     """Handler that sets latent sites to the median of their priors, at which guides are initialised."""
 
     def _pyro_sample(self, msg: Message) -> None:

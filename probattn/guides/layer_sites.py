@@ -11,6 +11,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.handlers import exclusive
 from probattn.programs import FunctionModule, Program, modules
 from probattn.pyro_compat import module_path, naming_scope
 
@@ -27,7 +28,7 @@ def latent_sites(model: Program, *, at: Messenger | None = None) -> Iterator[tup
             module; a prior with a batch shape.
     """
     for layer, path in attention_layers(model):
-        with poutine.block(), at or nullcontext(), poutine.trace() as traced:
+        with exclusive(), poutine.block(), at or nullcontext(), poutine.trace() as traced:
             own = priors_at_sites(layer)
         drawn = {name: node["fn"] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
         for site, prior in (*drawn.items(), *((site_name(path, name), own[name]) for name in own)):

@@ -7,6 +7,7 @@ per example, ``(S, 1)`` S draws for prediction. Layers only broadcast. A plate a
 from probattn.handlers.draws import (
     at_mean,
     current_draw,
+    draw_local,
     draws,
     draws_in_batch,
     has_stochastic_input,
@@ -26,17 +27,23 @@ from probattn.handlers.local import (
 )
 from probattn.handlers.messages import batch_size, is_amortised, is_global_latent, is_latent, is_local, is_of_draws
 from probattn.handlers.plates import data_plate, has_data_plate, left_of_examples, outside_data_plate
+from probattn.handlers.stored import StoredSites, stored_sites
+from probattn.handlers.threads import Handler, exclusive
 from probattn.handlers.weights import alpha, kl_weight
 
 __all__ = [
+    "Handler",
+    "StoredSites",
     "alpha",
     "at_mean",
     "batch_size",
     "checked_guide",
     "current_draw",
     "data_plate",
+    "draw_local",
     "draws",
     "draws_in_batch",
+    "exclusive",
     "global_sites_only",
     "guided_local_sites",
     "has_data_plate",
@@ -57,4 +64,5 @@ __all__ = [
     "one_draw",
     "outside_data_plate",
     "stochastic_input",
+    "stored_sites",
 ]

@@ -1,7 +1,9 @@
 """Number of posterior draws, and the dimension that holds them."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
 
 import pyro.distributions as dist
 import torch
@@ -14,10 +16,14 @@ from torch import Tensor
 from torch.distributions import Transform, TransformedDistribution, kl_divergence, register_kl
 
 from probattn.handlers.messages import batch_size, is_amortised, is_global_latent, is_latent, is_local, unwrapped
+from probattn.handlers.stored import stored_sites
+from probattn.handlers.threads import Handler
 from probattn.pyro_compat import HANDLER_STACK
 
+_NUM_FOLDED: ContextVar[int | None] = ContextVar("num_folded", default=None)
 
-class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+
+class draws(Handler):  # noqa: N801 - lower case as pyro's own handlers are
     """Vectorised draws of latent sites, around model *and* guide.
 
     ``draws("example")`` samples each global site once per example: the expected ELBO and gradient are those of one
@@ -71,7 +77,7 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         return size
 
 
-class one_draw(Messenger):  # noqa: N801
+class one_draw(Handler):  # noqa: N801
     """Mark a run as one of several draws that run sequentially.
 
     Args:
@@ -84,24 +90,23 @@ class one_draw(Messenger):  # noqa: N801
         self.row, self.of = row, of
 
 
-class draws_in_batch(Messenger):  # noqa: N801
+@contextmanager
+def draws_in_batch(number: int) -> Iterator[None]:
     """Mark that draws are folded into the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
 
     Args:
         number: S.
     """
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-    def __exit__(self, *error: Any) -> bool | None:
+    token = _NUM_FOLDED.set(number)
+    try:
+        yield
+    finally:
+        _NUM_FOLDED.reset(token)
         for handler in _inside(stochastic_input):
             handler.drawn = True
-        return super().__exit__(*error)
 
 
-class stochastic_input(Messenger):  # noqa: N801
+class stochastic_input(Handler):  # noqa: N801
     """Mark the input itself as stochastic (MC dropout), so converted networks fold samples into the batch at the input.
 
     Attributes:
@@ -113,7 +118,7 @@ class stochastic_input(Messenger):  # noqa: N801
         self.drawn = False
 
 
-class at_mean(Messenger):
+class at_mean(Handler):
     """Set every latent site to its mean instead of sampling: ``with at_mean(): predict(..., num_samples=1)``."""
 
     def _pyro_sample(self, msg: Message) -> None:
@@ -124,7 +129,10 @@ class at_mean(Messenger):
 
 
 def num_samples() -> int | None:
-    """Return S of the innermost ``draws(S)``, or None."""
+    """Return S of the innermost ``draws(S)``, or of stored sites; None without any."""
+    stored = stored_sites()
+    if stored is not None:
+        return stored.num_samples
     return next((each.number for each in _inside(draws) if each.number != "example"), None)
 
 
@@ -135,7 +143,7 @@ def current_draw() -> one_draw | None:
 
 def num_folded() -> int | None:
     """Return S if draws are folded into the batch (see :class:`draws_in_batch`), else None."""
-    return next((each.number for each in _inside(draws_in_batch)), None)
+    return _NUM_FOLDED.get()
 
 
 def has_stochastic_input() -> bool:
@@ -144,8 +152,16 @@ def has_stochastic_input() -> bool:
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:
-    """Yield the active handlers of a class, innermost first."""
-    return (handler for handler in reversed(HANDLER_STACK) if isinstance(handler, kind))
+    """Yield the active handlers of a class, innermost first; none under stored sites."""
+    active = HANDLER_STACK if stored_sites() is None else ()
+    return (handler for handler in reversed(active) if isinstance(handler, kind))
+
+
+def draw_local(posterior: dist.TorchDistribution, *, number: int | None) -> Tensor:
+    """Return S draws of a local site as under ``draws(S)``, or its mean as under :class:`at_mean` for None."""
+    if number is None:
+        return _center(posterior).expand(posterior.batch_shape + posterior.event_shape)
+    return _expanded(posterior, -2, number)()
 
 
 def _center(fn: dist.TorchDistribution) -> Tensor:

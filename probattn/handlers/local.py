@@ -10,10 +10,11 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 
 from probattn.handlers.messages import is_amortised, unwrapped
+from probattn.handlers.threads import Handler
 from probattn.pyro_compat import HANDLER_STACK, is_subsample
 
 
-class local_sites(Messenger):  # noqa: N801
+class local_sites(Handler):  # noqa: N801
     """Treat sites with ``infer={"local": True}`` as one per example of a minibatch of the data set.
 
     They get the data plate (dimension −1) and the scale ``num_data / batch``; global sites are unchanged.
@@ -34,7 +35,7 @@ class local_sites(Messenger):  # noqa: N801
             msg["scale"] = msg["scale"] * self.factor
 
 
-class local_posteriors(Messenger):  # noqa: N801
+class local_posteriors(Handler):  # noqa: N801
     """Sample local latent sites that carry their posterior from it, in the model's own pass.
 
     Used around a model that is replayed against a guide; sites that the guide has sampled are replayed.
@@ -68,7 +69,7 @@ class local_posteriors(Messenger):  # noqa: N801
         msg["fn"] = prior
 
 
-class labels_at(Messenger):  # noqa: N801
+class labels_at(Handler):  # noqa: N801
     """Mark the site of the labels, which :class:`draws` does not expand beyond the draws that it depends on.
 
     Args:
@@ -84,15 +85,15 @@ class labels_at(Messenger):  # noqa: N801
             msg["infer"] = msg["infer"] | {"label": True}
 
 
-class local_priors(Messenger):  # noqa: N801
+class local_priors(Handler):  # noqa: N801
     """Let local latent sites be sampled from their priors, as the global ones of the replay were."""
 
 
-class global_sites_only(Messenger):  # noqa: N801
+class global_sites_only(Handler):  # noqa: N801
     """Let guides of this library leave local sites to the model's own pass (see :class:`local_posteriors`)."""
 
 
-class guided_local_sites(Messenger):  # noqa: N801
+class guided_local_sites(Handler):  # noqa: N801
     """Turn a run of the model into a guide of its local sites: each is sampled from the posterior that it carries.
 
     All other sites are hidden from outer handlers. Used by guides under Pyro's own ELBOs, which run the model again.

@@ -1,12 +1,12 @@
 """Weights of the terms of the ELBO."""
 
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
 from probattn.handlers.messages import is_global_latent, is_latent
+from probattn.handlers.threads import Handler
 
 
-class kl_weight(Messenger):  # noqa: N801
+class kl_weight(Handler):  # noqa: N801
     """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO, 0 drops the KL.
 
     Args:
@@ -25,7 +25,7 @@ class kl_weight(Messenger):  # noqa: N801
             msg["scale"] = msg["scale"] * self.local
 
 
-class alpha(Messenger):  # noqa: N801
+class alpha(Handler):  # noqa: N801
     """Scale the regulariser of correlated GPs (CGP paper, eq. 28).
 
     Args:

@@ -1,0 +1,99 @@
+"""Importing the library leaves the process as ``import torch, pyro`` does."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+STATE = """
+import json, logging, os, random, signal, sys, threading, warnings
+
+def state():
+    import numpy, torch
+    return {
+        "warning filters": [repr(each) for each in warnings.filters],
+        "displayed warnings": repr(warnings.showwarning),
+        "environment": dict(os.environ),
+        "random state": repr(random.getstate()),
+        "numpy's random state": repr(numpy.random.get_state()),
+        "numpy's errors": repr(numpy.geterr()),
+        "torch's random state": repr(torch.get_rng_state().tolist()),
+        "default dtype": repr(torch.get_default_dtype()),
+        "threads of torch": [torch.get_num_threads(), torch.get_num_interop_threads()],
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision of products": torch.get_float32_matmul_precision(),
+        "gradients": torch.is_grad_enabled(),
+        "log handlers": [repr(type(each)) for each in logging.getLogger().handlers],
+        "log level": logging.getLogger().level,
+        "signals": [repr(signal.getsignal(each)) for each in sorted(signal.valid_signals())],
+        "hooks": [repr(each) for each in (sys.excepthook, threading.excepthook)],
+        "recursion": sys.getrecursionlimit(),
+        "running threads": [each.name for each in threading.enumerate()],
+        "matplotlib": matplotlib_state(),
+    }
+
+def matplotlib_state():
+    import matplotlib
+    names = [name for name in matplotlib.rcParams if name != "backend"]  # reading it would choose one
+    return [matplotlib.get_backend(auto_select=False), repr([(name, matplotlib.rcParams[name]) for name in names])]
+
+random.seed(3)
+"""
+
+MODULES = ("probattn", "probattn.models", "probattn.inference", "probattn.experiments.cli.main")
+
+
+def run(code):
+    """What a fresh Python prints as JSON; warnings of libraries at import are none of ours."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "TORCH"))}
+    command = [sys.executable, "-W", "default", "-c", STATE + code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("modules", [MODULES, MODULES[::-1]], ids=["library first", "command first"])
+def test_imports_change_nothing_but_what_torch_and_pyro_change(modules):
+    """Those two change warning filters themselves, which users expect of them."""
+    found = run(f"""
+import importlib, torch, pyro
+before, changed = state(), {{}}
+for name in {modules!r}:
+    importlib.import_module(name)
+    now = state()
+    changed |= {{f"{{key}} by {{name}}": [before[key], now[key]] for key in now if now[key] != before[key]}}
+    before = now
+print(json.dumps(changed))
+""")
+    assert found == {}
+
+
+def test_without_torch_and_pyro_before_it_the_library_leaves_their_state():
+    keys = ("warning filters", "environment", "random state")
+    found, expected = (
+        run(f"import {name}\nprint(json.dumps([state()[key] for key in {keys!r}]))")
+        for name in ("probattn.inference", "torch, pyro")
+    )
+    for key, one, other in zip(keys, found, expected, strict=True):
+        assert one == other, key
+
+
+def test_what_an_import_changes_is_undone_also_if_it_fails():
+    found = run("""
+from probattn.imports import without_side_effects
+os.environ["KEPT"] = os.environ["REMOVED"] = "1"
+before = state()
+try:
+    with without_side_effects():
+        warnings.simplefilter("error")
+        os.environ["NEW"], os.environ["KEPT"] = "1", "2"
+        del os.environ["REMOVED"]
+        random.random()
+        raise ImportError
+except ImportError:
+    pass
+print(json.dumps(before == state()))
+""")
+    assert found is True
