@@ -7,9 +7,7 @@ Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; 
 from probattn.imports import without_side_effects
 
 with without_side_effects():
-    import lightning_fabric  # noqa: F401
     import rich.style  # noqa: F401
-    import torchmetrics  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal

@@ -1,5 +1,7 @@
 """Collective calls between the processes that torchrun has started; an error on one rank is raised on all."""
 
+from __future__ import annotations
+
 import functools
 import io
 import os
@@ -7,13 +9,16 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
 from torch import distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
+
+from probattn.imports import without_side_effects
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 T = TypeVar("T")
 
@@ -53,6 +58,10 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
     Raises:
         ValueError: several devices in one process.
     """
+    with without_side_effects():  # imported late: it takes as long as PyTorch itself
+        from lightning_fabric import Fabric
+        from lightning_fabric.strategies import DDPStrategy
+
     size = world().size
     if size == 1:
         fabric = Fabric(accelerator=accelerator, devices=devices)

@@ -27,14 +27,13 @@ def run(tmp_path, module, code, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("module", ["torch", "pyro", "rich", "typer"])
+@pytest.mark.parametrize("module", ["torch", "typer"])
 def test_an_interrupt_while_the_command_is_imported_is_one_line(tmp_path, module):
     assert run(tmp_path, module, "from probattn_command import main\nmain()", "presets") == (130, "", "stopped\n")
 
 
-@pytest.mark.parametrize("module", ["pydantic", "torchvision"])
-def test_an_interrupt_while_a_command_imports_what_it_needs_is_one_line(tmp_path, module):
-    code, out, err = run(tmp_path, module, "from probattn_command import main\nmain()", "presets")
+def test_an_interrupt_while_a_command_imports_what_it_needs_is_one_line(tmp_path):
+    code, out, err = run(tmp_path, "pydantic", "from probattn_command import main\nmain()", "presets")
     assert (code, out, err) == (130, "", "stopped; the same command starts again\n")
 
 
