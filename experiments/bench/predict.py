@@ -5,7 +5,7 @@ from typing import Any
 from probattn import SoftmaxAttention, guides
 from probattn.experiments.bench.meter import Meter
 from probattn.experiments.bench.steps import forward_step
-from probattn.experiments.bench.train import kep_svgp, random_batch, vit
+from probattn.experiments.bench.train import describe, kep_svgp, random_batch, vit
 from probattn.inference import predict
 
 
@@ -14,11 +14,7 @@ def ten_samples(
 ) -> dict[str, Any]:
     """Measure prediction with ten posterior samples and KEP-SVGP in the last layer, and a forward pass of softmax.
 
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds.
-        dim, depth, heads, rank: network, whose hidden width is ``dim``.
-        batch: number of images.
+    Arguments are those of :func:`~probattn.experiments.bench.train.cifar10`.
     """
     x, _ = random_batch(batch, meter.device)
     softmax, model = (
@@ -30,5 +26,5 @@ def ten_samples(
         "softmax, deterministic": forward_step(softmax.network, x),
         "KEP-SVGP, 10 samples": lambda: predict(model, guide, x, num_samples=10),
     }
-    title = f"prediction, {depth}-layer ViT, dim {dim}, {heads} heads, batch {batch}, 64 tokens, float32"
+    title = f"prediction, {describe(dim, depth, heads, batch)}"
     return {"title": title, "sections": [meter.section("", cases, rounds=rounds)]}

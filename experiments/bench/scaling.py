@@ -52,14 +52,13 @@ def over_tokens(
         "sparse CGP, collapsed": Growth(SparseCGPAttention.partial(inducing=inducing, collapsed=True), 1, 1),
         "CGP, collapsed": Growth(CGPAttention.partial(collapsed=True), 3, 2),
     }
+    memory_limit = memory.total(meter.device) / 2
     measured: dict[str, dict[int, Measured]] = {name: {} for name in layers}
     reasons: dict[str, dict[int, str]] = {name: {} for name in layers}
     for size in sizes:
         cases = {}
         for name, growth in layers.items():
-            reason = reason_to_skip(
-                growth, measured[name], size, limit=limit, memory_limit=memory.total(meter.device) / 2
-            )
+            reason = reason_to_skip(growth, measured[name], size, limit=limit, memory_limit=memory_limit)
             if reason:
                 reasons[name][size] = reason
             else:
@@ -104,8 +103,7 @@ def _rows(
     meter: Meter, measured: dict[int, Measured], reasons: dict[int, str], softmax: dict[int, Measured]
 ) -> list[dict[str, Any]]:
     """Return one row per size, relative to softmax attention of that size."""
-    rows = [
-        meter.row(f"N {size}", each, f"softmax, N {size}", softmax.get(size)) | {"tokens": size}
-        for size, each in measured.items()
-    ]
+    rows = []
+    for size, each in measured.items():
+        rows.append(meter.row(f"N {size}", each, f"softmax, N {size}", softmax.get(size)) | {"tokens": size})
     return rows + [{"case": f"N {size}", "tokens": size, "left_out": why} for size, why in reasons.items()]
