@@ -189,7 +189,7 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
     assert (used.sum(0) == 1).all()
     assert (used.float().mean(1) > 0.15).all()
     seen.clear()
-    result = predictor(None)
+    result = predictor.predict_features(found)
     separate = []
     for s in range(4):
         found = Features(values[s : s + 1], head, found.prediction)
