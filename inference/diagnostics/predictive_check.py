@@ -16,7 +16,8 @@ from probattn.inference.diagnostics.check_statistics import (
     resolve,
 )
 from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.diagnostics.replicates import Replicates, pad_to_shape, replicate
+from probattn.inference.diagnostics.replicates import Replicates, replicate
+from probattn.inference.prediction.aggregate import longest, pad_to_shape
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -114,7 +115,7 @@ def posterior_predictive_check(
     prediction, mask = replicates.prediction, None
     if prediction.mask is not None:
         mask, prediction = prediction.mask, prediction.tokens()
-    x = _inputs_of_labels(_concatenate(inputs), mask) if inputs else None
+    x = _inputs_of_labels(inputs, mask) if inputs else None
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
         available = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
@@ -174,14 +175,9 @@ def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
         yield batch
 
 
-def _concatenate(inputs: list[Tensor]) -> Tensor:
-    """Concatenate the inputs of all batches to ``(n, ...)``, shorter ones padded with 0."""
-    shape = [max(sizes) for sizes in zip(*(each.shape[1:] for each in inputs), strict=True)]
-    return torch.cat([pad_to_shape(each, torch.Size(shape)) for each in inputs])
-
-
-def _inputs_of_labels(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the inputs, or for labels per token those at real tokens ``(m, ...)``."""
+def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:
+    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
+    x = torch.cat([pad_to_shape(each, longest(inputs)) for each in inputs])
     if mask is None:
         return x
     if x.shape[: mask.dim()] != mask.shape:

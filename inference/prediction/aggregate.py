@@ -1,6 +1,6 @@
 """Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyro.distributions as dist
@@ -95,7 +95,7 @@ def _summarise_classes(
 def join(parts: Sequence[Prediction]) -> Prediction:
     """Concatenate predictions along the examples, with tokens padded to the longest example."""
     if parts[0].mask is not None:
-        shape = [max(sizes) for sizes in zip(*(part.mask.shape[1:] for part in parts), strict=True)]
+        shape = longest(part.mask for part in parts)
         parts = [_pad(part, shape) for part in parts]
 
     def cat(field: str, dim: int = 0) -> Tensor | None:
@@ -110,21 +110,27 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     )
 
 
+def longest(values: Iterable[Tensor]) -> list[int]:
+    """Return the largest size of each dimension after the first."""
+    return [max(sizes) for sizes in zip(*(each.shape[1:] for each in values), strict=True)]
+
+
+def pad_to_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Pad ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
+    own = values.shape[values.dim() - len(shape) :]
+    padding = [(0, target - size) for target, size in zip(shape, own, strict=True)]
+    return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])
+
+
 def _pad(part: Prediction, shape: Sequence[int]) -> Prediction:
     """Pad the token dimensions with 0 (no token) to ``shape``."""
-    padding = [0] * (2 * len(shape))
-    padding[1::2] = [target - size for target, size in zip(shape, part.mask.shape[1:], strict=True)][::-1]
 
     def pad(value: Tensor | None, *, leading: int = 1) -> Tensor | None:
         """Pad the dimensions after the ``leading`` ones; those after the tokens stay as they are."""
-        if value is None:
-            return None
-        trailing = value.dim() - leading - len(shape)
-        return nn.functional.pad(value, (0, 0) * trailing + tuple(padding))
+        return None if value is None else pad_to_shape(value, [*shape, *value.shape[leading + len(shape) :]])
 
-    return replace(
-        part, **{field: pad(getattr(part, field)) for field in PER_EXAMPLE}, draws=pad(part.draws, leading=2)
-    )
+    fields = {field: pad(getattr(part, field)) for field in PER_EXAMPLE}
+    return replace(part, **fields, draws=pad(part.draws, leading=2))
 
 
 def label_mask(likelihood: dist.TorchDistribution) -> Tensor | None:
