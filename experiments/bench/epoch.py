@@ -43,7 +43,7 @@ def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int |
     """Measure the time of an epoch, including loading and augmentation, without validation.
 
     Args:
-        meter: device and its rates.
+        meter: the device.
         rounds: runs of each preset, which take turns.
         both: settings by name, from :func:`twins`.
         images: number of 32×32 colour images of an epoch; default: :data:`DEFAULT_IMAGES` of the device.

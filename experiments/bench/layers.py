@@ -23,15 +23,7 @@ def kep_svgp(
     long: int = 4096,
     longer: int = 16384,
 ) -> dict[str, Any]:
-    """Measure KEP-SVGP on a batch of short sequences and on one long sequence.
-
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds, fewer for the longest sequence.
-        dim, heads, rank: of every layer.
-        batch, tokens: of the short sequences.
-        long, longer: numbers of tokens at batch 1.
-    """
+    """Measure KEP-SVGP on a batch of short sequences, on a ``long`` and on a ``longer`` one, in fewer rounds."""
     case = partial(layer_step, dim=dim, heads=heads, device=meter.device)
     add = KEPSVGPAttention.partial(rank=rank, merge="add")
     factories = {

@@ -12,10 +12,7 @@ from probattn.inference import predict
 def ten_samples(
     meter: Meter, *, rounds: int, dim: int = 384, depth: int = 7, heads: int = 12, rank: int = 10, batch: int = 128
 ) -> dict[str, Any]:
-    """Measure prediction with ten posterior samples and KEP-SVGP in the last layer, and a forward pass of softmax.
-
-    Arguments are those of :func:`~probattn.experiments.bench.train.cifar10`.
-    """
+    """Measure prediction with ten posterior samples and KEP-SVGP in the last layer, and a forward pass of softmax."""
     x, _ = random_batch(batch, meter.device)
     softmax, model = (
         vit(attention, dim=dim, depth=depth, heads=heads, mlp_dim=dim).to(meter.device)

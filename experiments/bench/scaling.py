@@ -34,15 +34,9 @@ def over_tokens(
     rank: int = 10,
     inducing: int = 16,
 ) -> dict[str, Any]:
-    """Measure forward and backward at batch size 1.
+    """Measure forward and backward of each layer at batch size 1 over ascending ``sizes``, numbers of tokens.
 
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds at each size.
-        limit: seconds; a step that would take longer is skipped, and so is one that needs half of the device's memory.
-        sizes: numbers of tokens, ascending.
-        dim, heads: of every layer.
-        rank, inducing: of KEP-SVGP and of the sparse Gaussian processes.
+    Steps that would take longer than ``limit`` seconds, or half of the device's memory, are skipped.
     """
     layers = {
         "softmax": Growth(SoftmaxAttention, 2, 2),

@@ -19,14 +19,7 @@ from probattn.models import Classifier, ViT, last
 def cifar10(
     meter: Meter, *, rounds: int, dim: int = 384, depth: int = 7, heads: int = 12, rank: int = 10, batch: int = 128
 ) -> dict[str, Any]:
-    """Measure the CIFAR-10 ViT with KEP-SVGP, and with softmax attention alone.
-
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds.
-        dim, depth, heads, rank: network, whose hidden width is ``dim``.
-        batch: number of images.
-    """
+    """Measure the CIFAR-10 ViT, with MLPs of width ``dim``, with KEP-SVGP and with softmax attention alone."""
     x, y = random_batch(batch, meter.device)
     cases = {}
     for name, attention in (("softmax", SoftmaxAttention), ("KEP-SVGP", kep_svgp(rank))):
@@ -38,7 +31,7 @@ def cifar10(
 def small(
     meter: Meter, *, rounds: int, dim: int = 64, depth: int = 4, heads: int = 4, rank: int = 10, batch: int = 32
 ) -> dict[str, Any]:
-    """Measure a ViT so small that the overhead of Pyro matters; arguments as for :func:`cifar10`."""
+    """Measure a ViT, with MLPs of width ``2 · dim``, so small that the overhead of Pyro matters."""
     x, y = random_batch(batch, meter.device)
     model = vit(kep_svgp(rank), dim=dim, depth=depth, heads=heads, mlp_dim=2 * dim).to(meter.device)
     ways = step_variants(model, x, y)
