@@ -37,8 +37,9 @@ def panels(table: Comparison) -> Figure | None:
     columns = min(PANELS, len(metrics))
     bands = math.ceil(len(metrics) / columns)
     height = 0.75 + 0.19 * (len(places) + len(headings))
-    figure = Figure(figsize=(2.2 + 1.9 * columns, height * bands + 0.35), layout="constrained")
-    axes = figure.subplots(bands, columns, sharey=True, squeeze=False).flatten()
+    size = (2.2 + 1.9 * columns, height * bands + 0.35)
+    figure, grid = style.subplots(size, bands, columns, sharey=True, squeeze=False)
+    axes = grid.flatten()
     for ax, (key, metric) in zip(axes, metrics.items(), strict=False):
         _panel(ax, table, key, metric, places)
     for ax in axes[len(metrics) :]:
@@ -68,7 +69,6 @@ def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
 
 
 def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places: dict[str, int]) -> None:
-    style.tidy(ax)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", color=style.PALE, lw=0.4)
     for row, at in places.items():

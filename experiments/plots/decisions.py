@@ -29,7 +29,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
         threshold: chosen on ``valid``.
         valid, test: probs ``(n, classes)`` and labels ``(n,)``.
     """
-    figure, ax = style.single_panel((5.4, 4.1))
+    figure, ax = style.subplots((5.4, 4.1))
     top = 1.5 * threshold.target
     parts = (("validation", style.BLUE, -DODGE, valid), ("test", style.ORANGE, DODGE, test))
     for name, colour, shift, (probs, labels) in parts:
@@ -64,7 +64,7 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         methods: name → sets, bool ``(n, classes)``, and labels ``(n,)``.
         alpha: allowed probability of missing the class.
     """
-    figure, ax = style.single_panel((style.SIZE[0] + 1.7, style.SIZE[1] - 0.4 + 0.17 * len(methods)))
+    figure, ax = style.subplots((style.SIZE[0] + 1.7, style.SIZE[1] - 0.4 + 0.17 * len(methods)))
     width = 0.8 / len(methods)
     largest = 1
     for number, (name, (sets, labels)) in enumerate(methods.items()):
@@ -78,7 +78,7 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         ax.bar(place, share, width=0.92 * width, color=style.colour(number), label=label)
     ax.set(xlim=(-0.6, largest + 0.6), xlabel="classes in the set", ylabel="share of the examples")
     ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    ax.yaxis.set_major_formatter(style.PERCENT)
+    style.percent(ax.yaxis)
     ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **style.HEADING)
     figure.legend(**style.LEGEND)
     return figure

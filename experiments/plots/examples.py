@@ -92,7 +92,7 @@ def _bars(ax: Axes, row: np.ndarray, true: int, classes: Sequence[str]) -> None:
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     ax.set_xticks([0, 1])
-    ax.xaxis.set_major_formatter(style.PERCENT)
+    style.percent(ax.xaxis)
     style.tidy(ax)
     ax.tick_params(labelsize=6.5 if len(drawn) > 5 else style.SMALL)
 

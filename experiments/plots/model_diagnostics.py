@@ -83,7 +83,7 @@ def spectrum_by_layer(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | 
     figure, ax = _lines(shares, x="component", y="cumulative share of the singular values")
     ax.axhline(0.95, color=style.INK, lw=1, ls="--", label="95 %")
     ax.set_ylim(0, 1.02)
-    ax.yaxis.set_major_formatter(style.PERCENT)
+    style.percent(ax.yaxis)
     figure.legend(**style.LEGEND)
     return figure
 
@@ -114,13 +114,11 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     """
     if not sites:
         return None
-    figure = Figure(figsize=(9.6, 1.1 + 0.34 * len(sites)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = style.subplots((9.6, 1.1 + 0.34 * len(sites)), 1, 2, sharey=True)
     rows = np.arange(len(sites))
     density = np.array([ratio(row["kl"], row["size"]) for row in sites])
     spread = np.array([ratio(row["posterior_std"], row["prior_std"]) for row in sites])
     for ax, widths, colour in ((left, density, style.BLUE), (right, spread, style.SKY)):
-        style.tidy(ax)
         bars = ax.barh(rows, np.nan_to_num(widths, posinf=0, neginf=0), height=0.62, color=colour)
         labels = [f"{width:.3g}" if math.isfinite(width) else "–" for width in widths]
         ax.bar_label(bars, labels, padding=3, fontsize=style.SMALL, color=style.INK)
@@ -149,7 +147,7 @@ def _series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.n
 
 def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object) -> tuple[Figure, Axes]:
     """Draw each row against 1, 2, … with its own colour and dashes."""
-    figure, ax = style.single_panel((style.SIZE[0], style.SIZE[1] + 0.17 * len(rows)))
+    figure, ax = style.subplots((style.SIZE[0], style.SIZE[1] + 0.17 * len(rows)))
     for number, (name, row) in enumerate(rows.items()):
         dashes = ("-", "--", ":", "-.")[number // len(style.LINES) % 4]
         look = {"color": style.colour(number), "ls": dashes, "lw": 1.6, **markers}

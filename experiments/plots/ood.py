@@ -32,8 +32,7 @@ def confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure |
     top = max(ax.get_ylim()[1] for ax in axes)
     for number, ax in enumerate(axes):
         ax.set(xlim=(0, 1), ylim=(0, top), xticks=np.linspace(0, 1, 5))
-        ax.xaxis.set_major_formatter(style.PERCENT)
-        ax.yaxis.set_major_formatter(style.PERCENT)
+        style.percent(ax.xaxis, ax.yaxis)
         if number >= len(axes) - style.COLUMNS:
             ax.set_xlabel("confidence")
         if number % style.COLUMNS == 0:

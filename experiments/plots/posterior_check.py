@@ -32,8 +32,7 @@ def against_nuts(comparison: PosteriorComparison) -> Figure:
     guides = list(comparison.predictive)
     distances = [comparison.predictive[guide] for guide in guides]
     columns = 3 if any(map(math.isfinite, distances)) else 2
-    figure = Figure(figsize=(3.2 * columns, 2.9 * len(sites) + 0.35), layout="constrained")
-    axes = figure.subplots(len(sites), columns, squeeze=False)
+    figure, axes = style.subplots((3.2 * columns, 2.9 * len(sites) + 0.35), len(sites), columns, squeeze=False)
     looks = {guide: (style.colour(k), MARKERS[k % len(MARKERS)]) for k, guide in enumerate(guides)}
     for row, site in zip(axes, sites, strict=True):
         parts = [each for each in comparison.sites if each.site == site]
@@ -89,10 +88,8 @@ def importance_weights(psis: PSIS) -> Figure:
     raw, smoothed = (np.sort(style.to_numpy(part))[::-1] for part in (psis.log_weights, psis.smoothed))
     count = len(raw)
     place = np.arange(1, count + 1)
-    figure = Figure(figsize=(7.4, 3.1), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = style.subplots((7.4, 3.1), 1, 2)
     for ax in (left, right):
-        style.tidy(ax)
         ax.set_xscale("log")
         ax.set_xlabel("draws, largest ratio first", labelpad=1)
     raw = raw - np.logaddexp.reduce(raw) + math.log(count)
@@ -105,7 +102,7 @@ def importance_weights(psis: PSIS) -> Figure:
     right.plot(place, np.exp(smoothed).cumsum(), color=style.ORANGE, lw=1.6)
     right.plot(place, place / count, color=style.INK, lw=0.8, ls="--")
     right.set_ylim(0, 1.02)
-    right.yaxis.set_major_formatter(style.PERCENT)
+    style.percent(right.yaxis)
     right.set_title("share of the sum of ratios", **style.TITLE)
     figure.suptitle(
         f"k̂ = {psis.khat:.2f} (good below {KHAT_THRESHOLD}); {psis.ess:.0f} effective of {count} draws",
@@ -116,7 +113,6 @@ def importance_weights(psis: PSIS) -> Figure:
 
 
 def _scatter(ax: Axes, parts: list[SiteComparison], moment: str, looks: dict[str, tuple[str, str]]) -> None:
-    style.tidy(ax)
     coordinates = []
     for part in parts:
         at = style.to_numpy(getattr(part, f"reference_{moment}")).ravel()
@@ -136,7 +132,6 @@ def _scatter(ax: Axes, parts: list[SiteComparison], moment: str, looks: dict[str
 
 def _distances(ax: Axes, guides: list[str], distances: list[float], looks: dict[str, tuple[str, str]]) -> None:
     ax.set_axis_on()
-    style.tidy(ax)
     rows = np.arange(len(guides))
     bars = ax.barh(rows, np.nan_to_num(distances), height=0.6, color=[looks[guide][0] for guide in guides])
     ax.bar_label(bars, [f"{each:.2g}" for each in distances], padding=3, fontsize=style.SMALL, color=style.INK)

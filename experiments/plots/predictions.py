@@ -28,10 +28,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
     width = 1 / BINS
     middle = (full + 0.5) * width
-    figure = Figure(figsize=style.SIZE, layout="constrained")
-    top, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    for ax in (top, below):
-        style.tidy(ax)
+    figure, (top, below) = style.subplots(style.SIZE, 2, sharex=True, height_ratios=(3, 1))
     bar = {"width": 0.94 * width}
     top.bar(middle, accuracy, color=style.SKY, label="accuracy", **bar)
     look = {"facecolor": "none", "edgecolor": style.ORANGE, "hatch": "////", "lw": 1}
@@ -46,8 +43,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     below.bar(middle, count, color=style.GREY, **bar)
     below.set(xlim=(0, 1), xlabel="confidence", ylabel="answers")
     style.set_ticks(below.yaxis, 3, integer=True)
-    for axis in (top.xaxis, top.yaxis):
-        axis.set_major_formatter(style.PERCENT)
+    style.percent(top.xaxis, top.yaxis)
     return figure
 
 
@@ -60,7 +56,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     runs = {name: pair for name, pair in runs.items() if len(pair[1])}
     if not runs:
         return None
-    figure, ax = style.single_panel(style.SIZE if len(runs) == 1 else (5.4, 3.8 + 0.17 * len(runs)))
+    figure, ax = style.subplots(style.SIZE if len(runs) == 1 else (5.4, 3.8 + 0.17 * len(runs)))
     worst = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (style.to_numpy(part) for part in metrics.risk_coverage(probs, labels))
@@ -75,8 +71,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     # up to 1.01, so that the last point is whole
     ax.set(xlim=(0, 1.01), xlabel="coverage: share of answers kept, the most confident first")
     ax.set(ylim=(-0.02 * (worst or 0.1), 1.12 * worst or 0.1), ylabel="risk: share of these that are wrong")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(style.PERCENT)
+    style.percent(ax.xaxis, ax.yaxis)
     ax.set_title("Risk–coverage", **style.HEADING)
     figure.legend(ncols=2 if len(runs) == 1 else 1, **style.LEGEND)
     return figure
@@ -89,18 +84,16 @@ def confidence(probs: Tensor, labels: Tensor) -> Figure | None:
     value, right = _answers(probs, labels)
     groups = [("right", value[right], style.BLUE), ("wrong", value[~right], style.ORANGE)]
     groups = [group for group in groups if len(group[1])]
-    figure = Figure(figsize=style.SIZE, layout="constrained")
-    axes = figure.subplots(len(groups), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for ax, (name, values, colour) in zip(axes, groups, strict=True):
-        style.tidy(ax)
+    figure, axes = style.subplots(style.SIZE, len(groups), sharex=True, sharey=True, squeeze=False)
+    for ax, (name, values, colour) in zip(axes[:, 0], groups, strict=True):
         share = np.full(len(values), 1 / len(values))
         ax.hist(values, bins=np.linspace(0, 1, 21), weights=share, color=colour)
         words = f"{name} answer" + ("" if len(values) == 1 else "s")
         ax.set_title(f"{len(values)} {words}", **style.HEADING)
         ax.set_ylabel(f"share of the {name} ones")
-        ax.yaxis.set_major_formatter(style.PERCENT)
-    axes[-1].set(xlim=(0, 1), xlabel="confidence")
-    axes[-1].xaxis.set_major_formatter(style.PERCENT)
+        style.percent(ax.yaxis)
+    ax.set(xlim=(0, 1), xlabel="confidence")
+    style.percent(ax.xaxis)
     return figure
 
 

@@ -70,7 +70,7 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
     values = _values(runs, metric)
     if not values:
         return None
-    figure, ax = style.single_panel((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
+    figure, ax = style.subplots((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
     for number, (label, of_run) in enumerate(values.items()):
         severities = _severities(of_run)
         groups = [[levels[at] for levels in of_run.values() if at in levels] for at in severities]

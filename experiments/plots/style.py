@@ -1,6 +1,7 @@
 """Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,12 +38,13 @@ def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def single_panel(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Return a figure with one panel, its size in inches."""
+def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure, its size in inches, and its axes as :meth:`matplotlib.figure.Figure.subplots` does."""
     figure = Figure(figsize=size, layout="constrained")
-    ax = figure.subplots()
-    tidy(ax)
-    return figure, ax
+    axes = figure.subplots(rows, columns, **options)
+    for ax in figure.axes:
+        tidy(ax)
+    return figure, axes
 
 
 def colour(number: int) -> str:
@@ -54,6 +56,12 @@ def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: 
     """Set at most ``count`` intervals between round ticks, and their format."""
     axis.set_major_locator(MaxNLocator(count, steps=ROUND, integer=integer))
     axis.set_major_formatter(formatter)
+
+
+def percent(*axes: Axis) -> None:
+    """Label the ticks in percent."""
+    for axis in axes:
+        axis.set_major_formatter(PERCENT)
 
 
 def tidy(ax: Axes) -> None:
