@@ -34,14 +34,7 @@ HEADS, TOKENS, WIDTH, COLUMNS, INDUCING = 3, 7, 4, 2, 5
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference of one quantity to GPyTorch's, over heads and outputs.
-
-    Args:
-        component: the component of this library.
-        quantity: the compared quantity.
-        absolute: largest absolute difference.
-        relative: the same, divided by GPyTorch's largest absolute value.
-    """
+    """Largest difference to GPyTorch over heads and outputs; relative to GPyTorch's largest absolute value."""
 
     component: str
     quantity: str

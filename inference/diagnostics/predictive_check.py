@@ -1,20 +1,15 @@
 """Prior and posterior predictive checks: test statistics of observed data compared with replicated data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.diagnostics.check_statistics import (
-    Statistic,
-    default_statistics,
-    evaluate,
-    optional_parameters,
-    resolve,
-)
+from probattn.inference.diagnostics import check_statistics
+from probattn.inference.diagnostics.check_statistics import Statistic
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.diagnostics.replicates import Replicates, replicate
 from probattn.inference.prediction.aggregate import longest, pad_to_shape
@@ -103,15 +98,16 @@ def posterior_predictive_check(
     """
     if num_replicates < 1:
         raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
-    chosen = None if statistics is None else resolve(statistics)
-    optional = {name: optional_parameters(each) for name, each in (chosen or {}).items()}
+    chosen = None if statistics is None else check_statistics.resolve(statistics)
+    optional = {name: check_statistics.optional_parameters(each) for name, each in (chosen or {}).items()}
+    needed = {name for names in optional.values() for name in names}
     inputs: list[Tensor] = []
-    with ExitStack() as handlers:
-        if any("x" in names for names in optional.values()):
-            data = _storing_inputs(data, inputs)
-        drawn = handlers.enter_context(record()) if any("latents" in names for names in optional.values()) else None
+    if "x" in needed:
+        data = _storing_inputs(data, inputs)
+    drawn = record()
+    with drawn if "latents" in needed else nullcontext():
         replicates = replicate(model, guide, data, num_samples=num_replicates)
-    latents = {} if drawn is None else drawn.latents
+    latents = drawn.latents
     prediction, mask = replicates.prediction, None
     if prediction.mask is not None:
         mask, prediction = prediction.mask, prediction.tokens()
@@ -120,9 +116,11 @@ def posterior_predictive_check(
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
         available = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
         arguments = {each: available[each] for each in optional.get(name, ())}
-        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction, **arguments)
+        labels = labels if mask is None else labels[mask]
+        return check_statistics.evaluate(name, chosen[name], labels, prediction, **arguments)
 
-    chosen, observed, replicated = chosen or resolve(default_statistics(prediction)), {}, {}
+    chosen = chosen or check_statistics.resolve(check_statistics.default_statistics(prediction))
+    observed, replicated = {}, {}
     for name in chosen:
         is_discrepancy = "latents" in optional.get(name, ())
         of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if is_discrepancy else (0,))]

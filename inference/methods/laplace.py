@@ -31,10 +31,9 @@ class LaplacePredictor(FeaturePredictor):
     layer. The probit ignores covariances between logits, which makes the mutual information larger than that of the
     samples; ``link="draws"`` averages the softmax over the samples instead.
 
-    Args, after those of :class:`~probattn.inference.methods.features.FeaturePredictor`:
-        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
-            of its features; in antithetic pairs, so at least two for each.
-        link: ``"probit"`` or ``"draws"``, see above.
+    Args:
+        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
+        num_logit_samples, link: as for :func:`laplace`.
         prior_precision: prior precision of the weights and the bias.
         log_marginal_likelihood: Laplace approximation for the training data, in nats; NaN at infinite precision.
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
@@ -116,7 +115,8 @@ def laplace(
         guide: its guide.
         train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``.
         num_samples: posterior samples, here and in predictions.
-        num_logit_samples: samples of the logits per example in predictions, divided among ``num_samples``.
+        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
+            of its features; in antithetic pairs, so at least two for each.
         link: approximation of the expected softmax, ``"probit"`` or the average over ``"draws"`` of the logits.
         prior_precision: prior precision (1 / variance) of the weights; None maximises the marginal likelihood. At
             ``math.inf`` predictions are those of ``predict``.

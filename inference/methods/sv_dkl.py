@@ -26,7 +26,8 @@ class SVDKLPredictor(FeaturePredictor):
 
     Probabilities are averages of the softmax over independent samples of the GPs' marginals.
 
-    Args, after those of :class:`~probattn.inference.methods.features.FeaturePredictor`:
+    Args:
+        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
         num_gp_samples: samples of the GPs per example, divided among the ``num_samples`` samples of its features.
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the trained GPs.

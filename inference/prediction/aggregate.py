@@ -40,56 +40,44 @@ def summarise(
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
-    mask = label_mask(likelihood)
-    if isinstance(unwrap(likelihood), torch.distributions.Categorical):
-        return _summarise_classes(likelihood, mask, labels, device, deterministic=deterministic, keep_draws=keep_draws)
+    mask, base = label_mask(likelihood), unwrap(likelihood)
+    if isinstance(base, torch.distributions.Categorical):
+        if not likelihood.event_shape:
+            mask = None
+        elif mask is None:
+            mask = torch.ones_like(base.probs[0, ..., 0], dtype=torch.bool)
+        fields = _class_fields(base, mask, deterministic=deterministic, keep_draws=keep_draws)
+        components = () if mask is None else (likelihood,)
+    else:
+        fields, components = _moments(likelihood, mask), (likelihood,)
+    if mask is not None and labels is not None:
+        labels = _zero_padding(labels, mask, likelihood.event_shape)
+    fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
+    return Prediction(**fields, ordered=isinstance(base, OrderedCategorical), labels=labels, components=components)
+
+
+def _class_fields(
+    base: dist.TorchDistribution, mask: Tensor | None, *, deterministic: bool, keep_draws: bool
+) -> dict[str, Tensor | None]:
+    probs, energy = base.probs, getattr(base, "energy", None)
+    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
+    errors.refuse(~probs.isfinite(), lambda _: ValueError(message))
+    if mask is not None:
+        probs = probs.where(mask.unsqueeze(-1), 0.0)
+        energy = None if energy is None else energy.where(mask, 0.0)
+    draws = probs if keep_draws else None
+    if deterministic:  # the mean of S copies would differ in the last bit, and yield mutual information
+        probs = probs[:1]
+    energy = None if energy is None else energy[: len(probs)].mean(0)
+    return {"probs": probs.mean(0), "expected_entropy": entropy(probs).mean(0), "energy": energy, "draws": draws}
+
+
+def _moments(likelihood: dist.TorchDistribution, mask: Tensor | None) -> dict[str, Tensor]:
     means, variances = moments(likelihood)
     mean, variance = means.mean(0), variances.mean(0) + means.var(0, correction=0)
     if mask is not None:
         mean, variance = (value.where(_append_dims(mask, value), 0.0) for value in (mean, variance))
-        labels = None if labels is None else _zero_padding(labels, mask, likelihood.event_shape)
-    return Prediction(
-        mask=None if mask is None else mask.to(device),
-        mean=mean.to(device),
-        variance=variance.to(device),
-        labels=labels,
-        components=(likelihood,),
-    )
-
-
-def _summarise_classes(
-    likelihood: dist.TorchDistribution,
-    mask: Tensor | None,
-    labels: Tensor | None,
-    device: torch.device,
-    *,
-    deterministic: bool,
-    keep_draws: bool,
-) -> Prediction:
-    base = unwrap(likelihood)
-    probs, energy = base.probs, getattr(base, "energy", None)
-    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
-    errors.refuse(~probs.isfinite(), lambda _: ValueError(message))
-    if likelihood.event_shape:
-        mask = torch.ones_like(probs[0, ..., 0], dtype=torch.bool) if mask is None else mask
-        probs = probs.where(mask.unsqueeze(-1), 0.0)
-        energy = None if energy is None else energy.where(mask, 0.0)
-        labels = None if labels is None else _zero_padding(labels, mask, likelihood.event_shape)
-    else:
-        mask = None
-    draws = probs.to(device) if keep_draws else None
-    if deterministic:  # the mean of S copies would differ in the last bit, and yield mutual information
-        probs = probs[:1]
-    return Prediction(
-        probs=probs.mean(0).to(device),
-        expected_entropy=entropy(probs).mean(0).to(device),
-        energy=None if energy is None else energy[: len(probs)].mean(0).to(device),
-        draws=draws,
-        ordered=isinstance(base, OrderedCategorical),
-        mask=None if mask is None else mask.to(device),
-        labels=labels,
-        components=() if mask is None else (likelihood,),
-    )
+    return {"mean": mean, "variance": variance}
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:
