@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -39,7 +38,9 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
         check = threshold.check(probs, labels)
         if check["accepted"]:
             low, high = (check["low"], check["high"]) if name == "test" else (check["risk"], threshold.bound)
-            _mark(ax, check["coverage"] + shift, check["risk"], low, high, colour)
+            at = check["coverage"] + shift
+            ax.plot([at, at], [low, high], color=colour, lw=1.6, marker="_", ms=7, zorder=3)
+            ax.plot([at], [check["risk"]], color=colour, marker="o", ms=6, mec="white", zorder=4, clip_on=False)
             top = max(top, 1.1 * high)
     ax.axhline(threshold.target, color=style.INK, lw=1, ls="--", label=f"target, {100 * threshold.target:g} %")
     if not math.isinf(threshold.confidence):
@@ -82,8 +83,3 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
     ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **style.HEADING)
     figure.legend(**style.LEGEND)
     return figure
-
-
-def _mark(ax: Axes, at: float, value: float, low: float, high: float, colour: str) -> None:
-    ax.plot([at, at], [low, high], color=colour, lw=1.6, marker="_", ms=7, zorder=3)
-    ax.plot([at], [value], color=colour, marker="o", ms=6, mec="white", zorder=4, clip_on=False)

@@ -54,19 +54,15 @@ def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     for number, (ax, (layer, pair)) in enumerate(zip(axes, spectra.items(), strict=True)):
         values, scales = (style.to_numpy(part) for part in pair)
         at = np.arange(1, values.shape[-1] + 1)
-        for head, row in enumerate(values):
-            label = "" if head else "singular values, per head"
-            ax.plot(at, row, color=style.BLUE, alpha=0.5, lw=0.8, label=label)
+        ax.plot(at, values.T, color=style.BLUE, alpha=0.5, lw=0.8)[0].set_label("singular values, per head")
         ax.plot(at, values.mean(axis=0), color=style.BLUE, lw=2, label="mean of the heads")
-        for head, row in enumerate(scales):
-            look = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": style.ORANGE, "mew": 1}
-            ax.plot(np.arange(1, len(row) + 1), row, label="" if head else "learned Λ, per head", **look)
+        look = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": style.ORANGE, "mew": 1}
+        ax.plot(np.arange(1, scales.shape[-1] + 1), scales.T, **look)[0].set_label("learned Λ, per head")
         _log_axis(ax, values, scales)
         ax.set_title(style.shorten(layer), **style.TITLE)
         ax.set(xlabel="component", ylabel="singular value" if number % style.COLUMNS == 0 else "")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=style.SMALL)
+    figure.legend(*axes[0].get_legend_handles_labels(), ncols=3, **style.LEGEND | {"loc": "outside upper left"})
     return figure
 
 

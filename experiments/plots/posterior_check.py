@@ -43,7 +43,10 @@ def against_nuts(comparison: PosteriorComparison) -> Figure:
             ax.set_axis_off()
     if columns == 3:
         _distances(axes[0, 2], guides, distances, looks)
-    handles = [_marker(style.shorten(guide), *looks[guide]) for guide in guides]
+    handles = [
+        Line2D([], [], ls="", marker=marker, ms=5, mfc="none", mec=colour, mew=1, label=style.shorten(guide))
+        for guide, (colour, marker) in looks.items()
+    ]
     figure.legend(handles=handles, ncols=5, **style.LEGEND)
     return figure
 
@@ -140,7 +143,3 @@ def _distances(ax: Axes, guides: list[str], distances: list[float], looks: dict[
     ax.set_xlim(0, 1.3 * max(map(float, np.nan_to_num(distances))) or 1.0)
     style.set_ticks(ax.xaxis, 3)
     ax.set_title("predictive: total variation to NUTS", **style.TITLE)
-
-
-def _marker(label: str, colour: str, marker: str) -> Line2D:
-    return Line2D([], [], ls="", marker=marker, ms=5, mfc="none", mec=colour, mew=1, label=label)

@@ -1,5 +1,6 @@
 """Last-layer features: inputs of a network's final linear layer, which post-hoc methods use."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable,
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturePredictor:
-    """Predictor from the features of a network; subclasses define ``predict_features``.
+class FeaturePredictor(ABC):
+    """Predictor from the features of a network.
 
     Args:
         model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
@@ -70,6 +71,10 @@ class FeaturePredictor:
     def __call__(self, data: Tensor | Iterable) -> Prediction:
         """Predict inputs or batches, with new samples of the latent sites and of the last layer."""
         return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
+
+    @abstractmethod
+    def predict_features(self, features: Features) -> Prediction:
+        """Predict from features, with new samples of the last layer."""
 
 
 @contextmanager
