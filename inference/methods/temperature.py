@@ -30,8 +30,7 @@ def fit_temperature(prediction: Prediction) -> float:
     Raises:
         ValueError: no labels, not one per example, or out of range; no examples; fewer than two classes.
     """
-    class_probs(prediction)  # checks its shape
-    log_probs = prediction.log_probs.double()
+    log_probs = _log_probs(prediction)
     labels = _validate_labels(prediction.labels, log_probs)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
 
@@ -64,7 +63,7 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     probs = class_probs(prediction)
-    scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs.dtype)
+    scaled = (_log_probs(prediction) / temperature).softmax(-1).to(probs.dtype)
     peak = scaled.amax(-1, keepdim=True)
     below = torch.nextafter(peak, torch.zeros_like(peak))
     scaled = torch.where(probs == probs.amax(-1, keepdim=True), peak, scaled.minimum(below))
@@ -91,6 +90,12 @@ def temperature_scaled(predictor: Predictor, valid: Iterable) -> TemperatureScal
         valid: batches with labels, used neither for training nor for evaluation.
     """
     return TemperatureScaled(predictor, fit_temperature(predictor(valid)))
+
+
+def _log_probs(prediction: Prediction) -> Tensor:
+    """Return finite log probabilities ``(n, classes)`` in float64."""
+    class_probs(prediction)
+    return prediction.log_probs.double()
 
 
 def _validate_labels(labels: Tensor | None, log_probs: Tensor) -> Tensor:
