@@ -14,6 +14,7 @@ from torch import Tensor
 from probattn.experiments.evaluation.metric_display import format_value, unit
 from probattn.experiments.plots import style
 from probattn.inference import metrics
+from probattn.inference.metrics.inputs import confidence_and_correct
 
 BINS = 15
 
@@ -22,7 +23,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     """Draw accuracy against confidence in 15 bins, the gap to the mean confidence hatched, and the counts below."""
     if not len(labels):
         return None
-    confidence, right = _answers(probs, labels)
+    confidence, right = (part.numpy() for part in confidence_and_correct(probs, labels))
     bins = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1])  # [a, b), and 1 in the last one
     full, bins, count = np.unique(bins, return_inverse=True, return_counts=True)
     accuracy, mean = (np.bincount(bins, weights=values) / count for values in (right, confidence))
@@ -64,7 +65,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
         label = style.shorten(name, limit=60) if len(runs) > 1 else "this network"
         dots = {"marker": "o", "ms": 3.5} if len(risk) <= 25 else {}
         ax.plot(coverage, risk, color=colour, lw=1.8, label=label, **dots)
-        ideal = np.clip(1 - _answers(probs, labels)[1].mean() / coverage, 0, None)
+        ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
         worst = max(worst, risk[len(risk) // 20 :].max())  # the first few answers alone jump between 0 and 1
     ax.plot([], [], color=style.INK, lw=1, ls="--", label="best possible at this accuracy")
@@ -81,7 +82,7 @@ def confidence(probs: Tensor, labels: Tensor) -> Figure | None:
     """Draw histograms of the confidence of right answers (above) and wrong answers (below), each normalised."""
     if not len(labels):
         return None
-    value, right = _answers(probs, labels)
+    value, right = (part.numpy() for part in confidence_and_correct(probs, labels))
     groups = [("right", value[right], style.BLUE), ("wrong", value[~right], style.ORANGE)]
     groups = [group for group in groups if len(group[1])]
     figure, axes = style.subplots(style.SIZE, len(groups), sharex=True, sharey=True, squeeze=False)
@@ -95,9 +96,3 @@ def confidence(probs: Tensor, labels: Tensor) -> Figure | None:
     ax.set(xlim=(0, 1), xlabel="confidence")
     style.percent(ax.xaxis)
     return figure
-
-
-def _answers(probs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return the confidence, at most 1, of each answer, and True for the right ones."""
-    value, answer = probs.max(-1)
-    return np.minimum(style.to_numpy(value), 1.0), (answer == labels).cpu().numpy()
