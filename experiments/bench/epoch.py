@@ -43,19 +43,18 @@ def epoch(meter: Meter, *, rounds: int, both: dict[str, Settings], images: int |
     """Measure the time of an epoch, including loading and augmentation, without validation.
 
     Args:
-        meter: device and its rates.
+        meter: the device.
         rounds: runs of each preset, which take turns.
         both: settings by name, from :func:`twins`.
         images: number of 32×32 colour images of an epoch; default: :data:`DEFAULT_IMAGES` of the device.
     """
-    images = DEFAULT_IMAGES[meter.device] if images is None else images
-    dataset = random_dataset(images)
+    dataset = random_dataset(DEFAULT_IMAGES[meter.device] if images is None else images)
     seconds: dict[str, list[float]] = {name: [] for name in both}
     for _ in range(rounds):
         for name, settings in both.items():
             seconds[name] += epochs(settings, dataset, meter.device)[1:]
     rows = meter.rows({name: Measured(times) for name, times in seconds.items()})
-    section = {"title": f"{images} images", "rounds": rounds * (_EPOCHS - 1), "rows": rows}
+    section = {"title": f"{len(dataset.train)} images", "rounds": rounds * (_EPOCHS - 1), "rows": rows}
     settings = {name: each.flat() for name, each in both.items()}
     return {"title": "an epoch of training by fit", "sections": [section], "settings": settings}
 

@@ -1,7 +1,6 @@
 """Floating-point operations of a step, and the rate of a matrix product on a device."""
 
 import math
-from typing import Any
 
 import torch
 from torch.utils import flop_counter
@@ -38,33 +37,11 @@ def matmul_rates(device: str, *, size: int | None = None, rounds: int = 5) -> di
     return rates
 
 
-def _cholesky(matrix: torch.Size, *_: Any, **__: Any) -> int:
-    return math.prod(matrix[:-2]) * matrix[-1] ** 3 // 3
-
-
-def _solve_triangular(matrix: torch.Size, b: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    return math.prod(out_shape) * matrix[-1]
-
-
-def _cholesky_solve(b: torch.Size, tril: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    return 2 * math.prod(out_shape) * tril[-1]
-
-
-def _attention(query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any) -> int:
-    return flop_counter.sdpa_flop_count(query, key, value)
-
-
-def _attention_backward(
-    gradient: torch.Size, query: torch.Size, key: torch.Size, value: torch.Size, *_: Any, **__: Any
-) -> int:
-    return flop_counter.sdpa_backward_flop_count(gradient, query, key, value)
-
-
-_FORMULAS = {
+_FORMULAS = {  # functions of the shapes of the arguments
     # Attention on CPUs, which PyTorch's own counter knows from 2.15 on.
-    CPU_ATTENTION: _attention,
-    CPU_ATTENTION_BACKWARD: _attention_backward,
-    torch.ops.aten.linalg_cholesky_ex: _cholesky,
-    torch.ops.aten.linalg_solve_triangular: _solve_triangular,
-    torch.ops.aten.cholesky_solve: _cholesky_solve,
+    CPU_ATTENTION: lambda query, key, value, *_, **__: flop_counter.sdpa_flop_count(query, key, value),
+    CPU_ATTENTION_BACKWARD: lambda *shapes, **_: flop_counter.sdpa_backward_flop_count(*shapes[:4]),
+    torch.ops.aten.linalg_cholesky_ex: lambda a, *_, **__: math.prod(a[:-2]) * a[-1] ** 3 // 3,
+    torch.ops.aten.linalg_solve_triangular: lambda a, *_, out_shape, **__: math.prod(out_shape) * a[-1],
+    torch.ops.aten.cholesky_solve: lambda b, tril, *_, out_shape, **__: 2 * math.prod(out_shape) * tril[-1],
 }

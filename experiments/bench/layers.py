@@ -1,12 +1,11 @@
 """Benchmark of forward and backward of one layer, including its ELBO terms, and of softmax attention."""
 
+from functools import partial
 from typing import Any
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
-from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.meter import Meter
 from probattn.experiments.bench.steps import layer_step
-from probattn.experiments.bench.timing import Step
 
 FEW = 3
 """Maximum number of rounds where a step takes seconds."""
@@ -24,28 +23,20 @@ def kep_svgp(
     long: int = 4096,
     longer: int = 16384,
 ) -> dict[str, Any]:
-    """Measure KEP-SVGP on a batch of short sequences and on one long sequence.
-
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds, fewer for the longest sequence.
-        dim, heads, rank: of every layer.
-        batch, tokens: of the short sequences.
-        long, longer: numbers of tokens at batch 1.
-    """
-    concat = KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=tokens)
+    """Measure KEP-SVGP on a batch of short sequences, on a ``long`` and on a ``longer`` one, in fewer rounds."""
+    case = partial(layer_step, dim=dim, heads=heads, device=meter.device)
     add = KEPSVGPAttention.partial(rank=rank, merge="add")
-
-    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
-        return layer_step(factory, dim, heads, batch=batch, tokens=tokens, device=meter.device)
-
-    factories = {"softmax": SoftmaxAttention, "KEP-SVGP concat": concat, "KEP-SVGP add": add}
-    short = {name: case(factory, batch, tokens) for name, factory in factories.items()}
+    factories = {
+        "softmax": SoftmaxAttention,
+        "KEP-SVGP concat": KEPSVGPAttention.partial(rank=rank, merge="concat", tokens=tokens),
+        "KEP-SVGP add": add,
+    }
+    short = {name: case(factory, batch=batch, tokens=tokens) for name, factory in factories.items()}
     sections = [meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds)]
     for number, limit in ((long, rounds), (longer, min(rounds, FEW))):
-        one = {name: case(factories[name], 1, number) for name in ("softmax", "KEP-SVGP add")}
+        one = {name: case(factories[name], batch=1, tokens=number) for name in ("softmax", "KEP-SVGP add")}
         sections.append(meter.section(f"batch 1, N {number}", one, rounds=limit))
-    growth = {f"N {number}": case(add, 1, number) for number in (long, longer)}
+    growth = {f"N {number}": case(add, batch=1, tokens=number) for number in (long, longer)}
     sections.append(meter.section("KEP-SVGP add, batch 1", growth, rounds=rounds))
     return {"title": f"forward + backward, dim {dim}, {heads} heads, rank {rank}, float32", "sections": sections}
 
@@ -62,14 +53,9 @@ def gaussian_processes(
     long: int = 2048,
     longer: int = 8192,
 ) -> dict[str, Any]:
-    """Measure kernel attention, SGPA and both CGPs.
+    """Measure kernel attention, SGPA and both CGPs, and the growth of the sparse CGP between two long sequences.
 
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds.
-        dim, heads, inducing: of every layer.
-        batch, tokens: of the sequences.
-        long, longer: numbers of tokens, at batch 1, between which the growth of the sparse CGP is measured.
+    Arguments are those of :func:`kep_svgp`, with ``inducing`` inducing inputs.
     """
     sparse = SparseCGPAttention.partial(inducing=inducing)
     factories = {
@@ -84,11 +70,9 @@ def gaussian_processes(
         "CGP, collapsed, mean, no R": CGPAttention.partial(collapsed=True, output="mean", alpha=0.0),
     }
 
-    def case(factory: LayerFactory, batch: int, tokens: int) -> Step:
-        return layer_step(factory, dim, heads, batch=batch, tokens=tokens, device=meter.device)
-
-    short = {name: case(factory, batch, tokens) for name, factory in factories.items()}
-    growth = {f"N {number}": case(sparse, 1, number) for number in (long, longer)}
+    case = partial(layer_step, dim=dim, heads=heads, device=meter.device)
+    short = {name: case(factory, batch=batch, tokens=tokens) for name, factory in factories.items()}
+    growth = {f"N {number}": case(sparse, batch=1, tokens=number) for number in (long, longer)}
     sections = [
         meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds),
         meter.section("sparse CGP, batch 1", growth, rounds=rounds),

@@ -50,14 +50,14 @@ def loss(model: Classifier, guide: Guide) -> Callable[[Tensor, Tensor], Tensor]:
 
 class _Softmax:
     def __init__(self, layer: SoftmaxAttention) -> None:
-        self.query_key_value, self.out, self.heads = layer.query_key_value, layer.out, layer.heads
+        self.query_key_value, self.out, self.split = layer.query_key_value, layer.out, layer.split_heads
 
     def sample(self, batch: int) -> tuple[None, float]:
         return None, 0.0
 
     def __call__(self, x: Tensor, u: None) -> tuple[Tensor, float]:
-        query, key, value = _split(self.query_key_value(x), 3, self.heads)
-        return self.out(_join(F.scaled_dot_product_attention(query, key, value))), 0.0
+        attended = F.scaled_dot_product_attention(*self.split(self.query_key_value(x), 3))
+        return self.out(SoftmaxAttention.join_heads(attended)), 0.0
 
 
 class _KEPSVGP:
@@ -81,7 +81,8 @@ class _KEPSVGP:
         e, r = ksvd.scores(query_key, weights)
         scale = self.log_scale.exp()
         penalty = self.eta * ksvd.penalty(e, r, w_e, w_r, scale, x.shape[-2]).mean()
-        return self.out(_join(kep_svgp.function_values(self.merge(e, r), scale, u))), penalty
+        values = kep_svgp.function_values(self.merge(e, r), scale, u)
+        return self.out(KEPSVGPAttention.join_heads(values)), penalty
 
 
 def _block(block: Block) -> Callable:
@@ -93,11 +94,3 @@ def _block(block: Block) -> Callable:
         return x + mlp(norm_mlp(x)), penalty
 
     return run
-
-
-def _split(x: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    return tuple(part.unflatten(-1, (heads, -1)).transpose(-3, -2) for part in x.chunk(parts, dim=-1))
-
-
-def _join(x: Tensor) -> Tensor:
-    return x.transpose(-3, -2).flatten(-2)

@@ -34,15 +34,9 @@ def over_tokens(
     rank: int = 10,
     inducing: int = 16,
 ) -> dict[str, Any]:
-    """Measure forward and backward at batch size 1.
+    """Measure forward and backward of each layer at batch size 1 over ascending ``sizes``, numbers of tokens.
 
-    Args:
-        meter: device and its rates.
-        rounds: number of timed rounds at each size.
-        limit: seconds; a step that would take longer is skipped, and so is one that needs half of the device's memory.
-        sizes: numbers of tokens, ascending.
-        dim, heads: of every layer.
-        rank, inducing: of KEP-SVGP and of the sparse Gaussian processes.
+    Steps that would take longer than ``limit`` seconds, or half of the device's memory, are skipped.
     """
     layers = {
         "softmax": Growth(SoftmaxAttention, 2, 2),
@@ -52,24 +46,24 @@ def over_tokens(
         "sparse CGP, collapsed": Growth(SparseCGPAttention.partial(inducing=inducing, collapsed=True), 1, 1),
         "CGP, collapsed": Growth(CGPAttention.partial(collapsed=True), 3, 2),
     }
+    memory_limit = memory.total(meter.device) / 2
     measured: dict[str, dict[int, Measured]] = {name: {} for name in layers}
-    reasons: dict[str, dict[int, str]] = {name: {} for name in layers}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in layers}
     for size in sizes:
         cases = {}
         for name, growth in layers.items():
-            reason = reason_to_skip(
-                growth, measured[name], size, limit=limit, memory_limit=memory.total(meter.device) / 2
-            )
+            reason = reason_to_skip(growth, measured[name], size, limit=limit, memory_limit=memory_limit)
             if reason:
-                reasons[name][size] = reason
+                rows[name].append({"case": f"N {size}", "tokens": size, "left_out": reason})
             else:
                 cases[name] = layer_step(growth.factory, dim, heads, batch=1, tokens=size, device=meter.device)
-        for name, each in meter.measure(cases, rounds=rounds).items():
+        found = meter.measure(cases, rounds=rounds)
+        for name, each in found.items():
             measured[name][size] = each
+            row = meter.row(f"N {size}", each, f"softmax, N {size}", found.get("softmax"))
+            rows[name].append(row | {"tokens": size})
     sections = [
-        {"title": name, "rounds": rounds, "rows": _rows(meter, measured[name], reasons[name], measured["softmax"])}
-        | {"exponents": exponents(measured[name])}
-        for name in layers
+        {"title": name, "rounds": rounds, "rows": rows[name], "exponents": exponents(measured[name])} for name in layers
     ]
     title = f"forward + backward, batch 1, dim {dim}, {heads} heads, rank {rank}, {inducing} inducing inputs, float32"
     return {"title": title, "sections": sections}
@@ -98,14 +92,3 @@ def exponents(measured: dict[int, Measured]) -> dict[str, float]:
     figures = [(np.median(measured[size].seconds), measured[size].peak) for size in sizes]
     time, peak = np.polyfit(np.log(sizes), np.log(figures), 1)[0].tolist()
     return {"time": time, "memory": peak}
-
-
-def _rows(
-    meter: Meter, measured: dict[int, Measured], reasons: dict[int, str], softmax: dict[int, Measured]
-) -> list[dict[str, Any]]:
-    """Return one row per size, relative to softmax attention of that size."""
-    rows = [
-        meter.row(f"N {size}", each, f"softmax, N {size}", softmax.get(size)) | {"tokens": size}
-        for size, each in measured.items()
-    ]
-    return rows + [{"case": f"N {size}", "tokens": size, "left_out": why} for size, why in reasons.items()]

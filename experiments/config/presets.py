@@ -21,10 +21,6 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.inference import TrainOptions
 
 
-def _with_layer(settings: Settings, layer: LayerSettings) -> Settings:
-    return replace(settings, layer=layer)
-
-
 def _with_warm_start(
     settings: Settings, layer: LayerSettings, *, epochs: int, **kernel: str | bool | float
 ) -> Settings:
@@ -117,26 +113,26 @@ _DIGITS_SGPA = _with_warm_start(
 
 PRESETS: dict[str, Settings] = {
     "digits/softmax": _DIGITS,
-    "digits/kep-svgp": _with_layer(_DIGITS, KEPSVGPSettings(rank=8)),
-    "digits/kernel": _with_layer(_DIGITS, KernelSettings()),
-    "digits/kernel-symmetric": _with_layer(_DIGITS, _SYMMETRIC_ARD),
+    "digits/kep-svgp": replace(_DIGITS, layer=KEPSVGPSettings(rank=8)),
+    "digits/kernel": replace(_DIGITS, layer=KernelSettings()),
+    "digits/kernel-symmetric": replace(_DIGITS, layer=_SYMMETRIC_ARD),
     "digits/sgpa": _DIGITS_SGPA,
     "digits/cgp": _with_annealing(_with_warm_start(_DIGITS, _COLLAPSED, epochs=10)),
     "digits/sparse-cgp": _with_annealing(_with_warm_start(_DIGITS, replace(_SPARSE_COLLAPSED, inducing=8), epochs=10)),
     "digits/sgpa-tempered": replace(
         _DIGITS_SGPA, train=replace(_DIGITS_SGPA.train, kl_weight=0.01, local_kl_weight=0.01)
     ),
-    "digits/kep-svgp-ee": _with_layer(_DIGITS, KEPSVGPSettings(rank=8, pair="ee")),
-    "digits/kep-svgp-rr": _with_layer(_DIGITS, KEPSVGPSettings(rank=8, pair="rr")),
-    "kep-svgp/cifar10": _with_layer(_KEP_CIFAR10, KEPSVGPSettings()),
+    "digits/kep-svgp-ee": replace(_DIGITS, layer=KEPSVGPSettings(rank=8, pair="ee")),
+    "digits/kep-svgp-rr": replace(_DIGITS, layer=KEPSVGPSettings(rank=8, pair="rr")),
+    "kep-svgp/cifar10": replace(_KEP_CIFAR10, layer=KEPSVGPSettings()),
     "kep-svgp/cifar10-softmax": _KEP_CIFAR10,
-    "kep-svgp/cifar100": _with_layer(_KEP_CIFAR100, KEPSVGPSettings()),
+    "kep-svgp/cifar100": replace(_KEP_CIFAR100, layer=KEPSVGPSettings()),
     "kep-svgp/cifar100-softmax": _KEP_CIFAR100,
-    "kep-svgp/imdb": _with_layer(_KEP_IMDB, KEPSVGPSettings(merge="add")),
-    "kep-svgp/imdb-sgpa": _with_layer(_KEP_IMDB, _IMDB_SGPA),
+    "kep-svgp/imdb": replace(_KEP_IMDB, layer=KEPSVGPSettings(merge="add")),
+    "kep-svgp/imdb-sgpa": replace(_KEP_IMDB, layer=_IMDB_SGPA),
     "kep-svgp/imdb-softmax": _KEP_IMDB,
-    "kep-svgp/cola": _with_layer(_KEP_COLA, KEPSVGPSettings(rank=5, merge="add", eta=1.0)),
-    "kep-svgp/cola-sgpa": _with_layer(_KEP_COLA, _COLA_SGPA),
+    "kep-svgp/cola": replace(_KEP_COLA, layer=KEPSVGPSettings(rank=5, merge="add", eta=1.0)),
+    "kep-svgp/cola-sgpa": replace(_KEP_COLA, layer=_COLA_SGPA),
     "kep-svgp/cola-softmax": _KEP_COLA,
     "cgp/cifar10": _with_annealing(_with_warm_start(_CGP_CIFAR10, _CGP, epochs=200)),
     "cgp/cifar10-sparse": _with_annealing(_with_warm_start(_CGP_CIFAR10, _SPARSE_CGP, epochs=200)),
@@ -145,14 +141,14 @@ PRESETS: dict[str, Settings] = {
     "cgp/cifar10-sgpa": _with_warm_start(
         _CGP_CIFAR10, SGPASettings(inducing=32), epochs=200, kernel="ard", symmetric=True
     ),
-    "cgp/cifar10-kernel": _with_layer(_CGP_CIFAR10, _ARD),
-    "cgp/cifar10-kernel-symmetric": _with_layer(_CGP_CIFAR10, _SYMMETRIC_ARD),
+    "cgp/cifar10-kernel": replace(_CGP_CIFAR10, layer=_ARD),
+    "cgp/cifar10-kernel-symmetric": replace(_CGP_CIFAR10, layer=_SYMMETRIC_ARD),
     "cgp/cifar10-softmax": _CGP_CIFAR10,
     "cgp/cifar100": _with_annealing(_with_warm_start(_CGP_CIFAR100, _CGP, epochs=200)),
     "cgp/cifar100-softmax": _CGP_CIFAR100,
-    "cgp/cola": _with_annealing(_with_layer(_CGP_COLA, replace(_CGP, noise=0.5))),
-    "cgp/cola-sparse": _with_annealing(_with_layer(_CGP_COLA, replace(_SPARSE_CGP, inducing=8, noise=0.5))),
-    "cgp/cola-sgpa": _with_layer(_CGP_COLA, _COLA_SGPA),
+    "cgp/cola": _with_annealing(replace(_CGP_COLA, layer=replace(_CGP, noise=0.5))),
+    "cgp/cola-sparse": _with_annealing(replace(_CGP_COLA, layer=replace(_SPARSE_CGP, inducing=8, noise=0.5))),
+    "cgp/cola-sgpa": replace(_CGP_COLA, layer=_COLA_SGPA),
     "cgp/cola-softmax": _CGP_COLA,
 }
 ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")

@@ -11,30 +11,17 @@ from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.evaluation.metric_display import MISSING, arrow, unit
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
-from probattn.experiments.plots.style import (
-    BLUE,
-    GREY,
-    INK,
-    LEGEND,
-    ORANGE,
-    PALE,
-    PLAIN,
-    SKY,
-    TEXT,
-    TITLE,
-    shorten,
-    style_axes,
-)
+from probattn.experiments.plots import style
 from probattn.inference.metrics import MetricDisplay
 
 PANELS = 4
 """Panels in a row of the figure."""
 OFFSET = 0.28
 """Distance of the seeds below their mean, in rows."""
-SEEDS = {"marker": "o", "ls": "", "ms": 3, "mfc": SKY, "mec": "none"}
-MEAN = {"marker": "o", "ls": "-", "ms": 5, "lw": 1.6, "color": BLUE}
-BEST = {"marker": "D", "ls": "-", "ms": 5.5, "lw": 1.6, "color": ORANGE}
-BASELINE = {"color": INK, "lw": 0.8, "ls": "-"}
+SEEDS = {"marker": "o", "ls": "", "ms": 3, "mfc": style.SKY, "mec": "none"}
+MEAN = {"marker": "o", "ls": "-", "ms": 5, "lw": 1.6, "color": style.BLUE}
+BEST = {"marker": "D", "ls": "-", "ms": 5.5, "lw": 1.6, "color": style.ORANGE}
+BASELINE = {"color": style.INK, "lw": 0.8, "ls": "-"}
 
 
 def panels(table: Comparison) -> Figure | None:
@@ -50,20 +37,21 @@ def panels(table: Comparison) -> Figure | None:
     columns = min(PANELS, len(metrics))
     bands = math.ceil(len(metrics) / columns)
     height = 0.75 + 0.19 * (len(places) + len(headings))
-    figure = Figure(figsize=(2.2 + 1.9 * columns, height * bands + 0.35), layout="constrained")
-    axes = figure.subplots(bands, columns, sharey=True, squeeze=False).flatten()
+    size = (2.2 + 1.9 * columns, height * bands + 0.35)
+    figure, grid = style.subplots(size, bands, columns, sharey=True, squeeze=False)
+    axes = grid.flatten()
     for ax, (key, metric) in zip(axes, metrics.items(), strict=False):
         _panel(ax, table, key, metric, places)
     for ax in axes[len(metrics) :]:
         ax.set_axis_off()
     names = {at: row for row, at in places.items()} | headings
-    labels = {at: shorten(names[at], limit=36) for at in sorted(names)}
+    labels = {at: style.shorten(names[at], limit=36) for at in sorted(names)}
     axes[0].set_yticks(list(labels), list(labels.values()))
     axes[0].set_ylim(max(places.values()) + 0.7, -0.7)
     for ax in axes[::columns]:
         for label, at in zip(ax.get_yticklabels(), labels, strict=True):
-            label.set(color=INK, style="italic" if at in headings else "normal")
-    figure.legend(handles=_handles(table), ncols=4, **LEGEND)
+            label.set(color=style.INK, style="italic" if at in headings else "normal")
+    figure.legend(handles=_handles(table), ncols=4, **style.LEGEND)
     return figure
 
 
@@ -81,22 +69,22 @@ def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
 
 
 def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places: dict[str, int]) -> None:
-    style_axes(ax)
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", color=PALE, lw=0.4)
+    ax.grid(axis="y", color=style.PALE, lw=0.4)
     for row, at in places.items():
         cell = table.cells[row][key]
         if math.isfinite(cell.mean):
             _row(ax, cell, metric.scale, at, BEST if row in table.best[key] else MEAN)
         else:
-            ax.text(0.03, at, MISSING, transform=ax.get_yaxis_transform(), va="center", fontsize=TEXT, color=GREY)
+            look = {"va": "center", "fontsize": style.TEXT, "color": style.GREY}
+            ax.text(0.03, at, MISSING, transform=ax.get_yaxis_transform(), **look)
     for row, baseline in table.baselines.items():
         x = metric.scale * table.cells[baseline][key].mean
         ax.plot([x, x], [places[row] - 0.5, places[row] + 0.5], zorder=1, **BASELINE)
     title = f"{metric.title} {unit(metric.scale)} {arrow(metric)}"
-    ax.set_title(" ".join(title.split()), **TITLE)
+    ax.set_title(" ".join(title.split()), **style.TITLE)
     ax.xaxis.set_major_locator(MaxNLocator(3))
-    ax.xaxis.set_major_formatter(PLAIN)
+    ax.xaxis.set_major_formatter(style.PLAIN)
     ax.tick_params(axis="x", labelbottom=True)
     ax.margins(x=0.08)
 

@@ -6,27 +6,11 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probattn.experiments.plots.style import (
-    BLUE,
-    GREY,
-    HEADING,
-    INK,
-    LABEL,
-    LEGEND,
-    LINES,
-    ORANGE,
-    PERCENT,
-    SIZE,
-    set_ticks,
-    shorten,
-    single_panel,
-    to_numpy,
-)
+from probattn.experiments.plots import style
 from probattn.inference import metrics
 from probattn.inference.decisions.abstention import Threshold
 
@@ -44,31 +28,33 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
         threshold: chosen on ``valid``.
         valid, test: probs ``(n, classes)`` and labels ``(n,)``.
     """
-    figure, ax = single_panel((5.4, 4.1))
+    figure, ax = style.subplots((5.4, 4.1))
     top = 1.5 * threshold.target
-    for name, colour, shift, (probs, labels) in (("validation", BLUE, -DODGE, valid), ("test", ORANGE, DODGE, test)):
-        coverage, risk = (to_numpy(part) for part in metrics.risk_coverage(probs, labels))
+    parts = (("validation", style.BLUE, -DODGE, valid), ("test", style.ORANGE, DODGE, test))
+    for name, colour, shift, (probs, labels) in parts:
+        coverage, risk = (style.to_numpy(part) for part in metrics.risk_coverage(probs, labels))
         ax.plot(coverage, risk, color=colour, lw=1.6, label=name)
         top = max(top, 1.2 * risk[-1])
         check = threshold.check(probs, labels)
         if check["accepted"]:
             low, high = (check["low"], check["high"]) if name == "test" else (check["risk"], threshold.bound)
-            _mark(ax, check["coverage"] + shift, check["risk"], low, high, colour)
+            at = check["coverage"] + shift
+            ax.plot([at, at], [low, high], color=colour, lw=1.6, marker="_", ms=7, zorder=3)
+            ax.plot([at], [check["risk"]], color=colour, marker="o", ms=6, mec="white", zorder=4, clip_on=False)
             top = max(top, 1.1 * high)
-    ax.axhline(threshold.target, color=INK, lw=1, ls="--", label=f"target, {100 * threshold.target:g} %")
+    ax.axhline(threshold.target, color=style.INK, lw=1, ls="--", label=f"target, {100 * threshold.target:g} %")
     if not math.isinf(threshold.confidence):
-        ax.plot([], [], color=GREY, marker="o", lw=1.6, label="at the threshold, with its bound and its exact interval")
-    ax.set_xlim(0, 1.02)
-    ax.set_ylim(0, min(1.0, top))
-    ax.set_xlabel("coverage: share of the answers kept, the most confident first", **LABEL)
-    ax.set_ylabel("risk: error rate among them", **LABEL)
+        label = "at the threshold, with its bound and its exact interval"
+        ax.plot([], [], color=style.GREY, marker="o", lw=1.6, label=label)
+    ax.set(xlim=(0, 1.02), xlabel="coverage: share of the answers kept, the most confident first")
+    ax.set(ylim=(0, min(1.0, top)), ylabel="risk: error rate among them")
     for axis in (ax.xaxis, ax.yaxis):
-        set_ticks(axis, 5, PERCENT)
+        style.set_ticks(axis, 5, style.PERCENT)
     title = f"answers with confidence ≥ {threshold.confidence:.4g}"
     if math.isinf(threshold.confidence):
         title = "abstains from everything: no threshold keeps the target"
-    ax.set_title(title, **HEADING)
-    figure.legend(ncols=2, **LEGEND)
+    ax.set_title(title, **style.HEADING)
+    figure.legend(ncols=2, **style.LEGEND)
     return figure
 
 
@@ -79,7 +65,7 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         methods: name → sets, bool ``(n, classes)``, and labels ``(n,)``.
         alpha: allowed probability of missing the class.
     """
-    figure, ax = single_panel((SIZE[0] + 1.7, SIZE[1] - 0.4 + 0.17 * len(methods)))
+    figure, ax = style.subplots((style.SIZE[0] + 1.7, style.SIZE[1] - 0.4 + 0.17 * len(methods)))
     width = 0.8 / len(methods)
     largest = 1
     for number, (name, (sets, labels)) in enumerate(methods.items()):
@@ -88,19 +74,12 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         largest = max(largest, size.max())
         share = np.bincount(size) / len(size)
         covered = kept[np.arange(len(at)), at].mean()
-        label = f"{shorten(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
+        label = f"{style.shorten(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
         place = np.arange(len(share)) + (number - (len(methods) - 1) / 2) * width
-        ax.bar(place, share, width=0.92 * width, color=LINES[number % len(LINES)], label=label)
-    ax.set_xlim(-0.6, largest + 0.6)
+        ax.bar(place, share, width=0.92 * width, color=style.colour(number), label=label)
+    ax.set(xlim=(-0.6, largest + 0.6), xlabel="classes in the set", ylabel="share of the examples")
     ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
-    ax.yaxis.set_major_formatter(PERCENT)
-    ax.set_xlabel("classes in the set", **LABEL)
-    ax.set_ylabel("share of the examples", **LABEL)
-    ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **HEADING)
-    figure.legend(**LEGEND)
+    style.percent(ax.yaxis)
+    ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **style.HEADING)
+    figure.legend(**style.LEGEND)
     return figure
-
-
-def _mark(ax: Axes, at: float, value: float, low: float, high: float, colour: str) -> None:
-    ax.plot([at, at], [low, high], color=colour, lw=1.6, marker="_", ms=7, zorder=3)
-    ax.plot([at], [value], color=colour, marker="o", ms=6, mec="white", zorder=4, clip_on=False)

@@ -11,19 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from probattn.experiments.plots.style import (
-    BLUE,
-    COLUMNS,
-    INK,
-    ORANGE,
-    PALE,
-    PERCENT,
-    SMALL,
-    TEXT,
-    shorten,
-    style_axes,
-    to_numpy,
-)
+from probattn.experiments.plots import style
 
 
 def most_uncertain(probs: Tensor, count: int = 12) -> list[int]:
@@ -64,7 +52,8 @@ def excerpts(
 
     def draw(ax: Axes, index: int) -> None:
         passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 24, break_on_hyphens=False)
-        ax.text(0, 0.5, passage.replace("$", r"\$"), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
+        look = {"fontsize": style.SMALL, "color": style.INK, "va": "center"}
+        ax.text(0, 0.5, passage.replace("$", r"\$"), transform=ax.transAxes, **look)
 
     return _draw_examples(draw, probs, labels, classes, indices) if texts else None
 
@@ -78,7 +67,7 @@ def _draw_examples(
 ) -> Figure | None:
     if not len(indices):
         return None
-    columns = min(COLUMNS, len(indices))
+    columns = min(style.COLUMNS, len(indices))
     rows = -(-len(indices) // columns)
     figure = Figure(figsize=(3.2 * columns, 1.75 * rows), layout="constrained")
     cells = np.atleast_1d(figure.subfigures(rows, columns, squeeze=False).ravel())
@@ -86,10 +75,10 @@ def _draw_examples(
         left, right = cell.subplots(1, 2, width_ratios=(1, 1.05))
         draw(left, index)
         left.set_axis_off()
-        row, true = to_numpy(probs[index]), int(labels[index])
+        row, true = style.to_numpy(probs[index]), int(labels[index])
         _bars(right, row, true, classes)
         names = (_name(classes, true), _name(classes, int(row.argmax())))
-        cell.suptitle(f"true: {names[0]}, predicted: {names[1]}", fontsize=TEXT, color=INK)
+        cell.suptitle(f"true: {names[0]}, predicted: {names[1]}", fontsize=style.TEXT, color=style.INK)
     return figure
 
 
@@ -97,16 +86,16 @@ def _bars(ax: Axes, row: np.ndarray, true: int, classes: Sequence[str]) -> None:
     """Draw the probabilities of one prediction."""
     drawn = np.arange(len(row)) if len(row) <= 10 else np.argsort(-row, kind="stable")[:5]
     answer = int(row.argmax())
-    colours = [BLUE if at == true else ORANGE if at == answer else PALE for at in drawn]
+    colours = [style.BLUE if at == true else style.ORANGE if at == answer else style.PALE for at in drawn]
     ax.barh(np.arange(len(drawn)), row[drawn], color=colours, height=0.8)
     ax.set_yticks(np.arange(len(drawn)), [_name(classes, at) for at in drawn])
     ax.invert_yaxis()
     ax.set_xlim(0, 1)
     ax.set_xticks([0, 1])
-    ax.xaxis.set_major_formatter(PERCENT)
-    style_axes(ax)
-    ax.tick_params(labelsize=6.5 if len(drawn) > 5 else SMALL)
+    style.percent(ax.xaxis)
+    style.tidy(ax)
+    ax.tick_params(labelsize=6.5 if len(drawn) > 5 else style.SMALL)
 
 
 def _name(classes: Sequence[str], at: int) -> str:
-    return shorten(str(classes[at]), limit=14)
+    return style.shorten(str(classes[at]), limit=14)

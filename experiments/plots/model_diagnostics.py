@@ -11,28 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from probattn.experiments.plots.style import (
-    BLUE,
-    COLUMNS,
-    GREEN,
-    INK,
-    LABEL,
-    LEGEND,
-    LINES,
-    ORANGE,
-    PERCENT,
-    PLAIN,
-    ROUND,
-    SIZE,
-    SKY,
-    SMALL,
-    TITLE,
-    panel_grid,
-    shorten,
-    single_panel,
-    style_axes,
-    to_numpy,
-)
+from probattn.experiments.plots import style
 
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
@@ -50,15 +29,14 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
     drawn = [panel for panel in drawn if np.isfinite(panel[3]).any()]
     if not drawn:
         return None
-    figure, axes = panel_grid(len(drawn), height=1.95)
+    figure, axes = style.panel_grid(len(drawn), height=1.95)
     for ax, (x, key, at, values) in zip(axes, drawn, strict=True):
-        _curve(ax, at, values, BLUE if x == "step" else GREEN, decades=key != "lr")
+        _curve(ax, at, values, style.BLUE if x == "step" else style.GREEN, decades=key != "lr")
         title, unit = _panel_title(key)
-        ax.set_title(title, **TITLE)
-        ax.set_xlabel(x, **LABEL, labelpad=1)
-        ax.set_ylabel(unit, **LABEL)
+        ax.set_title(title, **style.TITLE)
+        ax.set(xlabel=x, ylabel=unit)
         if ax.get_yscale() == "linear":
-            ax.yaxis.set_major_formatter(PERCENT if key in ("valid/accuracy", "valid/mcc") else PLAIN)
+            ax.yaxis.set_major_formatter(style.PERCENT if key in ("valid/accuracy", "valid/mcc") else style.PLAIN)
     return figure
 
 
@@ -72,24 +50,19 @@ def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     spectra = {layer: pair for layer, pair in spectra.items() if pair[1].numel()}
     if not spectra:
         return None
-    figure, axes = panel_grid(len(spectra), height=2.5)
+    figure, axes = style.panel_grid(len(spectra), height=2.5)
     for number, (ax, (layer, pair)) in enumerate(zip(axes, spectra.items(), strict=True)):
-        values, scales = (to_numpy(part) for part in pair)
+        values, scales = (style.to_numpy(part) for part in pair)
         at = np.arange(1, values.shape[-1] + 1)
-        for head, row in enumerate(values):
-            label = "" if head else "singular values, per head"
-            ax.plot(at, row, color=BLUE, alpha=0.5, lw=0.8, label=label)
-        ax.plot(at, values.mean(axis=0), color=BLUE, lw=2, label="mean of the heads")
-        for head, row in enumerate(scales):
-            style = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": ORANGE, "mew": 1}
-            ax.plot(np.arange(1, len(row) + 1), row, label="" if head else "learned Λ, per head", **style)
+        ax.plot(at, values.T, color=style.BLUE, alpha=0.5, lw=0.8)[0].set_label("singular values, per head")
+        ax.plot(at, values.mean(axis=0), color=style.BLUE, lw=2, label="mean of the heads")
+        look = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": style.ORANGE, "mew": 1}
+        ax.plot(np.arange(1, scales.shape[-1] + 1), scales.T, **look)[0].set_label("learned Λ, per head")
         _log_axis(ax, values, scales)
-        ax.set_title(shorten(layer), **TITLE)
-        ax.set_xlabel("component", **LABEL, labelpad=1)
-        ax.set_ylabel("singular value" if number % COLUMNS == 0 else "", **LABEL)
+        ax.set_title(style.shorten(layer), **style.TITLE)
+        ax.set(xlabel="component", ylabel="singular value" if number % style.COLUMNS == 0 else "")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=3, frameon=False, fontsize=SMALL)
+    figure.legend(*axes[0].get_legend_handles_labels(), ncols=3, **style.LEGEND | {"loc": "outside upper left"})
     return figure
 
 
@@ -99,15 +72,15 @@ def spectrum_by_layer(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | 
     Args:
         spectra: as for :func:`spectrum`.
     """
-    shares = {layer: _cumulative(to_numpy(values)) for layer, (values, _) in spectra.items()}
+    shares = {layer: _cumulative(style.to_numpy(values)) for layer, (values, _) in spectra.items()}
     shares = {layer: share for layer, share in shares.items() if np.isfinite(share).any()}
     if not shares:
         return None
     figure, ax = _lines(shares, x="component", y="cumulative share of the singular values")
-    ax.axhline(0.95, color=INK, lw=1, ls="--", label="95 %")
+    ax.axhline(0.95, color=style.INK, lw=1, ls="--", label="95 %")
     ax.set_ylim(0, 1.02)
-    ax.yaxis.set_major_formatter(PERCENT)
-    _legend(figure)
+    style.percent(ax.yaxis)
+    figure.legend(**style.LEGEND)
     return figure
 
 
@@ -125,7 +98,7 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     low = min(np.nanmin(values) for values in depths.values())
     ax.set_ylim(min(0.0, 1.05 * low), 1.02)
     if len(depths) > 1:
-        _legend(figure)
+        figure.legend(**style.LEGEND)
     return figure
 
 
@@ -137,24 +110,22 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     """
     if not sites:
         return None
-    figure = Figure(figsize=(9.6, 1.1 + 0.34 * len(sites)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = style.subplots((9.6, 1.1 + 0.34 * len(sites)), 1, 2, sharey=True)
     rows = np.arange(len(sites))
     density = np.array([ratio(row["kl"], row["size"]) for row in sites])
     spread = np.array([ratio(row["posterior_std"], row["prior_std"]) for row in sites])
-    for ax, widths, colour in ((left, density, BLUE), (right, spread, SKY)):
-        style_axes(ax)
+    for ax, widths, colour in ((left, density, style.BLUE), (right, spread, style.SKY)):
         bars = ax.barh(rows, np.nan_to_num(widths, posinf=0, neginf=0), height=0.62, color=colour)
         labels = [f"{width:.3g}" if math.isfinite(width) else "–" for width in widths]
-        ax.bar_label(bars, labels, padding=3, fontsize=SMALL, color=INK)
+        ax.bar_label(bars, labels, padding=3, fontsize=style.SMALL, color=style.INK)
         top = max([float(width) for width in widths if math.isfinite(width)], default=0.0)
         ax.set_xlim(0, 1.18 * max(top, 1.0 if ax is right else 0.0) or 1.0)
-        ax.xaxis.set_major_formatter(PLAIN)
-    right.axvline(1, color=INK, lw=1, ls="--")
-    left.set_yticks(rows, [shorten(row["site"]) for row in sites], fontsize=SMALL)
+        ax.xaxis.set_major_formatter(style.PLAIN)
+    right.axvline(1, color=style.INK, lw=1, ls="--")
+    left.set_yticks(rows, [style.shorten(row["site"]) for row in sites], fontsize=style.SMALL)
     left.invert_yaxis()
-    left.set_title("KL from the prior (nats per scalar)", **TITLE)
-    right.set_title("posterior std / prior std (dashed: as the prior)", **TITLE)
+    left.set_title("KL from the prior (nats per scalar)", **style.TITLE)
+    right.set_title("posterior std / prior std (dashed: as the prior)", **style.TITLE)
     return figure
 
 
@@ -170,21 +141,17 @@ def _series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.n
     return at, np.where(np.isfinite(values), values, np.nan)
 
 
-def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **style: object) -> tuple[Figure, Axes]:
+def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object) -> tuple[Figure, Axes]:
     """Draw each row against 1, 2, … with its own colour and dashes."""
-    figure, ax = single_panel((SIZE[0], SIZE[1] + 0.17 * len(rows)))
+    figure, ax = style.subplots((style.SIZE[0], style.SIZE[1] + 0.17 * len(rows)))
     for number, (name, row) in enumerate(rows.items()):
-        dashes = ("-", "--", ":", "-.")[number // len(LINES) % 4]
-        look = {"color": LINES[number % len(LINES)], "ls": dashes, "lw": 1.6, "label": shorten(name, limit=45)}
-        ax.plot(np.arange(1, len(row) + 1), row, **look, **style)
-    ax.set_xlabel(x, **LABEL, labelpad=1)
-    ax.set_ylabel(y, **LABEL)
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=ROUND))
+        dashes = ("-", "--", ":", "-.")[number // len(style.LINES) % 4]
+        look = {"color": style.colour(number), "ls": dashes, "lw": 1.6, **markers}
+        ax.plot(np.arange(1, len(row) + 1), row, label=style.shorten(name, limit=45), **look)
+    ax.set_xlabel(x, labelpad=1)
+    ax.set_ylabel(y)
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=style.ROUND))
     return figure, ax
-
-
-def _legend(figure: Figure) -> None:
-    figure.legend(**LEGEND)
 
 
 def _cumulative(values: np.ndarray) -> np.ndarray:
@@ -206,11 +173,11 @@ def _curve(ax: Axes, at: np.ndarray, values: np.ndarray, colour: str, *, decades
     if decades and known.min() > 0 and known.max() > 100 * known.min():
         ax.set_yscale("log")
     else:
-        ax.yaxis.set_major_locator(MaxNLocator(4, steps=ROUND))
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=ROUND))
+        ax.yaxis.set_major_locator(MaxNLocator(4, steps=style.ROUND))
+    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=style.ROUND))
     if len(set(at)) == 1:
         ax.set_xticks(at[:1])
-    ax.xaxis.set_major_formatter(PLAIN)
+    ax.xaxis.set_major_formatter(style.PLAIN)
 
 
 def _moving_mean(values: np.ndarray, window: int) -> np.ndarray:
@@ -247,4 +214,4 @@ def _panel_title(key: str) -> tuple[str, str]:
     if key in fixed:
         return fixed[key]
     kind, site = key.split("/", 1)
-    return f"{'KL' if kind == 'kl' else kind} {shorten(site)}", "nats per example"
+    return f"{'KL' if kind == 'kl' else kind} {style.shorten(site)}", "nats per example"

@@ -8,19 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from probattn.experiments.plots.style import (
-    BLUE,
-    COLUMNS,
-    LABEL,
-    LEGEND,
-    ORANGE,
-    PERCENT,
-    PURPLE,
-    TITLE,
-    panel_grid,
-    shorten,
-    to_numpy,
-)
+from probattn.experiments.plots import style
 from probattn.inference import Prediction
 from probattn.inference.metrics import ood
 
@@ -38,39 +26,38 @@ def confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure |
     """
     if not ood_sets:
         return None
-    figure, axes = panel_grid(len(ood_sets), height=2.3)
+    figure, axes = style.panel_grid(len(ood_sets), height=2.3)
     for ax, (name, each) in zip(axes, ood_sets.items(), strict=True):
-        _panel(ax, test, each, title=shorten(name, limit=20))
+        _panel(ax, test, each, title=style.shorten(name, limit=20))
     top = max(ax.get_ylim()[1] for ax in axes)
     for number, ax in enumerate(axes):
         ax.set(xlim=(0, 1), ylim=(0, top), xticks=np.linspace(0, 1, 5))
-        ax.xaxis.set_major_formatter(PERCENT)
-        ax.yaxis.set_major_formatter(PERCENT)
-        if number >= len(axes) - COLUMNS:
-            ax.set_xlabel("confidence", **LABEL, labelpad=1)
-        if number % COLUMNS == 0:
-            ax.set_ylabel("share of each group", **LABEL)
+        style.percent(ax.xaxis, ax.yaxis)
+        if number >= len(axes) - style.COLUMNS:
+            ax.set_xlabel("confidence")
+        if number % style.COLUMNS == 0:
+            ax.set_ylabel("share of each group")
     handles = [
-        Line2D([], [], color=BLUE, lw=1.6, label="right answers"),
-        Line2D([], [], color=ORANGE, lw=1.6, ls="--", label="wrong answers"),
-        Patch(color=PURPLE, alpha=0.45, lw=0, label="OOD examples"),
+        Line2D([], [], color=style.BLUE, lw=1.6, label="right answers"),
+        Line2D([], [], color=style.ORANGE, lw=1.6, ls="--", label="wrong answers"),
+        Patch(color=style.PURPLE, alpha=0.45, lw=0, label="OOD examples"),
     ]
-    figure.legend(handles=handles, ncols=3, **LEGEND)
+    figure.legend(handles=handles, ncols=3, **style.LEGEND)
     return figure
 
 
 def _panel(ax: Axes, test: Prediction, ood_set: Prediction, *, title: str) -> None:
-    right = to_numpy(test.probs.argmax(-1) == test.labels) > 0
+    right = style.to_numpy(test.probs.argmax(-1) == test.labels) > 0
     # rounding may lift a confidence above 1
-    known, unknown = (to_numpy(each.probs.amax(-1)).clip(max=1) for each in (test, ood_set))
+    known, unknown = (style.to_numpy(each.probs.amax(-1)).clip(max=1) for each in (test, ood_set))
     groups = {
-        "OOD": (unknown, {"histtype": "stepfilled", "color": PURPLE, "alpha": 0.45}),
-        "right": (known[right], {"histtype": "step", "color": BLUE, "lw": 1.6}),
-        "wrong": (known[~right], {"histtype": "step", "color": ORANGE, "lw": 1.6, "ls": "--"}),
+        "OOD": (unknown, {"histtype": "stepfilled", "color": style.PURPLE, "alpha": 0.45}),
+        "right": (known[right], {"histtype": "step", "color": style.BLUE, "lw": 1.6}),
+        "wrong": (known[~right], {"histtype": "step", "color": style.ORANGE, "lw": 1.6, "ls": "--"}),
     }
     for values, look in groups.values():
         if len(values):
             ax.hist(values, bins=BINS, weights=np.full(len(values), 1 / len(values)), **look)
     auroc = ood.detection_metrics(ood.max_softmax(test), ood.max_softmax(ood_set))["auroc"]
     counts = ", ".join(f"{len(values):,} {name}" for name, (values, _) in groups.items())
-    ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", **TITLE)
+    ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", **style.TITLE)

@@ -16,19 +16,7 @@ from matplotlib.patches import Patch
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
 from probattn.experiments.evaluation.metric_display import unit
-from probattn.experiments.plots.style import (
-    GREY,
-    INK,
-    LABEL,
-    LEGEND,
-    LINES,
-    SMALL,
-    TITLE,
-    set_ticks,
-    shorten,
-    single_panel,
-    style_axes,
-)
+from probattn.experiments.plots import style
 from probattn.inference import metrics
 
 Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]
@@ -56,9 +44,9 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     severities = _severities(*values.values())
     draw = _bars if len(severities) == 1 else _boxes
     for place, (ax, (category, names)) in enumerate(zip(axes, panels, strict=True)):
-        style_axes(ax)
+        style.tidy(ax)
         ax.sharey(axes[0])
-        ax.set_title(category, **TITLE)
+        ax.set_title(category, **style.TITLE)
         for number, of_run in enumerate(values.values()):
             groups = [(at, list(of_run[name].values())) for at, name in enumerate(names) if name in of_run]
             width = 0.8 / len(values)
@@ -71,9 +59,9 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
         _metric_axis(ax, metric if place % columns == 0 else "")
     levels = ", ".join(map(str, severities))
     note = f"bars: severity {levels}" if len(severities) == 1 else f"boxes: quartiles over severities {levels}"
-    figure.suptitle(note, x=0.005, ha="left", **LABEL)
-    handles = [Patch(label=shorten(label, limit=32), **_fill(number)) for number, label in enumerate(values)]
-    figure.legend(handles=handles, ncols=4, **LEGEND)
+    figure.suptitle(note, x=0.005, ha="left", **style.LABEL)
+    handles = [Patch(label=style.shorten(label, limit=32), **_fill(number)) for number, label in enumerate(values)]
+    figure.legend(handles=handles, ncols=4, **style.LEGEND)
     return figure
 
 
@@ -82,21 +70,20 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
     values = _values(runs, metric)
     if not values:
         return None
-    figure, ax = single_panel((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
+    figure, ax = style.subplots((6.4, 3.6 + 0.2 * math.ceil(len(values) / 3)))
     for number, (label, of_run) in enumerate(values.items()):
         severities = _severities(of_run)
         groups = [[levels[at] for levels in of_run.values() if at in levels] for at in severities]
         # shifted sideways, so that no run hides another's range
         at = np.array(severities) + min(0.08, 0.7 / len(values)) * (number - (len(values) - 1) / 2)
-        colour, dashes = LINES[number % len(LINES)], _DASHES[number // len(LINES) % 3]
-        ax.vlines(at, [min(group) for group in groups], [max(group) for group in groups], color=colour, lw=1, alpha=0.5)
-        look = {"color": colour, "ls": dashes, "lw": 1.4, "marker": "o", "ms": 3.5}
-        ax.plot(at, [np.mean(group) for group in groups], label=shorten(label, limit=32), **look)
+        colour = style.colour(number)
+        ax.vlines(at, list(map(min, groups)), list(map(max, groups)), color=colour, lw=1, alpha=0.5)
+        look = {"color": colour, "ls": _DASHES[number // len(style.LINES) % 3], "lw": 1.4, "marker": "o", "ms": 3.5}
+        ax.plot(at, [np.mean(group) for group in groups], label=style.shorten(label, limit=32), **look)
     ax.set_xticks(_severities(*values.values()))
-    ax.set_xlabel("severity (dots: mean over corruptions; lines: smallest to largest)", fontsize=SMALL)
-    ax.xaxis.label.set_color(GREY)
+    ax.set_xlabel("severity (dots: mean over corruptions; lines: smallest to largest)")
     _metric_axis(ax, metric)
-    figure.legend(ncols=3, **LEGEND)
+    figure.legend(ncols=3, **style.LEGEND)
     return figure
 
 
@@ -117,7 +104,7 @@ def _severities(*runs: dict[str, dict[int, float]]) -> list[int]:
 
 def _boxes(ax: Axes, at: list[float], groups: list[list[float]], width: float, number: int) -> None:
     fill = _fill(number)
-    median = "white" if fill["facecolor"] == INK else INK
+    median = "white" if fill["facecolor"] == style.INK else style.INK
     ax.boxplot(
         groups,
         positions=at,
@@ -129,7 +116,7 @@ def _boxes(ax: Axes, at: list[float], groups: list[list[float]], width: float, n
         manage_ticks=False,
         boxprops={**fill, "linewidth": 0.5},
         medianprops={"color": median, "linewidth": 1.2},
-        whiskerprops={"color": INK, "linewidth": 0.7},
+        whiskerprops={"color": style.INK, "linewidth": 0.7},
     )
 
 
@@ -139,15 +126,15 @@ def _bars(ax: Axes, at: list[float], groups: list[list[float]], width: float, nu
 
 def _fill(number: int) -> dict[str, str]:
     """Return the colour of a run, hatched once the colours are used up."""
-    hatch = _HATCHES[number // len(LINES) % len(_HATCHES)]
-    return {"facecolor": LINES[number % len(LINES)], "edgecolor": INK if not hatch else "white", "hatch": hatch}
+    hatch = _HATCHES[number // len(style.LINES) % len(_HATCHES)]
+    return {"facecolor": style.colour(number), "edgecolor": "white" if hatch else style.INK, "hatch": hatch}
 
 
 def _metric_axis(ax: Axes, metric: str) -> None:
     """Label the vertical axis with a metric, its unit and direction; an empty name leaves it without a label."""
-    set_ticks(ax.yaxis, 5)
+    style.set_ticks(ax.yaxis, 5)
     if metric:
         display = metrics.DISPLAY[metric]
         scale = f" ({unit(display.scale)})" if unit(display.scale) else ""
         better = "higher" if display.higher_is_better else "lower"
-        ax.set_ylabel(f"{display.title}{scale}, {better} is better", **LABEL)
+        ax.set_ylabel(f"{display.title}{scale}, {better} is better")

@@ -1,6 +1,7 @@
 """Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,16 +33,23 @@ def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(9.6 * max(columns, 2) / COLUMNS, height * rows + 0.3), layout="constrained")
     axes = [figure.add_subplot(rows, columns, place + 1) for place in range(count)]
     for ax in axes:
-        style_axes(ax)
+        tidy(ax)
+        ax.xaxis.labelpad = 1
     return figure, axes
 
 
-def single_panel(size: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Return a figure with one panel, its size in inches."""
+def subplots(size: tuple[float, float], rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure, its size in inches, and its axes as :meth:`matplotlib.figure.Figure.subplots` does."""
     figure = Figure(figsize=size, layout="constrained")
-    ax = figure.subplots()
-    style_axes(ax)
-    return figure, ax
+    axes = figure.subplots(rows, columns, **options)
+    for ax in figure.axes:
+        tidy(ax)
+    return figure, axes
+
+
+def colour(number: int) -> str:
+    """Return the colour of line ``number``; colours repeat."""
+    return LINES[number % len(LINES)]
 
 
 def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: bool = False) -> None:
@@ -50,11 +58,19 @@ def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: 
     axis.set_major_formatter(formatter)
 
 
-def style_axes(ax: Axes) -> None:
-    """Remove the top and right spines of ``ax`` and make its ticks small and grey."""
+def percent(*axes: Axis) -> None:
+    """Label the ticks in percent."""
+    for axis in axes:
+        axis.set_major_formatter(PERCENT)
+
+
+def tidy(ax: Axes) -> None:
+    """Remove the top and right spines of ``ax`` and make its ticks and labels small and grey."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(PALE)
     ax.tick_params(labelsize=SMALL, colors=GREY, color=PALE, length=3)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set(**LABEL)
     ax.set_axisbelow(True)
 
 

@@ -8,7 +8,7 @@ CGP those with a low-rank kernel; their covariances are combined by the law of t
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import product
 
 import pyro.distributions as dist
 import torch
@@ -30,18 +30,13 @@ from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 TOLERANCE = 1e-9
 """Largest relative difference that passes."""
 HEADS, TOKENS, WIDTH, COLUMNS, INDUCING = 3, 7, 4, 2, 5
+Pairs = Iterator[tuple[str, Tensor, Tensor]]
+"""Quantities of one head or output, by name, computed by this library and by GPyTorch."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference of one quantity to GPyTorch's, over heads and outputs.
-
-    Args:
-        component: the component of this library.
-        quantity: the compared quantity.
-        absolute: largest absolute difference.
-        relative: the same, divided by GPyTorch's largest absolute value.
-    """
+    """Largest difference to GPyTorch over heads and outputs; relative to GPyTorch's largest absolute value."""
 
     component: str
     quantity: str
@@ -52,14 +47,6 @@ class Difference:
     def passes(self) -> bool:
         """True if the difference is at most :data:`TOLERANCE`; NaN is not."""
         return self.relative <= TOLERANCE
-
-
-class Pair(NamedTuple):
-    """A quantity of one head or output, computed by this library and by GPyTorch."""
-
-    quantity: str
-    ours: Tensor
-    theirs: Tensor
 
 
 def gp_check(*, seed: int = 0) -> list[Difference]:
@@ -73,7 +60,7 @@ def gp_check(*, seed: int = 0) -> list[Difference]:
         return [difference for name, pairs in COMPONENTS.items() for difference in _largest(name, pairs())]
 
 
-def kep_svgp_pairs() -> Iterator[Pair]:
+def kep_svgp_pairs() -> Pairs:
     """Compare q(F) = N(E Λ⁻¹ m, E Λ⁻¹ S Λ⁻¹ Eᵀ) and its KL with a sparse GP with a linear kernel and Z = Λ."""
     e, lam, loc = _randn(HEADS, TOKENS, WIDTH), _randn(HEADS, WIDTH).exp(), _randn(HEADS, WIDTH, WIDTH)
     scale_tril = _tril(HEADS, WIDTH, WIDTH)
@@ -85,12 +72,12 @@ def kep_svgp_pairs() -> Iterator[Pair]:
             for m, tril in zip(*whitened, strict=True)
         ]
         for d, output in enumerate(outputs):
-            yield Pair("mean of F", moments.mean[h, d], output.mean)
-            yield Pair("covariance of F", moments.covariance[h, d], output.covariance)
-        yield Pair("KL of u", kl[h], sum(output.kl for output in outputs))
+            yield "mean of F", moments.mean[h, d], output.mean
+            yield "covariance of F", moments.covariance[h, d], output.covariance
+        yield "KL of u", kl[h], sum(output.kl for output in outputs)
 
 
-def kep_svgp_optimum_pairs() -> Iterator[Pair]:
+def kep_svgp_optimum_pairs() -> Pairs:
     """Compare the optimal q(u) under a Gaussian likelihood with an exact GP (linear kernel on E) and its evidence."""
     e, lam, y, noise = _randn(1, TOKENS, WIDTH), _randn(1, WIDTH).exp(), _randn(TOKENS), 0.3
     whitened = e[0] / lam[0]
@@ -99,15 +86,15 @@ def kep_svgp_optimum_pairs() -> Iterator[Pair]:
     scale_tril = torch.linalg.cholesky(covariance).view(1, 1, WIDTH, WIDTH)
     moments = kep_svgp.marginals(e, lam, loc, scale_tril)
     theirs = gpytorch.exact(e[0], y, e[0], kernel=gpytorch.linear(), noise=noise)
-    yield Pair("mean of F", moments.mean[0, 0], theirs.mean)
-    yield Pair("covariance of F", moments.covariance[0, 0], theirs.covariance)
+    yield "mean of F", moments.mean[0, 0], theirs.mean
+    yield "covariance of F", moments.covariance[0, 0], theirs.covariance
     log_likelihood = torch.distributions.Normal(moments.mean[0, 0], noise**0.5).log_prob(y).sum()
     elbo = log_likelihood - 0.5 * moments.covariance[0, 0].trace() / noise
     elbo = elbo - kep_svgp.kl_divergence(loc, scale_tril, lam)[0]
-    yield Pair("ELBO", elbo, gpytorch.log_evidence(e[0], y, kernel=gpytorch.linear(), noise=noise))
+    yield "ELBO", elbo, gpytorch.log_evidence(e[0], y, kernel=gpytorch.linear(), noise=noise)
 
 
-def sgpa_pairs() -> Iterator[Pair]:
+def sgpa_pairs() -> Pairs:
     """Compare the decoupled form with v_γ = 0: q(f), and the KL of u, which is whitened like GPyTorch's."""
     kernel = _ard()
     tokens, inducing = 0.7 * _randn(HEADS, TOKENS, WIDTH), 0.7 * _randn(HEADS, INDUCING, WIDTH)
@@ -118,32 +105,29 @@ def sgpa_pairs() -> Iterator[Pair]:
     posterior = dist.MultivariateNormal(loc, scale_tril=t).to_event(2)
     kl = kl_divergence(posterior, priors.normal(torch.ones_like(loc)))
     totals = 0.0
-    for h in range(HEADS):
-        for d in range(COLUMNS):
-            theirs = gpytorch.variational(loc[h, d], t[h, d], tokens[h], kernel=_head(kernel, h), inducing=inducing[h])
-            yield Pair("mean of f", a[h] @ loc[h, d], theirs.mean)
-            yield Pair("covariance of f", a[h] @ t[h, d] @ t[h, d].T @ a[h].T + remainder[h], theirs.covariance)
-            totals = totals + theirs.kl
-    yield Pair("KL of u", kl, totals)
+    for h, d in product(range(HEADS), range(COLUMNS)):
+        theirs = gpytorch.variational(loc[h, d], t[h, d], tokens[h], kernel=_head(kernel, h), inducing=inducing[h])
+        yield "mean of f", a[h] @ loc[h, d], theirs.mean
+        yield "covariance of f", a[h] @ t[h, d] @ t[h, d].T @ a[h].T + remainder[h], theirs.covariance
+        totals = totals + theirs.kl
+    yield "KL of u", kl, totals
 
 
-def sgpa_standard_pairs() -> Iterator[Pair]:
+def sgpa_standard_pairs() -> Pairs:
     """Compare the standard form: inducing inputs at the tokens, q(f) = N(𝒦 v, L T² Lᵀ) with a diagonal T."""
     kernel, tokens = _ard(), 0.7 * _randn(HEADS, TOKENS, WIDTH)
     k_qq, value, spread = kernel(tokens, tokens), _randn(HEADS, TOKENS, COLUMNS), _randn(HEADS, TOKENS).exp()
     tril, mean = torch.linalg.cholesky(k_qq), k_qq @ value
     totals = 0.0
-    for h in range(HEADS):
-        for d in range(COLUMNS):
-            whitened = tril[h].T @ value[h, :, d]
-            options = {"kernel": _head(kernel, h), "inducing": tokens[h]}
-            theirs = gpytorch.variational(whitened, spread[h].diag(), tokens[h], **options)
-            yield Pair("mean of f", mean[h, :, d], theirs.mean)
-            totals = totals + theirs.kl
-    yield Pair("KL of g", sgpa.amortised_kl(value, mean, spread), totals)
+    for h, d in product(range(HEADS), range(COLUMNS)):
+        whitened, kernel_h = tril[h].T @ value[h, :, d], _head(kernel, h)
+        theirs = gpytorch.variational(whitened, spread[h].diag(), tokens[h], kernel=kernel_h, inducing=tokens[h])
+        yield "mean of f", mean[h, :, d], theirs.mean
+        totals = totals + theirs.kl
+    yield "KL of g", sgpa.amortised_kl(value, mean, spread), totals
 
 
-def cgp_pairs() -> Iterator[Pair]:
+def cgp_pairs() -> Pairs:
     """Compare with two exact GPs: one at K predicts at X_o, one with that mean at X_o predicts at Q and K (19-24)."""
     law = CGP(**_inputs())
     kernel = gpytorch.rbf()
@@ -157,10 +141,10 @@ def cgp_pairs() -> Iterator[Pair]:
         options = {"kernel": gpytorch.rbf(variance=scale**2), "noise": noise}
         theirs = [gpytorch.log_evidence(law.key[h], column, **options) for column in law.observed_key[h].T]
         predictive = law.predictive.log_peak(COLUMNS)[h]
-        yield Pair("log p(z_k)", law.log_marginal()[h] - predictive, sum(theirs))
+        yield "log p(z_k)", law.log_marginal()[h] - predictive, sum(theirs)
 
 
-def sparse_cgp_pairs() -> Iterator[Pair]:
+def sparse_cgp_pairs() -> Pairs:
     """Compare with two sparse regressions: z_k → z_o through Z_ℓ, z_o → z_q through Z_m (33, 55, 65-67)."""
     inducing = {name: 0.7 * _randn(HEADS, INDUCING, WIDTH) for name in ("inducing_query", "inducing_key")}
     law = SparseCGP(**_inputs(), **inducing)
@@ -172,7 +156,7 @@ def sparse_cgp_pairs() -> Iterator[Pair]:
     yield from _two_steps(law, step)
 
 
-def sv_dkl_pairs() -> Iterator[Pair]:
+def sv_dkl_pairs() -> Pairs:
     """Compare the marginals at features with GPyTorch's own interpolation from the grid and its lazy covariance."""
     ours = FeatureGPs(3, grid_size=12).double().eval()
     for parameter in ours.parameters():
@@ -182,11 +166,11 @@ def sv_dkl_pairs() -> Iterator[Pair]:
     strategy.forward = GridInterpolationVariationalStrategy.forward.__get__(strategy)
     z = 1.9 * torch.rand(TOKENS, 3, dtype=torch.float64) - 0.95
     found, expected = ours(z), theirs(z)
-    yield Pair("mean", found.mean, expected.mean)
-    yield Pair("variance", found.variance, expected.variance)
+    yield "mean", found.mean, expected.mean
+    yield "variance", found.variance, expected.variance
 
 
-COMPONENTS: dict[str, Callable[[], Iterator[Pair]]] = {
+COMPONENTS: dict[str, Callable[[], Pairs]] = {
     "KEP-SVGP": kep_svgp_pairs,
     "KEP-SVGP, optimal q(u)": kep_svgp_optimum_pairs,
     "SGPA, decoupled": sgpa_pairs,
@@ -197,7 +181,7 @@ COMPONENTS: dict[str, Callable[[], Iterator[Pair]]] = {
 }
 
 
-def _two_steps(law: Correlated, step: Callable[..., Law]) -> Iterator[Pair]:
+def _two_steps(law: Correlated, step: Callable[..., Law]) -> Pairs:
     """Compare mean and covariances of z_q, from a posterior of z_o given z_k, then of z_q (and z_k) given z_o.
 
     Cross-covariances carry σ_q, σ_k once: a GP at a scale of 1 sees z_k / σ_k with noise σ² / σ_k², and z_q is σ_q
@@ -214,17 +198,15 @@ def _two_steps(law: Correlated, step: Callable[..., Law]) -> Iterator[Pair]:
         of_key = step(h, latent, eye[0], key, noise, "key")
         for column, posterior in enumerate(of_latent):
             twice = step(h, latent, posterior.mean, query, noise, "query")
-            yield Pair("mean of z_q", law.mean[h, :, column], sq * twice.mean)
+            yield "mean of z_q", law.mean[h, :, column], sq * twice.mean
         sigma_q = sq**2 * of_query[0].covariance + noise * eye
-        yield Pair("covariance of z_q given z_o", covariances["query_covariance"][h], sigma_q)
-        yield Pair(
-            "covariance of z_k given z_o", covariances["key_covariance"][h], sk**2 * of_key.covariance + noise * eye
-        )
+        yield "covariance of z_q given z_o", covariances["query_covariance"][h], sigma_q
+        yield "covariance of z_k given z_o", covariances["key_covariance"][h], sk**2 * of_key.covariance + noise * eye
         of_noisy = of_latent[0].covariance + noise * eye
-        yield Pair("covariance of z_q given z_k", covariances["predictive"][h], sigma_q + a_q @ of_noisy @ a_q.T)
+        yield "covariance of z_q given z_k", covariances["predictive"][h], sigma_q + a_q @ of_noisy @ a_q.T
 
 
-def _largest(component: str, pairs: Iterator[Pair]) -> list[Difference]:
+def _largest(component: str, pairs: Pairs) -> list[Difference]:
     """Return the largest difference of each quantity, in order of first occurrence."""
     found: dict[str, Difference] = {}
     for quantity, ours, theirs in pairs:

@@ -47,34 +47,22 @@ class _VariationalGP(gpytorch.models.ApproximateGP):
 
 @torch.no_grad()
 def exact(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float) -> Law:
-    """Return the posterior of the latent function at test inputs, from an ``ExactGP`` with mean 0.
+    """Return the posterior of the latent function at test inputs ``(m, d)``, from an ``ExactGP`` with mean 0.
 
-    Args:
-        x, y: training inputs ``(n, d)`` and targets ``(n,)``.
-        at: test inputs ``(m, d)``.
-        kernel: covariance function.
-        noise: variance of the noise.
+    The training data are inputs ``(n, d)`` and targets ``(n,)``; ``noise`` is a variance.
     """
-    gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=None).eval()
-    with _by_cholesky():
-        posterior = gp(at)
-        return Law(posterior.mean, posterior.covariance_matrix)
+    return _law(_ExactGP(x, y, kernel=kernel, noise=noise, inducing=None), at)
 
 
 @torch.no_grad()
 def low_rank(x: Tensor, y: Tensor, at: Tensor, *, kernel: Kernel, noise: float, inducing: Tensor) -> Law:
     """Return the posterior of a GP with kernel 𝒦_xz 𝒦_zz⁻¹ 𝒦_zx at all inputs (DTC), from an ``InducingPointKernel``.
 
-    GPyTorch's correction of the diagonal, which would result in FITC, is off.
-
-    Args:
-        x, y, at, kernel, noise: as for :func:`exact`.
-        inducing: inducing inputs Z ``(l, d)``.
+    As :func:`exact`, with inducing inputs Z ``(l, d)``. GPyTorch's correction of the diagonal, which would result in
+    FITC, is off.
     """
-    gp = _ExactGP(x, y, kernel=kernel, noise=noise, inducing=inducing).eval()
-    with _by_cholesky(), gpytorch.settings.sgpr_diagonal_correction(False):
-        posterior = gp(at)
-        return Law(posterior.mean, posterior.covariance_matrix)
+    with gpytorch.settings.sgpr_diagonal_correction(False):
+        return _law(_ExactGP(x, y, kernel=kernel, noise=noise, inducing=inducing), at)
 
 
 @torch.no_grad()
@@ -87,22 +75,19 @@ def log_evidence(x: Tensor, y: Tensor, *, kernel: Kernel, noise: float) -> Tenso
 
 @torch.no_grad()
 def variational(loc: Tensor, tril: Tensor, at: Tensor, *, kernel: Kernel, inducing: Tensor) -> Law:
-    """Return q(f) at test inputs and its KL, from a whitened ``VariationalStrategy`` with mean 0, without jitter.
+    """Return q(f) at test inputs ``(n, d)`` and its KL, from a whitened ``VariationalStrategy`` without jitter.
 
-    Args:
-        loc, tril: m ``(l,)`` and T ``(l, l)`` of q(w) = N(m, T Tᵀ), u = L w, L Lᵀ = 𝒦_zz.
-        at: test inputs ``(n, d)``.
-        kernel: covariance function.
-        inducing: inducing inputs Z ``(l, d)``.
+    q(w) = N(m, T Tᵀ) with ``loc`` m ``(l,)`` and ``tril`` T ``(l, l)``, where u = L w, L Lᵀ = 𝒦_zz, are the values at
+    the inducing inputs Z ``(l, d)``.
     """
-    gp = _VariationalGP(inducing, kernel).eval()
+    gp = _VariationalGP(inducing, kernel)
     strategy = gp.variational_strategy
     strategy._variational_distribution.variational_mean.copy_(loc)
     strategy._variational_distribution.chol_variational_covar.copy_(tril)
     strategy.variational_params_initialized.fill_(1)
+    law = _law(gp, at)
     with _by_cholesky():
-        posterior = gp(at)
-        return Law(posterior.mean, posterior.covariance_matrix, strategy.kl_divergence())
+        return law._replace(kl=strategy.kl_divergence())
 
 
 def rbf(*, lengthscale: Tensor | float = 1.0, variance: float | Tensor = 1.0) -> Kernel:
@@ -119,6 +104,13 @@ def linear() -> Kernel:
     kernel = gpytorch.kernels.LinearKernel().double()
     kernel.variance = 1.0
     return kernel
+
+
+def _law(gp: gpytorch.Module, at: Tensor) -> Law:
+    gp.eval()
+    with _by_cholesky():
+        posterior = gp(at)
+        return Law(posterior.mean, posterior.covariance_matrix)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Diagnostics of attention layers: singular spectra of attention matrices, and oversmoothing of tokens."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,8 +36,7 @@ def attention_spectra(
         averaged over examples (those beyond an example's length count as 0), and λ ``(heads, rank)``, with rank 0 for
         layers without it; both descending.
     """
-    layers = _attention_layers(model)
-    layers = {path: layer for path, layer in layers.items() if hasattr(layer, "attention_matrix")}
+    layers = {path: layer for path, layer in _attention_layers(model).items() if hasattr(layer, "attention_matrix")}
 
     def singular_values(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> Tensor:
         matrix = layer.attention_matrix(x, mask)
@@ -117,19 +118,13 @@ def _collect(
     """Compute a statistic of each call of the modules, by path, with the latent sites at their means."""
     collected: dict[str, list[Tensor]] = {}
 
-    def hook(path: str) -> Callable[..., None]:
-        def compute(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
-            arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
-            value = statistic(module, arguments["x"], arguments.get("mask"), output)
-            collected.setdefault(path, []).append(value)
+    def compute(path: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+        arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
+        value = statistic(module, arguments["x"], arguments.get("mask"), output)
+        collected.setdefault(path, []).append(value)
 
-        return compute
-
-    handles = [module.register_forward_hook(hook(path), with_kwargs=True) for path, module in modules.items()]
-    try:
-        with at_mean():
-            predict(model, guide, data, num_samples=1)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, at_mean():
+        for path, module in modules.items():
+            hooks.enter_context(module.register_forward_hook(partial(compute, path), with_kwargs=True))
+        predict(model, guide, data, num_samples=1)
     return collected

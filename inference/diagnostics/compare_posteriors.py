@@ -1,7 +1,7 @@
 """Comparison of guides with reference draws of the posterior: moments, correlations and predictions."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,16 +146,13 @@ def _class_probabilities(model: nn.Module, batch: tuple[Tensor, ...], reference:
         if not shared:
             raise ValueError("this model has no latent sites: there is no posterior to compare")
         total, count = 0.0, 0
-        for some in _chunks({name: reference[name] for name in shared}, max(1, CPU_CHUNK_SIZE // len(x))):
-            values = {name: value.unsqueeze(1) if shared[name] else value for name, value in some.items()}
+        size = max(1, CPU_CHUNK_SIZE // len(x))
+        for parts in zip(*(reference[name].split(size) for name in shared), strict=True):
+            draws = zip(shared.items(), parts, strict=True)
+            values = {name: part.unsqueeze(1) if is_global else part for (name, is_global), part in draws}
             trace = poutine.trace(poutine.condition(model, data=values)).get_trace(x, None, *mask)
             probs = getattr(trace.nodes["y"]["fn"], "probs", None)
             if probs is None:
                 return None
             total, count = total + probs.sum(0), count + len(probs)
     return total / count
-
-
-def _chunks(draws: dict[str, Tensor], size: int) -> Iterator[dict[str, Tensor]]:
-    for parts in zip(*(each.split(size) for each in draws.values()), strict=True):
-        yield dict(zip(draws, parts, strict=True))

@@ -1,22 +1,18 @@
 """Prior and posterior predictive checks: test statistics of observed data compared with replicated data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.diagnostics.check_statistics import (
-    Statistic,
-    default_statistics,
-    evaluate,
-    optional_parameters,
-    resolve,
-)
+from probattn.inference.diagnostics import check_statistics
+from probattn.inference.diagnostics.check_statistics import Statistic
 from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.diagnostics.replicates import Replicates, pad_to_shape, replicate
+from probattn.inference.diagnostics.replicates import Replicates, replicate
+from probattn.inference.prediction.aggregate import longest, pad_to_shape
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,26 +98,29 @@ def posterior_predictive_check(
     """
     if num_replicates < 1:
         raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
-    chosen = None if statistics is None else resolve(statistics)
-    optional = {name: optional_parameters(each) for name, each in (chosen or {}).items()}
+    chosen = None if statistics is None else check_statistics.resolve(statistics)
+    optional = {name: check_statistics.optional_parameters(each) for name, each in (chosen or {}).items()}
+    needed = {name for names in optional.values() for name in names}
     inputs: list[Tensor] = []
-    with ExitStack() as handlers:
-        if any("x" in names for names in optional.values()):
-            data = _storing_inputs(data, inputs)
-        drawn = handlers.enter_context(record()) if any("latents" in names for names in optional.values()) else None
+    if "x" in needed:
+        data = _storing_inputs(data, inputs)
+    drawn = record()
+    with drawn if "latents" in needed else nullcontext():
         replicates = replicate(model, guide, data, num_samples=num_replicates)
-    latents = {} if drawn is None else drawn.latents
+    latents = drawn.latents
     prediction, mask = replicates.prediction, None
     if prediction.mask is not None:
         mask, prediction = prediction.mask, prediction.tokens()
-    x = _inputs_of_labels(_concatenate(inputs), mask) if inputs else None
+    x = _inputs_of_labels(inputs, mask) if inputs else None
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
         available = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
         arguments = {each: available[each] for each in optional.get(name, ())}
-        return evaluate(name, chosen[name], labels if mask is None else labels[mask], prediction, **arguments)
+        labels = labels if mask is None else labels[mask]
+        return check_statistics.evaluate(name, chosen[name], labels, prediction, **arguments)
 
-    chosen, observed, replicated = chosen or resolve(default_statistics(prediction)), {}, {}
+    chosen = chosen or check_statistics.resolve(check_statistics.default_statistics(prediction))
+    observed, replicated = {}, {}
     for name in chosen:
         is_discrepancy = "latents" in optional.get(name, ())
         of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if is_discrepancy else (0,))]
@@ -174,14 +173,9 @@ def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
         yield batch
 
 
-def _concatenate(inputs: list[Tensor]) -> Tensor:
-    """Concatenate the inputs of all batches to ``(n, ...)``, shorter ones padded with 0."""
-    shape = [max(sizes) for sizes in zip(*(each.shape[1:] for each in inputs), strict=True)]
-    return torch.cat([pad_to_shape(each, torch.Size(shape)) for each in inputs])
-
-
-def _inputs_of_labels(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the inputs, or for labels per token those at real tokens ``(m, ...)``."""
+def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:
+    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
+    x = torch.cat([pad_to_shape(each, longest(inputs)) for each in inputs])
     if mask is None:
         return x
     if x.shape[: mask.dim()] != mask.shape:

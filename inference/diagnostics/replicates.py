@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from probattn.handlers import Handler, current_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
-from probattn.inference.prediction.predict import Prediction, predict
+from probattn.inference.prediction.aggregate import pad_to_shape
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,10 +109,3 @@ class _LabelSampler(Handler):
             self._start = piece.stop
             self.log_likelihood.append(log_likelihood)
             self.replicated_labels.append(drawn)
-
-
-def pad_to_shape(values: Tensor, shape: torch.Size) -> Tensor:
-    """Pad labels or inputs ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
-    own = values.shape[values.dim() - len(shape) :]
-    padding = [(0, target - size) for target, size in zip(shape, own, strict=True)]
-    return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])

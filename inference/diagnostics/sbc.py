@@ -130,13 +130,9 @@ def simulation_based_calibration(
 
 
 def guide_inference(model: nn.Module, guide: nn.Module, *, num_samples: int = 99, **options: Any) -> Infer:
-    """Return inference by variational inference: a copy of the guide is fitted to each simulation.
+    """Return inference by variational inference: ``num_samples`` draws of a guide that is fitted to each simulation.
 
-    Args:
-        model: the model.
-        guide: a guide of this model, the initial value of each fit.
-        num_samples: number of draws of the fitted guide.
-        options: arguments of :func:`~probattn.inference.fit_guide`.
+    Each fit starts from a copy of ``guide``; ``options`` are those of :func:`~probattn.inference.fit_guide`.
     """
 
     def infer(*batch: Tensor) -> dict[str, Tensor]:
@@ -149,13 +145,7 @@ def guide_inference(model: nn.Module, guide: nn.Module, *, num_samples: int = 99
 
 
 def nuts_inference(model: nn.Module, **options: Any) -> Infer:
-    """Return inference by NUTS.
-
-    Args:
-        model: the model.
-        options: arguments of :func:`~probattn.inference.nuts`; ``num_samples`` several times the number of draws to
-            rank.
-    """
+    """Return inference by :func:`~probattn.inference.nuts`; use ``num_samples`` several times the draws to rank."""
     return lambda *batch: nuts(model, batch, **options).draws
 
 

@@ -1,7 +1,6 @@
 """Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any kind."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,19 +33,17 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
         raise ValueError(
             "the labels of the members differ: each must see the same examples in the same order; do not shuffle"
         )
-    draws = _collect(predictions, "draws")
-    if draws and len({len(each) for each in draws}) > 1:
+    names = ("probs", "expected_entropy", "energy", "draws")
+    fields = {name: [getattr(each, name) for each in predictions] for name in names}
+    known = {name: values for name, values in fields.items() if all(value is not None for value in values)}
+    draws = known.pop("draws", None)
+    if draws and len(set(map(len, draws))) > 1:
         numbers = ", ".join(str(len(each)) for each in draws)
         raise ValueError(
             f"members keep different numbers of draws: {numbers}; use the same number for all, or keep none"
         )
-    return Prediction(
-        probs=_mean(predictions, "probs"),
-        expected_entropy=_mean(predictions, "expected_entropy"),
-        energy=_mean(predictions, "energy"),
-        draws=torch.cat(draws) if draws else None,
-        labels=labels[0],
-    )
+    means = {name: torch.stack(values).mean(0) for name, values in known.items()}
+    return Prediction(**means, draws=torch.cat(draws) if draws else None, labels=labels[0])
 
 
 def ensemble(predictors: Iterable[Predictor]) -> Predictor:
@@ -81,14 +78,3 @@ def _same(labels: Tensor | None, others: Tensor | None) -> bool:
     if labels is None or others is None:
         return labels is others
     return torch.equal(labels, others)
-
-
-def _collect(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy", "draws"]) -> list:
-    """Return the field of all members; an empty list if one lacks it."""
-    values = [getattr(each, field) for each in predictions]
-    return [] if any(value is None for value in values) else values
-
-
-def _mean(predictions: Sequence[Prediction], field: Literal["probs", "expected_entropy", "energy"]) -> Tensor | None:
-    values = _collect(predictions, field)
-    return torch.stack(values).mean(0) if values else None

@@ -1,7 +1,8 @@
 """Last-layer features: inputs of a network's final linear layer, which post-hoc methods use."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,27 @@ def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable,
     return Features(values if values.dim() == 3 else values.unsqueeze(0), calls[0][0], prediction)
 
 
+@dataclass(frozen=True, eq=False)
+class FeaturePredictor(ABC):
+    """Predictor from the features of a network.
+
+    Args:
+        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
+    """
+
+    model: nn.Module
+    guide: nn.Module | None
+    num_samples: int
+
+    def __call__(self, data: Tensor | Iterable) -> Prediction:
+        """Predict inputs or batches, with new samples of the latent sites and of the last layer."""
+        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
+
+    @abstractmethod
+    def predict_features(self, features: Features) -> Prediction:
+        """Predict from features, with new samples of the last layer."""
+
+
 @contextmanager
 def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
     """Record the last layer and its inputs in each run of the network inside this context."""
@@ -77,13 +99,12 @@ def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
         calls.append((layer, inputs.clone()))  # a view would keep its base tensor in memory
         latest.clear()
 
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-    hooks = [layer.register_forward_hook(record_latest) for layer in layers] + [network.register_forward_hook(record)]
-    try:
+    with ExitStack() as hooks:
+        for layer in network.modules():
+            if isinstance(layer, nn.Linear):
+                hooks.enter_context(layer.register_forward_hook(record_latest))
+        hooks.enter_context(network.register_forward_hook(record))
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction, entropy
 
@@ -22,7 +22,7 @@ LINKS = ("probit", "draws")
 
 
 @dataclass(frozen=True, eq=False)
-class LaplacePredictor:
+class LaplacePredictor(FeaturePredictor):
     """Predictor from a network with a Gaussian posterior over the weights of its last layer.
 
     Given features φ of one posterior sample, the logits are Gaussian with the network's mean m = W φ + b and the
@@ -33,10 +33,8 @@ class LaplacePredictor:
     samples; ``link="draws"`` averages the softmax over the samples instead.
 
     Args:
-        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
-        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
-            of its features; in antithetic pairs, so at least two for each.
-        link: ``"probit"`` or ``"draws"``, see above.
+        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
+        num_logit_samples, link: as for :func:`laplace`.
         prior_precision: prior precision of the weights and the bias.
         log_marginal_likelihood: Laplace approximation for the training data, in nats; NaN at infinite precision.
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
@@ -45,9 +43,6 @@ class LaplacePredictor:
         bias_basis, bias_variances: eigenvectors and variances for the bias, ``(classes, classes)``, ``(classes,)``.
     """
 
-    model: nn.Module
-    guide: nn.Module | None
-    num_samples: int
     num_logit_samples: int
     link: Literal["probit", "draws"]
     prior_precision: float
@@ -57,10 +52,6 @@ class LaplacePredictor:
     variances: Tensor
     bias_basis: Tensor
     bias_variances: Tensor
-
-    def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """Predict inputs or batches, with new samples of the latent sites and of the logits."""
-        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
@@ -77,7 +68,8 @@ class LaplacePredictor:
 
     def logit_variances(self, values: Tensor) -> Tensor:
         """Compute the variances of the logits ``(..., classes)`` for features ``(..., D)``."""
-        return self._weight_variances(values) @ self.out_basis.square().mT + self._bias_logit_variances()
+        of_bias = self.bias_basis.square() @ self.bias_variances
+        return self._weight_variances(values) @ self.out_basis.square().mT + of_bias
 
     def logit_noise(self, values: Tensor) -> Tensor:
         """Sample the logits minus their mean ``(..., classes)``, independently for each feature vector."""
@@ -102,9 +94,6 @@ class LaplacePredictor:
         """Variances of the logits due to the weights, in the logits' basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
 
-    def _bias_logit_variances(self) -> Tensor:
-        return self.bias_basis.square() @ self.bias_variances
-
 
 def laplace(
     model: nn.Module,
@@ -127,7 +116,8 @@ def laplace(
         guide: its guide.
         train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``.
         num_samples: posterior samples, here and in predictions.
-        num_logit_samples: samples of the logits per example in predictions, divided among ``num_samples``.
+        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
+            of its features; in antithetic pairs, so at least two for each.
         link: approximation of the expected softmax, ``"probit"`` or the average over ``"draws"`` of the logits.
         prior_precision: prior precision (1 / variance) of the weights; None maximises the marginal likelihood. At
             ``math.inf`` predictions are those of ``predict``.

@@ -18,12 +18,8 @@ def posterior_predictive(model: nn.Module, guide: nn.Module | None, *, num_sampl
     For a network with softmax attention only, the confidence is the maximum softmax probability (MSP) baseline of
     Hendrycks & Gimpel (2017).
 
-    Each call draws new samples from PyTorch's global generator, so predictions of two data sets use independent
-    samples. Seed it before each call to share them.
-
-    Args:
-        model, guide: as for ``predict``.
-        num_samples: posterior samples per call.
+    Each call draws ``num_samples`` new samples from PyTorch's global generator, so predictions of two data sets use
+    independent samples. Seed it before each call to share them.
     """
     return partial(predict, model, guide, num_samples=num_samples)
 

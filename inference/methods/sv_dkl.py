@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction, entropy
 
@@ -22,30 +22,23 @@ _CHUNK_SIZE = 256
 
 
 @dataclass(frozen=True, eq=False)
-class SVDKLPredictor:
+class SVDKLPredictor(FeaturePredictor):
     """Predictor from a network whose last layer is replaced by Gaussian processes on its features.
 
     Probabilities are averages of the softmax over independent samples of the GPs' marginals.
 
     Args:
-        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
+        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
         num_gp_samples: samples of the GPs per example, divided among the ``num_samples`` samples of its features.
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the trained GPs.
         likelihood: the trained softmax likelihood of their mixture.
     """
 
-    model: nn.Module
-    guide: nn.Module | None
-    num_samples: int
     num_gp_samples: int
     scale: "ScaleToBounds"
     gps: "FeatureGPs"
     likelihood: "MixedSoftmax"
-
-    def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """Predict inputs or batches, with new samples of the latent sites and of the GPs."""
-        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:

@@ -92,14 +92,11 @@ class TemperatureScaled:
 
 
 def temperature_scaled(predictor: Predictor, valid: Iterable) -> TemperatureScaled:
-    """Fit a temperature to validation data and return the scaled predictor.
+    """Fit a temperature as :func:`fit_temperature` and return the scaled predictor.
 
     Args:
         predictor: any predictor.
         valid: batches with labels, used neither for training nor for evaluation.
-
-    Raises:
-        ValueError: as for :func:`fit_temperature`.
     """
     return TemperatureScaled(predictor, fit_temperature(predictor(valid)))
 

@@ -1,6 +1,6 @@
 """Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyro.distributions as dist
@@ -40,62 +40,50 @@ def summarise(
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
-    mask = label_mask(likelihood)
-    if isinstance(unwrap(likelihood), torch.distributions.Categorical):
-        return _summarise_classes(likelihood, mask, labels, device, deterministic=deterministic, keep_draws=keep_draws)
+    mask, base = label_mask(likelihood), unwrap(likelihood)
+    if isinstance(base, torch.distributions.Categorical):
+        if not likelihood.event_shape:
+            mask = None
+        elif mask is None:
+            mask = torch.ones_like(base.probs[0, ..., 0], dtype=torch.bool)
+        fields = _class_fields(base, mask, deterministic=deterministic, keep_draws=keep_draws)
+        components = () if mask is None else (likelihood,)
+    else:
+        fields, components = _moments(likelihood, mask), (likelihood,)
+    if mask is not None and labels is not None:
+        labels = _zero_padding(labels, mask, likelihood.event_shape)
+    fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
+    return Prediction(**fields, ordered=isinstance(base, OrderedCategorical), labels=labels, components=components)
+
+
+def _class_fields(
+    base: dist.TorchDistribution, mask: Tensor | None, *, deterministic: bool, keep_draws: bool
+) -> dict[str, Tensor | None]:
+    probs, energy = base.probs, getattr(base, "energy", None)
+    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
+    errors.refuse(~probs.isfinite(), lambda _: ValueError(message))
+    if mask is not None:
+        probs = probs.where(mask.unsqueeze(-1), 0.0)
+        energy = None if energy is None else energy.where(mask, 0.0)
+    draws = probs if keep_draws else None
+    if deterministic:  # the mean of S copies would differ in the last bit, and yield mutual information
+        probs = probs[:1]
+    energy = None if energy is None else energy[: len(probs)].mean(0)
+    return {"probs": probs.mean(0), "expected_entropy": entropy(probs).mean(0), "energy": energy, "draws": draws}
+
+
+def _moments(likelihood: dist.TorchDistribution, mask: Tensor | None) -> dict[str, Tensor]:
     means, variances = moments(likelihood)
     mean, variance = means.mean(0), variances.mean(0) + means.var(0, correction=0)
     if mask is not None:
         mean, variance = (value.where(_append_dims(mask, value), 0.0) for value in (mean, variance))
-        labels = None if labels is None else _zero_padding(labels, mask, likelihood.event_shape)
-    return Prediction(
-        mask=None if mask is None else mask.to(device),
-        mean=mean.to(device),
-        variance=variance.to(device),
-        labels=labels,
-        components=(likelihood,),
-    )
-
-
-def _summarise_classes(
-    likelihood: dist.TorchDistribution,
-    mask: Tensor | None,
-    labels: Tensor | None,
-    device: torch.device,
-    *,
-    deterministic: bool,
-    keep_draws: bool,
-) -> Prediction:
-    base = unwrap(likelihood)
-    probs, energy = base.probs, getattr(base, "energy", None)
-    message = "the network's outputs are NaN or Inf: its weights are broken, load an earlier checkpoint"
-    errors.refuse(~probs.isfinite(), lambda _: ValueError(message))
-    if likelihood.event_shape:
-        mask = torch.ones_like(probs[0, ..., 0], dtype=torch.bool) if mask is None else mask
-        probs = probs.where(mask.unsqueeze(-1), 0.0)
-        energy = None if energy is None else energy.where(mask, 0.0)
-        labels = None if labels is None else _zero_padding(labels, mask, likelihood.event_shape)
-    else:
-        mask = None
-    draws = probs.to(device) if keep_draws else None
-    if deterministic:  # the mean of S copies would differ in the last bit, and yield mutual information
-        probs = probs[:1]
-    return Prediction(
-        probs=probs.mean(0).to(device),
-        expected_entropy=entropy(probs).mean(0).to(device),
-        energy=None if energy is None else energy[: len(probs)].mean(0).to(device),
-        draws=draws,
-        ordered=isinstance(base, OrderedCategorical),
-        mask=None if mask is None else mask.to(device),
-        labels=labels,
-        components=() if mask is None else (likelihood,),
-    )
+    return {"mean": mean, "variance": variance}
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:
     """Concatenate predictions along the examples, with tokens padded to the longest example."""
     if parts[0].mask is not None:
-        shape = [max(sizes) for sizes in zip(*(part.mask.shape[1:] for part in parts), strict=True)]
+        shape = longest(part.mask for part in parts)
         parts = [_pad(part, shape) for part in parts]
 
     def cat(field: str, dim: int = 0) -> Tensor | None:
@@ -110,21 +98,27 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     )
 
 
+def longest(values: Iterable[Tensor]) -> list[int]:
+    """Return the largest size of each dimension after the first."""
+    return [max(sizes) for sizes in zip(*(each.shape[1:] for each in values), strict=True)]
+
+
+def pad_to_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Pad ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
+    own = values.shape[values.dim() - len(shape) :]
+    padding = [(0, target - size) for target, size in zip(shape, own, strict=True)]
+    return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])
+
+
 def _pad(part: Prediction, shape: Sequence[int]) -> Prediction:
     """Pad the token dimensions with 0 (no token) to ``shape``."""
-    padding = [0] * (2 * len(shape))
-    padding[1::2] = [target - size for target, size in zip(shape, part.mask.shape[1:], strict=True)][::-1]
 
     def pad(value: Tensor | None, *, leading: int = 1) -> Tensor | None:
         """Pad the dimensions after the ``leading`` ones; those after the tokens stay as they are."""
-        if value is None:
-            return None
-        trailing = value.dim() - leading - len(shape)
-        return nn.functional.pad(value, (0, 0) * trailing + tuple(padding))
+        return None if value is None else pad_to_shape(value, [*shape, *value.shape[leading + len(shape) :]])
 
-    return replace(
-        part, **{field: pad(getattr(part, field)) for field in PER_EXAMPLE}, draws=pad(part.draws, leading=2)
-    )
+    fields = {field: pad(getattr(part, field)) for field in PER_EXAMPLE}
+    return replace(part, **fields, draws=pad(part.draws, leading=2))
 
 
 def label_mask(likelihood: dist.TorchDistribution) -> Tensor | None:

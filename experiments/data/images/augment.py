@@ -12,13 +12,12 @@ from torch import Tensor
 def random_crop(images: Tensor, *, padding: int, generator: torch.Generator) -> Tensor:
     """Shift each image by its own random offset, filling with zeros, as ``RandomCrop(size, padding)`` does.
 
+    Shape, dtype and device stay.
+
     Args:
         images: (batch, channels, height, width), any dtype; not yet normalised, so that zero is black.
         padding: pixels added on every side; each offset is uniform on 0, …, 2·padding.
         generator: CPU generator; draws two integers per image.
-
-    Returns:
-        Crops of the same shape, dtype and device.
 
     Raises:
         ValueError: if ``padding`` is negative.
@@ -33,18 +32,12 @@ def random_crop(images: Tensor, *, padding: int, generator: torch.Generator) -> 
 
 
 def random_flip(images: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Mirror each image left to right with probability one half.
+    """Mirror each image (batch, channels, height, width) left to right with probability one half.
 
-    Args:
-        images: (batch, channels, height, width), any dtype.
-        generator: CPU generator; draws one integer per image.
-
-    Returns:
-        Images of the same shape, dtype and device.
+    Shape, dtype and device stay. The CPU generator draws one integer per image.
     """
     flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator)
-    flipped = flipped.to(images.device, torch.bool, non_blocking=True)
-    return torch.where(flipped, images.flip(-1), images)
+    return torch.where(flipped.to(images.device, torch.bool, non_blocking=True), images.flip(-1), images)
 
 
 def crop_flip(images: Tensor, *, padding: int, generator: torch.Generator) -> Tensor:

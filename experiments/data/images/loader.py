@@ -33,8 +33,7 @@ class ImageLoader:
     Attributes:
         generator: as given; save and restore its state to resume.
         num_data: number of images, including those that ``drop_last`` omits.
-        batch_size: as given.
-        device: as given.
+        batch_size, device: as given.
 
     Raises:
         ValueError: if ``batch_size`` is below 1, there is no batch to yield, ``mean`` or ``std`` does not have one

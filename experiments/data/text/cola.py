@@ -3,7 +3,7 @@
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 
@@ -69,23 +69,18 @@ def _places(root: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def _unzip(archive: Path) -> dict[str, bytes]:
     """Return the content of the three files in a folder ``raw`` at any depth of the archive."""
+    files = {}
     try:
         with zipfile.ZipFile(archive) as content:
-            members = [member for member in content.infolist() if not member.filename.startswith("__MACOSX/")]
-            return {
-                part: content.read(_check_size(member))
-                for part in LINES
-                for member in members
-                if member.filename == f"raw/{part}.tsv" or member.filename.endswith(f"/raw/{part}.tsv")
-            }
+            for member in content.infolist():
+                path = PurePosixPath(member.filename)
+                if path.match("raw/*.tsv") and path.stem in LINES and path.parts[0] != "__MACOSX":
+                    if member.file_size > _MAX_BYTES:
+                        raise ValueError(f"{member.filename} would unpack to {member.file_size:,} bytes")
+                    files[path.stem] = content.read(member)
     except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DatasetError(f"cannot read {archive.absolute()}: {error}. {_ADVICE}") from error
-
-
-def _check_size(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    if member.file_size > _MAX_BYTES:
-        raise ValueError(f"{member.filename} would unpack to {member.file_size:,} bytes")
-    return member
+    return files
 
 
 def _parse(content: bytes, *, file: str, expected: int) -> Texts:
@@ -99,11 +94,13 @@ def _parse(content: bytes, *, file: str, expected: int) -> Texts:
 
 def _parse_line(line: bytes, *, where: str) -> tuple[str, int]:
     """Return sentence and label."""
-    columns = decode(line, where=where).split("\t")
+    text = decode(line, where=where)
+    columns = text.split("\t")
     if len(columns) != 4:
+        found = text if len(text) <= 60 else text[:60] + "…"
         raise DatasetError(
             f"{where} has {len(columns)} tab-separated columns, expected 4 (source, label, mark, sentence): "
-            f"{_shorten(line)}; put an intact copy there"
+            f"{found!r}; put an intact copy there"
         )
     _, label, _, sentence = columns
     if label not in ("0", "1"):
@@ -111,8 +108,3 @@ def _parse_line(line: bytes, *, where: str) -> tuple[str, int]:
     if not sentence.strip():
         raise DatasetError(f"{where} has an empty sentence; put an intact copy there")
     return sentence.strip(), int(label)
-
-
-def _shorten(line: bytes, *, most: int = 60) -> str:
-    text = line.decode("utf-8")
-    return repr(text if len(text) <= most else text[:most] + "…")

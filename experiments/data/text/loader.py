@@ -33,8 +33,7 @@ class TextLoader:
     Attributes:
         generator: as given; save and restore its state to resume.
         num_data: number of sequences.
-        batch_size: as given.
-        device: as given.
+        batch_size, device: as given.
 
     Raises:
         ValueError: if ``batch_size`` is below 1, there are no sequences, one is empty or differs from the first in

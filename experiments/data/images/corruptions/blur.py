@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from scipy.ndimage import gaussian_filter
 from torch.nn.functional import conv2d, pad
 
 from probattn.experiments.data.images.corruptions.resampling import (
@@ -27,11 +28,9 @@ def disk(radius: float, alias: float, *, rim: int) -> np.ndarray:
     """Return a disk of `radius` pixels and sum 1, smoothed with a Gaussian of `alias` cut off at `rim` pixels."""
     reach = int(radius) + rim
     squares = np.arange(-reach, reach + 1) ** 2
-    inside = (squares[:, None] + squares <= radius**2).astype(np.float32)
-    smooth = np.exp(-(np.arange(-rim, rim + 1) ** 2) / (2 * alias**2))
-    for axis in (0, 1):
-        inside = np.apply_along_axis(np.convolve, axis, inside, smooth / smooth.sum(), "same")
-    return (inside / inside.sum()).astype(np.float32)
+    inside = (squares[:, None] + squares <= radius**2).astype(float)
+    smooth = gaussian_filter(inside, alias, mode="constant", radius=rim)
+    return (smooth / smooth.sum()).astype(np.float32)
 
 
 @upsample_small
