@@ -8,6 +8,9 @@ from probattn.imports import without_side_effects
 
 with without_side_effects():
     import rich.style  # noqa: F401
+    import scipy.optimize
+    import scipy.special
+    import scipy.stats  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal

@@ -143,9 +143,6 @@ def test_spectra_of_padded_examples_are_those_of_their_real_tokens():
     x, lengths = torch.randn(2, 5, 4, dtype=F64), (5, 3)
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
     x[1, 3:] = math.nan
-    with pytest.raises(ValueError, match="NaN"):
-        attention_spectra(model, guide, [(x, None, mask)])
-    x[1, 3:] = 50.0
     padded = attention_spectra(model, guide, [(x, None, mask)])
     alone = [attention_spectra(model, guide, x[b : b + 1, :n]) for b, n in enumerate(lengths)]
     for path in ("network.first", "network.second"):
