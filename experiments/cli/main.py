@@ -92,7 +92,7 @@ def evaluate(
     from probattn.experiments.reporting import evaluation_tables, report
     from probattn.inference.distributed.collectives import world
 
-    baselines = evaluation_tables.load_shift(baseline) if baseline else {}
+    baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
     done = evaluation.evaluate(
         run,
         root=data,

@@ -32,9 +32,10 @@ def interrupted_once(tmp_path_factory, tiny):
                 raise KeyboardInterrupt
             return validate(*arguments, **options)
 
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(trainer, "validate", interrupt)
-            train_seed(folder, tiny, seed=seed)
+            with pytest.raises(KeyboardInterrupt):
+                train_seed(folder, tiny, seed=seed)
     return folders
 
 
@@ -69,10 +70,12 @@ def test_ensembles_do_not_mix_numbers_of_samples_of_an_interrupted_evaluation(in
 
     for folder in interrupted:
         evaluate.evaluate(folder)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    second = interrupted[1]
+    with monkeypatch.context() as patch:
         patch.setattr(evaluate, "write_json", kill)
-        evaluate.evaluate(interrupted[1], num_samples=1)
-    with pytest.raises(SettingsError, match=rf"{interrupted[1]}.*number of samples.*probattn evaluate {interrupted[1]}"):
+        with pytest.raises(KeyboardInterrupt):
+            evaluate.evaluate(second, num_samples=1)
+    with pytest.raises(SettingsError, match=rf"{second}.*number of samples.*probattn evaluate {second}"):
         collect.rows(interrupted)
 
 
