@@ -58,7 +58,7 @@ class EvaluatedRun:
         try:
             return prediction_store.load_predictions(self.folder, names, self.provenance[method])
         except SettingsError as error:
-            raise SettingsError(f"{error}, unlike its score; evaluate the run again: {self.command}") from error
+            raise SettingsError(f"{error}, unlike its score; evaluate the run again with `{self.command}`") from error
 
 
 def read_evaluated_run(folder: Path) -> EvaluatedRun:
@@ -74,24 +74,26 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         options = EvaluationOptions.from_json(content["options"])
         scores = {method: Scores.from_json(each) for method, each in content["methods"].items()}
         provenance = {method: Provenance.from_json(content["provenance"][method]) for method in scores}
-        best_epoch, epochs_done = content["best_epoch"], _epochs_done(folder, content["epochs_done"])
+        best_epoch, epochs_done = content["best_epoch"], content["epochs_done"]
+        _ = scores[methods.POSTERIOR]
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated; do it with `probattn evaluate {folder}`") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
-            f"{path} cannot be used ({type(error).__name__}: {error}); evaluate the run again: "
-            f"probattn evaluate {folder}"
+            f"{path} cannot be used ({type(error).__name__}: {error}); evaluate the run again with "
+            f"`probattn evaluate {folder}`"
         ) from error
-    unfinished = describe_unfinished(record.settings.train, epochs_done=epochs_done, best_epoch=best_epoch)
-    run = EvaluatedRun(folder, record.name, record.settings, options, scores, provenance, unfinished)
-    changed = dict.fromkeys(
-        change
-        for then in provenance.values()
-        for change in differences(then, replace(then, **state_of(folder, record.settings)))
-    )
+    now = state_of(folder)
+    changed = dict.fromkeys(each for then in provenance.values() for each in differences(then, replace(then, **now)))
     if changed:
-        raise SettingsError(f"{folder} has changed since it was evaluated: {'; '.join(changed)}; repeat {run.command}")
-    return run
+        raise SettingsError(
+            f"{folder} has changed since it was evaluated: {'; '.join(changed)}; evaluate it again with "
+            f"`{options.command(folder)}`"
+        )
+    log = folder / "log.jsonl"
+    epochs_done = last_epoch(read_log(log)) if log.exists() else epochs_done  # a resumed run may keep its best epoch
+    unfinished = describe_unfinished(record.settings.train, epochs_done=epochs_done, best_epoch=best_epoch)
+    return EvaluatedRun(folder, record.name, record.settings, options, scores, provenance, unfinished)
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
@@ -129,7 +131,7 @@ def _check_same(one: EvaluatedRun, other: EvaluatedRun, names: Collection[str], 
     data = [(run.settings.data.name, run.settings.data.seed, run.settings.data.limit) for run in (one, other)]
     again = replace(other, options=replace(one.options, by=other.options.by)).command
     remedy = (
-        f"repeat `{one.command}` and `{again}`"
+        f"evaluate both again with `{one.command}` and `{again}`"
         if data[0] == data[1]
         else "their data.seed or data.limit differ: compare the runs of each separately"
     )
@@ -141,9 +143,3 @@ def _check_same(one: EvaluatedRun, other: EvaluatedRun, names: Collection[str], 
 def _without_run(provenance: Provenance, names: Collection[str]) -> Provenance:
     data = {name: each for name, each in provenance.data.items() if name in names}
     return replace(provenance, weights="", settings="", tokens="", data=data)
-
-
-def _epochs_done(folder: Path, stored: int | None) -> int | None:
-    """Return the number of epochs that a run has done now, by its log; the stored one without a log."""
-    log = folder / "log.jsonl"
-    return last_epoch(read_log(log)) if log.exists() else stored

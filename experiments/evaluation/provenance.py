@@ -9,11 +9,11 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import readable_errors
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import TestSet
+from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference.io.digest import digest
 
@@ -66,7 +66,7 @@ def by_method(
     run: TrainedRun, sets: Mapping[str, TestSet], names: Iterable[str], *, num_samples: int, seed: int
 ) -> dict[str, Provenance]:
     """Return the provenance of a run's predictions by several methods on all test sets, from what is there now."""
-    state = state_of(run.folder, run.settings)
+    state = state_of(run.folder)
     data = {"train": run.dataset.train.digest, **{name: each.digest() for name, each in sets.items()}}
     common = {"data": data, "num_samples": num_samples, "seed": seed}
     return {
@@ -80,13 +80,13 @@ def by_method(
     }
 
 
-def state_of(folder: Path, settings: Settings) -> dict[str, str]:
+def state_of(folder: Path) -> dict[str, str]:
     """Return the digests of what a run's folder holds now: its weights, settings and tokens.
 
     The weights are left out for a folder without checkpoints, of which only the results were kept.
     """
     files = {name: (folder / name).read_bytes() for name in (TOKENIZER, ENCODER) if (folder / name).exists()}
-    state = {"settings": digest(settings), "tokens": digest(files)}
+    state = {"settings": digest(read_record(folder).settings), "tokens": digest(files)}
     best = folder / "best.pt"
     if best.exists() or (folder / "last.pt").exists():
         state["weights"] = digest(best.read_bytes() if best.exists() else None)
