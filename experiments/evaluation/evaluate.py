@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.evaluation import eval_sets, methods, prediction_store
+from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
 from probattn.experiments.evaluation.options import EvaluationOptions
-from probattn.experiments.evaluation.provenance import Provenance, by_method
+from probattn.experiments.evaluation.provenance import Provenance, by_method, digests
 from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished, last_epoch
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.build import find_device
@@ -40,10 +40,14 @@ EXAMPLES = 256
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation: the report's content for the posterior predictive, and the scores of each method."""
+    """Result of an evaluation: the report's content for the posterior predictive, and scores by method.
+
+    ``provenance`` is, by method, what the scores were computed from.
+    """
 
     result: RunResult
     scores: dict[str, Scores]
+    provenance: dict[str, Provenance]
 
 
 def evaluate(
@@ -61,8 +65,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run's best epoch and write ``metrics.json`` and ``predictions/``.
 
-    All data are checked before anything is predicted, and stored predictions that are up to date are reused. Under
-    torchrun the processes share the groups of test sets, and the first one writes.
+    All data are checked before anything is predicted, and stored predictions that are up to date are reused. Tables,
+    figures and the report of an evaluation with other results are removed. Under torchrun the processes share the
+    groups of test sets, and the first one writes.
 
     Args:
         folder: the run's folder.
@@ -126,8 +131,13 @@ def evaluate(
             "trained_on": run.environment,
             "evaluated_on": environment(run.device),
         }
-        broadcast_result(lambda: write_json(folder / "metrics.json", content))
-        return Evaluation(result, scores)
+
+        def save() -> None:
+            generated_files.remove_outdated(folder, digests(provenance))
+            write_json(folder / "metrics.json", content)
+
+        broadcast_result(save)
+        return Evaluation(result, scores, provenance)
 
 
 def predict_sets(

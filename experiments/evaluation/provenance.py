@@ -93,6 +93,11 @@ def state_of(folder: Path) -> dict[str, str]:
     return state
 
 
+def digests(provenance: Mapping[str, Provenance]) -> dict[str, str]:
+    """Return the digest of each provenance."""
+    return {name: digest(each) for name, each in provenance.items()}
+
+
 def differences(one: Provenance, other: Provenance) -> list[str]:
     """Return in words what two provenances differ in."""
     found = []

@@ -48,8 +48,8 @@ def terminal_tables(evaluation: Evaluation) -> dict[str, RichTable]:
     return {title: table_formats.terminal(to_table(found[key])) for key, title in titles.items() if key in found}
 
 
-def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun] = ()) -> None:
-    """Write ``tables/`` and the figures of ``shift``.
+def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun] = ()) -> list[Path]:
+    """Write ``tables/`` and the figures of ``shift``; return the paths.
 
     Args:
         run: the run's folder.
@@ -64,12 +64,15 @@ def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun]
         check_comparable([read_evaluated_run(run), *baselines])
     for folder in (run / "tables", run / "figures"):
         folder.mkdir(exist_ok=True)
+    paths = []
     for key, source in evaluation_tables(evaluation).items():
-        table_formats.save(run / "tables" / key, source)
+        paths += table_formats.save(run / "tables" / key, source)
     result = evaluation.result
     for metric in SHIFT_METRICS if result.shift else ():
         figure = shift_plots.boxes({**drawn, result.label: result.shift}, metric=metric)
-        figure.savefig(run / "figures" / f"shift-{metric}.png", dpi=150)
+        paths.append(run / "figures" / f"shift-{metric}.png")
+        figure.savefig(paths[-1], dpi=150)
+    return paths
 
 
 def read_baseline(folder: Path) -> EvaluatedRun:

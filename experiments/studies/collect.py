@@ -1,7 +1,7 @@
 """Rows of a comparison, collected from the folders of evaluated runs: a row per settings and method, a run per seed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from probattn.experiments.config.presets import PRESETS
@@ -13,6 +13,7 @@ from probattn.experiments.evaluation.evaluated_run import (
     check_mixable,
     read_evaluated_run,
 )
+from probattn.experiments.evaluation.provenance import digests
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.command import train_command
 from probattn.inference.methods.ensemble import mix
@@ -34,12 +35,14 @@ class Rows:
         baselines: row → the row of its softmax twin, if that is among them.
         groups: heading → rows.
         plain: the rows of the posterior predictive.
+        sources: digests of what the scores of each run and method were computed from.
     """
 
     scores: dict[str, dict[int, Scores]]
     baselines: dict[str, str]
     groups: dict[str, list[str]]
     plain: list[str]
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 def rows(folders: Sequence[Path]) -> Rows:
@@ -84,7 +87,8 @@ def rows(folders: Sequence[Path]) -> Rows:
         if mixed is not None:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
-    return Rows(single | ensembles, baselines, groups, list(labels.values()))
+    sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
+    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources)
 
 
 def differ_in_layer_only(one: Settings, other: Settings) -> bool:

@@ -212,7 +212,7 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
 def test_evaluate_next_to_a_baseline(command, kep, softmax, evaluated, no_figures, monkeypatch, is_one_message):
     code, _, err = command("evaluate", kep, *SHIFT, "--baseline", softmax)
     assert code == 1
-    assert is_one_message(err, "was not evaluated under shift", "--shift")
+    assert is_one_message(err, softmax, "was not evaluated", "probattn evaluate")
     assert not (kep / "predictions").exists()
     kep = shutil.copytree(evaluated[KEP], kep.with_name("evaluated"))
     drawn, boxes = [], shift_plots.boxes

@@ -1,55 +1,193 @@
-"""Stored predictions are made again after a change of anything that they were computed from."""
+"""Stored predictions are made again after a change of anything that they were computed from, and only then."""
 
+import json
+import os
+import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from probattn.experiments.evaluation import evaluate
+from probattn.experiments.data.images import datasets
+from probattn.experiments.data.images.corruptions import CORRUPTIONS
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
 from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.load import open_run
 from probattn.inference.io.atomic_write import write_json
+from probattn.inference.io.checkpoint import read, write
+
+FOG = {"shift": True, "corruptions": ("fog",), "severities": (1,)}
 
 
 def change_setting(folder, change):
     record = read_record(folder)
-    changed = replace(record, settings=record.settings.with_changes([change]))
-    write_json(folder / "settings.json", asdict(changed))
+    write_json(folder / "settings.json", asdict(replace(record, settings=record.settings.with_changes([change]))))
 
 
 def paint(folder, seed):
     """Write twenty random images into a folder, over those that are there."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     for number, pixels in enumerate(np.random.default_rng(seed).integers(0, 256, (20, 8, 8), dtype=np.uint8)):
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    return folder
+
+
+def relabel(monkeypatch):
+    """Let digits have the labels of another order of the classes."""
+    load = datasets._digits
+
+    def relabelled():
+        classes, images = load()
+        return classes, Images(images.images, 9 - images.labels)
+
+    monkeypatch.setattr(datasets, "_digits", relabelled)
 
 
 @pytest.fixture
-def fresh_copy(trained, tmp_path):
-    """Function that evaluates a copy of the run without anything stored."""
+def without_store(tmp_path):
+    """Function that returns the scores of a copy of a run that has nothing stored."""
+
+    def scores(folder, **options):
+        left = shutil.ignore_patterns("predictions", "metrics.json")
+        return evaluate.evaluate(shutil.copytree(folder, tmp_path / "fresh", ignore=left), **options).scores
+
+    return scores
 
 
-def scores_without_store(folder, tmp_path, **options):
-    """Return the scores of a copy of the run that has nothing stored."""
-    import shutil
+@pytest.fixture
+def predicted(monkeypatch):
+    """List of the methods that are fitted to predict something, since the list was last cleared."""
+    made, fit = [], methods.fit
+    monkeypatch.setattr(methods, "fit", lambda run, name, **options: made.append(name) or fit(run, name, **options))
+    return made
 
-    copy = shutil.copytree(folder, tmp_path / "fresh", ignore=shutil.ignore_patterns("predictions", "metrics.json"))
-    return evaluate.evaluate(copy, **options).scores
 
-
-def test_ood_images_that_were_changed_are_predicted_anew(kep, tmp_path):
-    photos = tmp_path / "photos"
-    paint(photos, 0)
+def test_ood_images_that_were_changed_are_predicted_anew(kep, tmp_path, without_store):
+    photos = paint(tmp_path / "photos", 0)
     first = evaluate.evaluate(kep, ood=(str(photos),)).scores
     paint(photos, 1)
     again = evaluate.evaluate(kep, ood=(str(photos),)).scores
     assert again != first
-    assert again == scores_without_store(kep, tmp_path, ood=(str(photos),))
+    assert again == without_store(kep, ood=(str(photos),))
 
 
-def test_another_split_is_predicted_anew(kep, tmp_path):
+def test_ood_images_of_another_folder_of_that_name_are_predicted_anew(kep, tmp_path, without_store):
+    one, other = paint(tmp_path / "one" / "photos", 0), paint(tmp_path / "other" / "photos", 1)
+    first = evaluate.evaluate(kep, ood=(str(one),)).scores
+    again = evaluate.evaluate(kep, ood=(str(other),)).scores
+    assert again != first
+    assert again == without_store(kep, ood=(str(other),))
+
+
+def test_another_split_is_predicted_anew(kep, without_store):
     first = evaluate.evaluate(kep).scores
     change_setting(kep, "data.seed=1")
     again = evaluate.evaluate(kep).scores
     assert again != first
-    assert again == scores_without_store(kep, tmp_path)
+    assert again == without_store(kep)
+
+
+def test_relabelled_data_are_predicted_anew(kep, without_store, monkeypatch):
+    first = evaluate.evaluate(kep).scores
+    relabel(monkeypatch)
+    again = evaluate.evaluate(kep).scores
+    assert again != first
+    assert again == without_store(kep)
+
+
+def test_another_corruption_of_that_name_is_predicted_anew(kep, without_store, monkeypatch):
+    first = evaluate.evaluate(kep, **FOG).scores
+    stronger = replace(CORRUPTIONS["fog"], severities=CORRUPTIONS["fog"].severities[::-1])
+    monkeypatch.setitem(CORRUPTIONS, "fog", stronger)
+    again = evaluate.evaluate(kep, **FOG).scores
+    assert again["posterior"].shift != first["posterior"].shift
+    assert again == without_store(kep, **FOG)
+
+
+def test_a_swapped_checkpoint_is_predicted_anew(kep, without_store):
+    first = evaluate.evaluate(kep, by=("temperature",)).scores
+    content = read(kep / "best.pt")
+    content["model"]["network.head.bias"] += torch.arange(10.0)
+    write(kep / "best.pt", content)
+    again = evaluate.evaluate(kep, by=("temperature",)).scores
+    assert again["temperature"] != first["temperature"]
+    assert again == without_store(kep, by=("temperature",))
+
+
+@pytest.mark.parametrize("library", ["probattn", "torch", "pyro-ppl"])
+def test_another_version_of_a_library_predicts_anew(kep, monkeypatch, predicted, library):
+    evaluate.evaluate(kep)
+    predicted.clear()
+    version = provenance.version
+    monkeypatch.setattr(provenance, "version", lambda name: "9" if name == library else version(name))
+    evaluate.evaluate(kep)
+    assert predicted == ["posterior"]
+    assert json.loads((kep / "metrics.json").read_text())["provenance"]["posterior"]["versions"][library] == "9"
+
+
+def test_another_version_of_a_method_s_library_predicts_anew_by_that_method(kep, monkeypatch, predicted):
+    evaluate.evaluate(kep, by=("laplace",))
+    predicted.clear()
+    version = provenance.version
+    monkeypatch.setattr(provenance, "version", lambda name: "9" if name == "laplace-torch" else version(name))
+    evaluate.evaluate(kep, by=("laplace",))
+    assert predicted == ["laplace"]
+
+
+def test_an_evaluation_that_was_interrupted_and_continued_after_a_change_mixes_nothing(kep, without_store, monkeypatch):
+    original, groups = methods.predict, []
+
+    def interrupt(*arguments):
+        groups.append(0)
+        if len(groups) == 2:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(methods, "predict", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate.evaluate(kep)
+    assert len(list((kep / "predictions").rglob("*.pt"))) == 1
+    change_setting(kep, "data.seed=1")
+    assert evaluate.evaluate(kep).scores == without_store(kep)
+
+
+def test_what_is_copied_or_touched_is_not_predicted_again(kep, tmp_path, predicted):
+    first = evaluate.evaluate(kep, **FOG).scores
+    predicted.clear()
+    copy = shutil.copytree(kep, tmp_path / "copy", copy_function=shutil.copyfile)
+    os.utime(copy / "best.pt")
+    assert evaluate.evaluate(copy, **FOG).scores == first
+    assert predicted == []
+
+
+def test_predictions_of_another_run_are_predicted_anew(kep, tmp_path, without_store):
+    other = shutil.copytree(kep, tmp_path / "other")
+    content = read(other / "best.pt")
+    content["model"]["network.head.bias"] += torch.arange(10.0)
+    write(other / "best.pt", content)
+    evaluate.evaluate(other)
+    shutil.copytree(other / "predictions", kep / "predictions")
+    assert evaluate.evaluate(kep).scores == without_store(kep)
+
+
+def test_tables_and_report_do_not_outlive_the_scores_that_they_show(command, kep, no_figures):
+    assert command("evaluate", kep, "--ood", "letters")[0] == 0
+    assert (kep / "tables" / "ood-posterior.md").exists()
+    (kep / "tables" / "mine.md").write_text("")
+    evaluate.evaluate(kep, ood=("letters",))  # the same scores
+    assert (kep / "tables" / "ood-posterior.md").exists()
+    evaluate.evaluate(kep)
+    assert [path.name for path in (kep / "tables").iterdir()] == ["mine.md"]
+
+
+def test_every_part_of_the_data_has_its_own_digest(kep):
+    run = open_run(kep)
+    sets = eval_sets.own_sets(run.dataset) | eval_sets.ood_sets(run.dataset, ["letters", "patches"], root=None)
+    sets |= eval_sets.shifted_sets(run.dataset, root=None, corruptions=["fog", "frost"], severities=[1, 2])
+    (found,) = provenance.by_method(run, sets, ["posterior"], num_samples=1, seed=0).values()
+    assert list(found.data) == ["train", *sets]
+    assert len(set(found.data.values())) == 9
