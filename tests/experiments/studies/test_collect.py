@@ -5,52 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluated_runs import run, scored, store, write_metrics
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
-from probattn.experiments.evaluation.provenance import state_of
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.atomic_write import write_json
-
-
-def run(folder, name, *changes, seed=0, data=(), **content):
-    """Create the folder of a run of a preset, with this content of metrics.json."""
-    settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
-    with claim(folder, settings, name=name, device="cpu", resume=False):
-        if content:
-            write_metrics(folder, data=dict(data), **content)
-    return folder
-
-
-def write_metrics(folder, *, data, methods, best_epoch=1, epochs_done=None):
-    """Write the metrics.json of an evaluation with 10 samples of seed 0 by a library of versions 1."""
-    options = dict.fromkeys(("by", "corruptions", "severities", "ood"), ()) | {"shift": False, "root": None}
-    common = {"num_samples": 10, "seed": 0}
-    digests = dict.fromkeys(("train", "valid", "test"), "digest") | data
-    origin = {"weights": "", **state_of(folder), "data": digests, "versions": {"probattn": "1"}, **common}
-    content = {
-        "options": options | common,
-        "provenance": {method: {"method": method, **origin} for method in methods},
-        "methods": methods,
-        "best_epoch": best_epoch,
-        "epochs_done": epochs_done,
-    }
-    write_json(folder / "metrics.json", content)
-
-
-def store(folder, name, prediction):
-    """Store a prediction of the posterior predictive of an evaluated run."""
-    provenance = read_evaluated_run(folder).provenance["posterior"]
-    prediction_store.load_or_predict(folder, [name], provenance, lambda _: prediction)
-
-
-def scored(accuracy):
-    return {"test": {"accuracy": accuracy}}
 
 
 def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
@@ -112,7 +74,7 @@ def test_a_warm_start_belongs_to_the_layer(tmp_path, epochs):
         settings = presets.preset(name).with_total_epochs(epochs)
         folders.append(tmp_path / name)
         with claim(folders[-1], settings, name=name, device="cpu", resume=False):
-            write_metrics(folders[-1], data={}, methods={"posterior": scored(0.1)})
+            write_metrics(folders[-1], methods={"posterior": scored(0.1)})
     found = collect.rows(folders)
     assert found.baselines == dict.fromkeys(["digits/cgp", "digits/sgpa-tempered"], "digits/softmax")
     longer = evaluated(tmp_path / "longer", "digits/softmax", "train.epochs=41")

@@ -1,5 +1,6 @@
 """Results that belong to other weights, data or numbers of samples are not compared."""
 
+import json
 import shutil
 
 import pytest
@@ -7,8 +8,12 @@ import pytest
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import evaluate
+from probattn.experiments.evaluation.scores import Scores
+from probattn.experiments.reporting import evaluation_tables
 from probattn.experiments.runs import train
-from probattn.experiments.studies import collect
+from probattn.experiments.studies import collect, compare
+from probattn.experiments.studies.collect import Rows
+from probattn.inference.io.atomic_write import write_json
 from probattn.inference.training import trainer
 
 SOFTMAX = "digits/softmax"
@@ -85,3 +90,47 @@ def test_one_sample_is_not_compared_with_ten(interrupted):
     evaluate.evaluate(second, num_samples=1)
     with pytest.raises(SettingsError, match=r"number of samples.*10.*1"):
         collect.rows(interrupted)
+
+
+def test_ensembles_do_not_mix_data(interrupted, tiny):
+    """All predictions of one member were made again after the validation part had changed, of the other none."""
+    first, second = interrupted
+    for folder in interrupted:
+        evaluate.evaluate(folder)
+    content = json.loads((second / "metrics.json").read_text())
+    content["provenance"]["posterior"]["data"]["valid"] = "of other images"
+    write_json(second / "metrics.json", content)
+    with pytest.raises(SettingsError, match=rf"{first} and {second} cannot be mixed .* data \(valid\)"):
+        collect.rows(interrupted)
+
+
+def test_a_baseline_with_another_number_of_samples_is_refused(interrupted):
+    shift = {"shift": True, "corruptions": ("fog",), "severities": (1,)}
+    first, second = interrupted
+    done = evaluate.evaluate(first, **shift)
+    evaluate.evaluate(second, num_samples=1, **shift)
+    baseline = evaluation_tables.read_baseline(second)
+    with pytest.raises(SettingsError, match=r"number of samples \(10 and 1\)"):
+        evaluation_tables.save(first, done, baselines=[baseline])
+    assert not (first / "tables").exists()
+
+
+def test_a_baseline_needs_scores_under_shift(interrupted):
+    evaluate.evaluate(interrupted[0])
+    with pytest.raises(SettingsError, match=rf"{interrupted[0]} was not evaluated under shift.* --shift`"):
+        evaluation_tables.read_baseline(interrupted[0])
+
+
+def test_files_of_a_former_comparison_are_removed(tmp_path):
+    def write(sources, **parts):
+        scores = {"row": {0: Scores({"accuracy": 0.5}, **parts)}}
+        rows = Rows(scores, {}, {"": ["row"]}, ["row"], sources)
+        return compare.write(tmp_path, rows, compare.comparisons(rows))
+
+    former = write({"run": "1"}, domain={"far": {"accuracy": 0.25}})
+    (tmp_path / "mine.md").write_text("")
+    now = write({"run": "2"})
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.md", "generated.json", *(path.name for path in now)}
+    assert len(now) < len(former)
+    record = json.loads((tmp_path / "generated.json").read_text())
+    assert record["sources"] == {"run": "2"}
