@@ -13,6 +13,7 @@ from probattn.experiments.config.validation import readable_errors
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import TestSet
+from probattn.experiments.runs.build import fitted_parts
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference.io.digest import digest
@@ -67,7 +68,7 @@ def by_method(
 ) -> dict[str, Provenance]:
     """Return the provenance of a run's predictions by several methods on all test sets, from what is there now."""
     state = state_of(run.folder)
-    data = {"train": run.dataset.train.digest, **{name: each.digest() for name, each in sets.items()}}
+    data = fitted_parts(run.dataset) | {name: each.digest() for name, each in sets.items()}
     common = {"data": data, "num_samples": num_samples, "seed": seed}
     return {
         name: Provenance(

@@ -11,7 +11,7 @@ from probattn.inference.io.atomic_write import write_json
 def run(folder, name, *changes, seed=0, **evaluation):
     """Create the folder of a run of a preset, with the metrics.json of an evaluation if there is one."""
     settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
-    with claim(folder, settings, name=name, device="cpu", resume=False):
+    with claim(folder, settings, name=name, device="cpu", data={}, resume=False):
         if evaluation:
             write_metrics(folder, **evaluation)
     return folder

@@ -1,6 +1,5 @@
 """Stored predictions are made again after a change of anything that they were computed from, and only then."""
 
-import json
 import os
 import shutil
 from dataclasses import asdict, replace
@@ -10,10 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.data.images import datasets
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import CORRUPTIONS
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
+from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.runs import load
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import open_run
 from probattn.inference.io.atomic_write import write_json
@@ -35,15 +37,21 @@ def paint(folder, seed):
     return folder
 
 
-def relabel(monkeypatch):
-    """Let digits have the labels of another order of the classes."""
-    load = datasets._digits
+def swap_weights(folder):
+    content = read(folder / "best.pt")
+    content["model"]["network.head.bias"] += torch.arange(10.0)
+    write(folder / "best.pt", content)
 
-    def relabelled():
-        classes, images = load()
-        return classes, Images(images.images, 9 - images.labels)
 
-    monkeypatch.setattr(datasets, "_digits", relabelled)
+def change_data(monkeypatch, **change):
+    """Let parts of the data set that runs are evaluated on be changed by functions."""
+    load_data = load.load_data
+
+    def changed(*arguments):
+        dataset = load_data(*arguments)
+        return replace(dataset, **{part: function(getattr(dataset, part)) for part, function in change.items()})
+
+    monkeypatch.setattr(load, "load_data", changed)
 
 
 @pytest.fixture
@@ -82,20 +90,41 @@ def test_ood_images_of_another_folder_of_that_name_are_predicted_anew(kep, tmp_p
     assert again == without_store(kep, ood=(str(other),))
 
 
-def test_another_split_is_predicted_anew(kep, without_store):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: Images(255 - part.images, part.labels),
+        lambda part: Images(part.images, 9 - part.labels),
+        lambda part: part.select(torch.arange(40)),
+    ],
+    ids=["pixels", "labels", "number"],
+)
+def test_test_data_that_were_changed_are_predicted_anew(kep, without_store, monkeypatch, change):
     first = evaluate.evaluate(kep).scores
+    change_data(monkeypatch, test=change)
+    again = evaluate.evaluate(kep).scores
+    assert again != first
+    assert again == without_store(kep)
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_run_is_not_evaluated_with_other_training_data_than_its_own(kep, monkeypatch, part, contents):
+    """Its normalisation and fitted methods would be others, and its test data may be among those it was trained on."""
+    evaluate.evaluate(kep)
+    before = contents(kep)
+    change_data(monkeypatch, **{part: lambda images: images.select(torch.arange(len(images) - 1))})
+    with pytest.raises(DatasetError, match=rf"the {part}\w* part of digits is not the one that {kep} was trained with"):
+        evaluate.evaluate(kep)
+    assert contents(kep) == before
+
+
+def test_a_run_is_not_evaluated_on_another_split_than_its_own(kep):
+    evaluate.evaluate(kep)
     change_setting(kep, "data.seed=1")
-    again = evaluate.evaluate(kep).scores
-    assert again != first
-    assert again == without_store(kep)
-
-
-def test_relabelled_data_are_predicted_anew(kep, without_store, monkeypatch):
-    first = evaluate.evaluate(kep).scores
-    relabel(monkeypatch)
-    again = evaluate.evaluate(kep).scores
-    assert again != first
-    assert again == without_store(kep)
+    with pytest.raises(DatasetError, match=r"the training and validation part of digits is not the one"):
+        evaluate.evaluate(kep)
+    with pytest.raises(SettingsError, match=r"has changed since it was evaluated: settings \(settings\.json\)"):
+        read_evaluated_run(kep)
 
 
 def test_another_corruption_of_that_name_is_predicted_anew(kep, without_store, monkeypatch):
@@ -109,23 +138,21 @@ def test_another_corruption_of_that_name_is_predicted_anew(kep, without_store, m
 
 def test_a_swapped_checkpoint_is_predicted_anew(kep, without_store):
     first = evaluate.evaluate(kep, by=("temperature",)).scores
-    content = read(kep / "best.pt")
-    content["model"]["network.head.bias"] += torch.arange(10.0)
-    write(kep / "best.pt", content)
+    swap_weights(kep)
     again = evaluate.evaluate(kep, by=("temperature",)).scores
     assert again["temperature"] != first["temperature"]
     assert again == without_store(kep, by=("temperature",))
 
 
-@pytest.mark.parametrize("library", ["probattn", "torch", "pyro-ppl"])
-def test_another_version_of_a_library_predicts_anew(kep, monkeypatch, predicted, library):
+def test_another_version_of_the_library_predicts_anew(kep, monkeypatch, predicted):
     evaluate.evaluate(kep)
     predicted.clear()
     version = provenance.version
-    monkeypatch.setattr(provenance, "version", lambda name: "9" if name == library else version(name))
+    monkeypatch.setattr(provenance, "version", lambda name: "9" if name == "probattn" else version(name))
     evaluate.evaluate(kep)
     assert predicted == ["posterior"]
-    assert json.loads((kep / "metrics.json").read_text())["provenance"]["posterior"]["versions"][library] == "9"
+    versions = read_evaluated_run(kep).provenance["posterior"].versions
+    assert versions == {"probattn": "9", "torch": version("torch"), "pyro-ppl": version("pyro-ppl")}
 
 
 def test_another_version_of_a_method_s_library_predicts_anew_by_that_method(kep, monkeypatch, predicted):
@@ -151,7 +178,7 @@ def test_an_evaluation_that_was_interrupted_and_continued_after_a_change_mixes_n
         with pytest.raises(KeyboardInterrupt):
             evaluate.evaluate(kep)
     assert len(list((kep / "predictions").rglob("*.pt"))) == 1
-    change_setting(kep, "data.seed=1")
+    swap_weights(kep)
     assert evaluate.evaluate(kep).scores == without_store(kep)
 
 
@@ -166,9 +193,7 @@ def test_what_is_copied_or_touched_is_not_predicted_again(kep, tmp_path, predict
 
 def test_predictions_of_another_run_are_predicted_anew(kep, tmp_path, without_store):
     other = shutil.copytree(kep, tmp_path / "other")
-    content = read(other / "best.pt")
-    content["model"]["network.head.bias"] += torch.arange(10.0)
-    write(other / "best.pt", content)
+    swap_weights(other)
     evaluate.evaluate(other)
     shutil.copytree(other / "predictions", kep / "predictions")
     assert evaluate.evaluate(kep).scores == without_store(kep)

@@ -73,7 +73,7 @@ def test_a_warm_start_belongs_to_the_layer(tmp_path, epochs):
     for name in ("digits/softmax", "digits/cgp", "digits/sgpa-tempered"):
         settings = presets.preset(name).with_total_epochs(epochs)
         folders.append(tmp_path / name)
-        with claim(folders[-1], settings, name=name, device="cpu", resume=False):
+        with claim(folders[-1], settings, name=name, device="cpu", data={}, resume=False):
             write_metrics(folders[-1], methods={"posterior": scored(0.1)})
     found = collect.rows(folders)
     assert found.baselines == dict.fromkeys(["digits/cgp", "digits/sgpa-tempered"], "digits/softmax")
