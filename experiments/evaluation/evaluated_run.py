@@ -123,7 +123,7 @@ def check_mixable(runs: Sequence[EvaluatedRun], names: Collection[str]) -> None:
 def _check_same(one: EvaluatedRun, other: EvaluatedRun, names: Collection[str], *, verb: str) -> None:
     """Compare the provenance of two runs, apart from what belongs to a run, on some test sets."""
     changed = {}
-    for method in one.provenance.keys() & other.provenance.keys():
+    for method in (name for name in one.provenance if name in other.provenance):
         pair = (_without_run(run.provenance[method], names) for run in (one, other))
         changed |= dict.fromkeys(differences(*pair))
     if not changed:
