@@ -104,12 +104,13 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
-    from probattn.experiments.evaluation import eval_sets
+    from probattn.experiments.evaluation import eval_sets, generated_files
     from probattn.experiments.evaluation import evaluate as evaluation
+    from probattn.experiments.evaluation.provenance import digests
     from probattn.experiments.reporting import evaluation_tables, report
     from probattn.inference.distributed.collectives import world
 
-    baselines = evaluation_tables.load_shift(baseline) if baseline else {}
+    baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
     done = evaluation.evaluate(
         run,
         root=data,
@@ -130,9 +131,10 @@ def evaluate(
     say("\nDecisions", style="bold")
     for sentence in done.result.decisions.describe():
         say(sentence)
-    report.save_figures(run / "figures", done.result)
-    evaluation_tables.save(run, done, baselines=baselines)
+    files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
+    files += evaluation_tables.save(run, done, baselines=baselines)
     report.write(run / "report.html", [done.result], title=f"probattn: {done.result.name}")
+    generated_files.record(run, files, digests(done.provenance))
     say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
 
 

@@ -1,7 +1,6 @@
 """Test sets of a run by name: its own parts and other domains, corrupted images, out-of-distribution (OOD) images."""
 
-import hashlib
-import json
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +37,17 @@ def parse_severities(numbers: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: a description of its origin, and a function that loads or generates its images or texts."""
+    """A test set: functions that load or generate its images or texts, and return a digest that changes with them."""
 
-    origin: str
     load: Callable[[], Images | Texts]
+    digest: Callable[[], str]
 
 
 def own_sets(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
     """Return the parts ``valid`` and ``test`` of a data set, and its other domains ``domain/NAME``."""
     parts = {"valid": dataset.valid, "test": dataset.test}
     parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
-    return {name: TestSet(_origin(part), lambda p=part: p) for name, part in parts.items()}
+    return {name: _loaded(part) for name, part in parts.items()}
 
 
 def shifted_sets(
@@ -70,7 +69,10 @@ def shifted_sets(
     _check_images(dataset, "--shift corrupts images")
     source = corrupted_sets(dataset.name, dataset.test, root=root, corruptions=corruptions, severities=severities)
     return {
-        f"shift/{corruption}/{severity}": TestSet(source.source, lambda c=corruption, s=severity: source.images(c, s))
+        f"shift/{corruption}/{severity}": TestSet(
+            functools.partial(source.images, corruption, severity),
+            functools.partial(source.digest, corruption, severity),
+        )
         for corruption in corruptions
         for severity in severities
     }
@@ -95,18 +97,14 @@ def ood_sets(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root:
         name: ood_datasets.load(name, root=root, size=size, channels=channels, in_distribution=dataset.name)
         for name in each
     }
-    found = {f"ood/{Path(name).resolve().name}": TestSet(name, lambda i=images: i) for name, images in read.items()}
+    found = {f"ood/{Path(name).resolve().name}": _loaded(images) for name, images in read.items()}
     if len(found) < len(read):
         raise SettingsError(f"OOD sets must differ in the last part of their names, got {', '.join(read)}")
     return found
 
 
-def _origin(part: Images | Texts) -> str:
-    """Return the origin of a part of the run's own data; for texts with their digest, which changes with them."""
-    if isinstance(part, Images):
-        return "the run's"
-    content = json.dumps([part.texts, part.labels.tolist()])
-    return f"the run's, {hashlib.sha256(content.encode()).hexdigest()}"
+def _loaded(part: Images | Texts) -> TestSet:
+    return TestSet(lambda: part, lambda: part.digest)
 
 
 def _check_images(dataset: ImageDataset | TextDataset, requirement: str) -> None:

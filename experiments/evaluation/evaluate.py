@@ -1,21 +1,20 @@
 """Evaluation of a trained run: predictions by one or several methods, their scores, and the content of a report."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.evaluation import eval_sets, methods, prediction_store
+from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
-from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished
+from probattn.experiments.evaluation.options import EvaluationOptions
+from probattn.experiments.evaluation.provenance import Provenance, by_method, digests
+from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished, last_epoch
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.build import find_device
 from probattn.experiments.runs.command import train_command
@@ -41,10 +40,14 @@ EXAMPLES = 256
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation: the report's content for the posterior predictive, and the scores of each method."""
+    """Result of an evaluation: the report's content for the posterior predictive, and scores by method.
+
+    ``provenance`` is, by method, what the scores were computed from.
+    """
 
     result: RunResult
     scores: dict[str, Scores]
+    provenance: dict[str, Provenance]
 
 
 def evaluate(
@@ -62,8 +65,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run's best epoch and write ``metrics.json`` and ``predictions/``.
 
-    All data are checked before anything is predicted, and stored predictions that are up to date are reused. Under
-    torchrun the processes share the groups of test sets, and the first one writes.
+    All data are checked before anything is predicted, and stored predictions that are up to date are reused. Tables,
+    figures and the report of an evaluation with other results are removed. Under torchrun the processes share the
+    groups of test sets, and the first one writes.
 
     Args:
         folder: the run's folder.
@@ -97,12 +101,25 @@ def evaluate(
         broadcast_result(lambda: stack.enter_context(locked(folder)))
         run, sets = rank_zero_first(open_with_sets)
         num_samples = num_samples or run.settings.train.num_samples
-        predictions = predict_sets(run, sets, names, num_samples=num_samples, seed=seed, say=say)
+        options = EvaluationOptions(
+            num_samples=num_samples,
+            seed=seed,
+            by=names[1:],
+            shift=shift,
+            corruptions=tuple(corruptions),
+            severities=tuple(severities),
+            ood=tuple(ood),
+            root=None if root is None else str(root),
+        )
+        provenance = broadcast_result(lambda: by_method(run, sets, names, num_samples=num_samples, seed=seed))
+        predictions = predict_sets(run, sets, provenance, say=say)
         scores = {name: score(by_set) for name, by_set in predictions.items()}
         posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
         result = _run_result(run, *posterior, num_samples=num_samples, seed=seed)
         content = {
             "run": run.name,
+            "options": asdict(options),
+            "provenance": {name: asdict(each) for name, each in provenance.items()},
             "metrics": result.metrics,
             "variants": result.variants,
             "posterior": result.posterior,
@@ -110,53 +127,53 @@ def evaluate(
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
             "best_epoch": run.best_epoch,
-            "epochs_done": _epochs_done(result.epochs),
-            "num_samples": num_samples,
-            "seed": seed,
+            "epochs_done": last_epoch(result.epochs),
             "trained_on": run.environment,
             "evaluated_on": environment(run.device),
         }
-        broadcast_result(lambda: write_json(folder / "metrics.json", content))
-        return Evaluation(result, scores)
+
+        def save() -> None:
+            generated_files.remove_outdated(folder, digests(provenance))
+            write_json(folder / "metrics.json", content)
+
+        broadcast_result(save)
+        return Evaluation(result, scores, provenance)
 
 
 def predict_sets(
     run: TrainedRun,
     sets: Mapping[str, TestSet],
-    names: Sequence[str],
+    provenance: Mapping[str, Provenance],
     *,
-    num_samples: int,
-    seed: int,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Prediction]]:
     """Return predictions by method and test set, stored ones if up to date; images are corrupted once for all methods.
 
-    The draws start from the seed in every test set. So draw s is one function on all of them, and the processes of
-    torchrun, each of which takes every ``world``-th group of test sets, predict what one process would.
+    The methods are those of the provenance, all with the same number and seed of samples. The draws start from the seed
+    in every test set. So draw s is one function on all of them, and the processes of torchrun, each of which takes
+    every ``world``-th group of test sets, predict what one process would.
     """
-    weights = hashlib.sha256((run.folder / "best.pt").read_bytes()).hexdigest()
-    origin = {"draws": num_samples, "seed": seed, "weights": weights, "probattn": version("probattn")}
-    options = {"num_samples": num_samples, "seed": seed}
+    first = next(iter(provenance.values()))
+    options = {"num_samples": first.num_samples, "seed": first.seed}
     fitted = functools.cache(functools.partial(methods.fit, run, **options))
 
     def predict_group(group: Sequence[str]) -> dict[str, dict[str, Prediction]]:
-        origins = {each: {**origin, "images": sets[each].origin} for each in group}
         forward = functools.cache(lambda each: methods.CachedForward(run, sets[each].load(), **options))
 
         def predict(each: str, *, name: str) -> Prediction:
             return methods.predict(fitted(name), forward(each))
 
         return {
-            name: prediction_store.load_or_predict(run.folder, name, origins, functools.partial(predict, name=name))
-            for name in names
+            name: prediction_store.load_or_predict(run.folder, group, each, functools.partial(predict, name=name))
+            for name, each in provenance.items()
         }
 
-    predictions: dict[str, dict[str, Prediction]] = {name: {} for name in names}
+    predictions: dict[str, dict[str, Prediction]] = {name: {} for name in provenance}
     groups, (rank, size) = prediction_store.groups(sets), world()
     for start in range(0, len(groups), size):
         chunk = groups[start : start + size]
         for results in gather_results(lambda own=chunk[rank : rank + 1]: list(map(predict_group, own))):
-            for name in names:
+            for name in provenance:
                 predictions[name] |= results[0][name] if results else {}
         say(f"{run.folder}: {start + len(chunk)} of {len(groups)} groups of sets")
     return predictions
@@ -174,7 +191,7 @@ def _run_result(
     torch.manual_seed(seed)
     posterior = posterior_summary(model, guide)
     has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
-    progress = {"epochs_done": _epochs_done(epochs), "best_epoch": run.best_epoch}
+    progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image = isinstance(data, Images)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}
     return RunResult(
@@ -199,8 +216,3 @@ def _run_result(
         ood={name.removeprefix("ood/"): each for name, each in predictions.items() if name.startswith("ood/")},
         unfinished=describe_unfinished(run.settings.train, **progress),
     )
-
-
-def _epochs_done(epochs: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the last epoch of a run's log; None without a log."""
-    return max((record["epoch"] for record in epochs), default=None)

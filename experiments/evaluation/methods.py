@@ -84,6 +84,7 @@ TITLES = {
     "sv-dkl": "SV-DKL",
     "temperature": "temperature scaling",
 }
+LIBRARIES = {"laplace": ("laplace-torch",), "sv-dkl": ("gpytorch",)}
 
 
 def check(name: str) -> str:
@@ -104,6 +105,11 @@ def check(name: str) -> str:
     if first == "laplace" and find_spec("laplace") is None:
         raise SettingsError("the method laplace needs laplace-torch: pip install probattn[laplace]")
     return name
+
+
+def libraries(name: str) -> tuple[str, ...]:
+    """Return the libraries that a method needs besides those of every prediction."""
+    return LIBRARIES.get(name.partition("+")[0], ())
 
 
 def title(name: str) -> str:

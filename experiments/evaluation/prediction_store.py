@@ -1,29 +1,57 @@
 """Stored predictions of a run: one file per method and group of test sets, ``RUN/predictions/METHOD/GROUP.pt``.
 
-A group holds a single test set, or all severities of one corruption (``shift/CORRUPTION/SEVERITY``).
+A group holds a single test set, or all severities of one corruption (``shift/CORRUPTION/SEVERITY``). Each prediction is
+stored with its provenance, which is checked whenever it is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.checkpoint import read, write
 
-FORMAT = "probattn-predictions-1"
+FORMAT = "probattn-predictions-2"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
+Stored = dict[str, tuple[Provenance, dict[str, Tensor | None]]]
+"""Content of a file: test set → provenance, and fields of the prediction."""
 
 
-def load_predictions(run: Path, method: str) -> dict[str, Prediction]:
-    """Load all stored predictions of a run by a method, by test set; empty if there are none.
+def load_predictions(run: Path, names: Iterable[str], provenance: Provenance) -> dict[str, Prediction]:
+    """Load the stored predictions of a run on some test sets.
+
+    Args:
+        run: the run's folder.
+        names: the test sets.
+        provenance: the method, and all that the predictions must have been computed from.
 
     Raises:
         CheckpointError: a damaged file.
+        SettingsError: a prediction that is missing, or of another provenance; says in what it differs.
     """
-    paths = sorted(_folder(run, method).glob("*.pt"))
-    return {name: Prediction(**fields) for path in paths for name, (_, fields) in _read(path).items()}
+    found = {}
+    for group in groups(names):
+        path = _path(run, provenance.method, group)
+        stored = _read(path)
+        for name in group:
+            if name not in stored:
+                raise SettingsError(f"{path} has no prediction of {name}")
+            then, fields = stored[name]
+            changed = differences(then, provenance.on(name))
+            if changed:
+                raise SettingsError(f"{path}: the prediction of {name} has another {'; '.join(changed)}")
+            found[name] = Prediction(**fields)
+    return found
+
+
+def has_predictions(run: Path, method: str) -> bool:
+    """Return True if the run has stored predictions by a method."""
+    return (run / "predictions" / method).is_dir()
 
 
 def groups(names: Iterable[str]) -> list[list[str]]:
@@ -35,42 +63,49 @@ def groups(names: Iterable[str]) -> list[list[str]]:
 
 
 def load_or_predict(
-    run: Path, method: str, origins: Mapping[str, Any], predict: Callable[[str], Prediction]
+    run: Path, group: Sequence[str], provenance: Provenance, predict: Callable[[str], Prediction]
 ) -> dict[str, Prediction]:
     """Load the predictions of one group of test sets; compute and store those that are missing or outdated.
 
     Args:
         run: the run's folder.
-        method: the method's name.
-        origins: test set → everything that its prediction depends on, such as the seed and the digest of the weights;
-            a stored prediction of another origin is outdated.
+        group: the test sets.
+        provenance: the method, and all that the predictions are computed from; a stored one of another provenance is
+            outdated.
         predict: computes the prediction of a test set.
     """
-    path = _folder(run, method) / f"{_group(next(iter(origins)))}.pt"
+    path = _path(run, provenance.method, group)
     try:
         stored = _read(path)
     except CheckpointError:
         stored = {}  # predicted again
-    missing = [name for name, origin in origins.items() if name not in stored or stored[name][0] != origin]
+    missing = [name for name in group if name not in stored or stored[name][0] != provenance.on(name)]
     for name in missing:
         prediction = predict(name)
-        stored[name] = [origins[name], {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}]
+        stored[name] = provenance.on(name), {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
     if missing:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, {"format": FORMAT, "sets": stored})
-    return {name: Prediction(**stored[name][1]) for name in origins}
+        sets = {name: [asdict(origin), fields] for name, (origin, fields) in stored.items()}
+        write(path, {"format": FORMAT, "sets": sets})
+    return {name: Prediction(**stored[name][1]) for name in group}
 
 
 def _group(name: str) -> str:
     return "-".join(name.split("/")[:2])
 
 
-def _folder(run: Path, method: str) -> Path:
-    return run / "predictions" / method
+def _path(run: Path, method: str, group: Sequence[str]) -> Path:
+    return run / "predictions" / method / f"{_group(group[0])}.pt"
 
 
-def _read(path: Path) -> dict[str, list]:
-    return read(path, expected=FORMAT)["sets"] if path.exists() else {}
+def _read(path: Path) -> Stored:
+    if not path.exists():
+        return {}
+    sets: Any = read(path, expected=FORMAT)["sets"]
+    try:
+        return {name: (Provenance.from_json(provenance), fields) for name, (provenance, fields) in sets.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: it has another content than was written") from error
 
 
 def _on_cpu(value: Tensor | None) -> Tensor | None:

@@ -1,6 +1,8 @@
 """Result of one evaluated run: everything that a report displays."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -55,6 +57,11 @@ class RunResult:
     def has_predictions(self) -> bool:
         """True if there is at least one prediction and all probabilities are finite."""
         return len(self.labels) > 0 and bool(self.probs.isfinite().all())
+
+
+def last_epoch(records: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the last epoch of the records of a run's log; None without an epoch."""
+    return max((record["epoch"] for record in records if record["kind"] == "epoch"), default=None)
 
 
 def describe_unfinished(options: TrainOptions, *, epochs_done: int | None, best_epoch: int) -> str:

@@ -1,6 +1,5 @@
 """Tables and figures of one evaluation: by method, corruption and severity, OOD set and detector."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +8,11 @@ from rich.table import Table as RichTable
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
-from probattn.experiments.evaluation.scores import Scores
+from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.table import Grid, to_table
-from probattn.experiments.runs.folder import read_record
 from probattn.inference.metrics import DISPLAY, ood
 
 SHIFT_METRICS = ("accuracy", "nll", "ece")
@@ -50,37 +48,43 @@ def terminal_tables(evaluation: Evaluation) -> dict[str, RichTable]:
     return {title: table_formats.terminal(to_table(found[key])) for key, title in titles.items() if key in found}
 
 
-def save(run: Path, evaluation: Evaluation, *, baselines: Mapping[str, Mapping]) -> None:
-    """Write ``tables/`` and the figures of ``shift``.
+def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun] = ()) -> list[Path]:
+    """Write ``tables/`` and the figures of ``shift``; return the paths.
 
     Args:
         run: the run's folder.
         evaluation: the result.
-        baselines: metrics under shift of other runs by name (see :func:`load_shift`), drawn in the same figures.
-    """
-    for folder in (run / "tables", run / "figures"):
-        folder.mkdir(exist_ok=True)
-    for key, source in evaluation_tables(evaluation).items():
-        table_formats.save(run / "tables" / key, source)
-    result = evaluation.result
-    for metric in SHIFT_METRICS if result.shift else ():
-        figure = shift_plots.boxes({**baselines, result.label: result.shift}, metric=metric)
-        figure.savefig(run / "figures" / f"shift-{metric}.png", dpi=150)
-
-
-def load_shift(run: Path) -> dict[str, Mapping]:
-    """Return the name of an evaluated run with its metrics by corruption and severity.
+        baselines: evaluated runs whose metrics under shift are drawn in the same figures.
 
     Raises:
-        SettingsError: no run in that folder, or a run that was not evaluated under shift.
+        SettingsError: a baseline with other corrupted images, samples or libraries than the run.
     """
-    name = read_record(run).name
-    path = run / "metrics.json"
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    scores = content.get("methods", {}).get(methods.POSTERIOR, {})
-    if "shift" not in scores:
-        raise SettingsError(f"{run} was not evaluated under shift; do it with `probattn evaluate {run} --shift`")
-    return {name: Scores.from_json(scores).shift}
+    drawn = {baseline.preset: baseline.scores[methods.POSTERIOR].shift for baseline in baselines}
+    if baselines:
+        check_comparable([read_evaluated_run(run), *baselines])
+    for folder in (run / "tables", run / "figures"):
+        folder.mkdir(exist_ok=True)
+    paths = []
+    for key, source in evaluation_tables(evaluation).items():
+        paths += table_formats.save(run / "tables" / key, source)
+    result = evaluation.result
+    for metric in SHIFT_METRICS if result.shift else ():
+        figure = shift_plots.boxes({**drawn, result.label: result.shift}, metric=metric)
+        paths.append(run / "figures" / f"shift-{metric}.png")
+        figure.savefig(paths[-1], dpi=150)
+    return paths
+
+
+def read_baseline(folder: Path) -> EvaluatedRun:
+    """Read an evaluated run that has scores under shift.
+
+    Raises:
+        SettingsError: no run in that folder, or one that was not evaluated under shift or has changed since.
+    """
+    run = read_evaluated_run(folder)
+    if not run.scores[methods.POSTERIOR].shift:
+        raise SettingsError(f"{folder} was not evaluated under shift; do it with `{run.command} --shift`")
+    return run
 
 
 def _shift_grid(name: str, shift: Mapping[str, Mapping[int, Mapping[str, float]]], metric: str) -> Grid:

@@ -43,6 +43,11 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     return text_datasets.load(data.name, tokens, **options)
 
 
+def fitted_parts(dataset: Dataset) -> dict[str, str]:
+    """Return the digests of the parts of a data set that a run is trained and validated on."""
+    return {"train": dataset.train.digest, "valid": dataset.valid.digest}
+
+
 def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
     """Build the model and the guide of a run, initialised from ``train.seed``."""
     model = build_model(settings, dataset)

@@ -1,7 +1,7 @@
 """The folder of a run: its lock and its settings."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field
 from pathlib import Path
 
@@ -17,11 +17,19 @@ from probattn.inference.io.lock import LOCK, locked
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Content of a run's ``settings.json``: the preset's name, the settings and where the training was started."""
+    """Content of a run's ``settings.json``.
+
+    Args:
+        name: the preset's name.
+        settings: of the run.
+        environment: where the training was started.
+        data: digests of the training and validation part (see :func:`~probattn.experiments.runs.build.fitted_parts`).
+    """
 
     name: str
     settings: Settings
     environment: dict[str, str] = field(default_factory=dict)
+    data: dict[str, str] = field(default_factory=dict)
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -65,8 +73,10 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 
 
 @contextlib.contextmanager
-def claim(out: Path, settings: Settings, *, name: str, device: str, resume: bool) -> Iterator[None]:
-    """Lock a run's folder, and write ``settings.json`` into it if it has none.
+def claim(
+    out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
+) -> Iterator[None]:
+    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -76,7 +86,7 @@ def claim(out: Path, settings: Settings, *, name: str, device: str, resume: bool
     with locked(out):
         check_free(out, settings, resume=resume)
         if not (out / "settings.json").exists():
-            write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device))))
+            write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device), dict(data))))
         yield
 
 

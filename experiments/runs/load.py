@@ -7,10 +7,11 @@ import torch
 
 from probattn import guides
 from probattn.experiments.config.settings import Settings
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.runs.build import Dataset, Loader, build, find_device, load_data
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.build import Dataset, Loader, build, find_device, fitted_parts, load_data
+from probattn.experiments.runs.folder import RunRecord, read_record
 from probattn.inference import CheckpointError, load
 from probattn.models import Classifier
 
@@ -48,13 +49,14 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     Raises:
         SettingsError: the folder holds no run.
         CheckpointError: the run has finished no epoch, or the checkpoint of the best one is damaged.
-        DatasetError: its data are missing.
+        DatasetError: its data are missing, or have another training or validation part now.
     """
     record = read_record(folder)
     settings, best = record.settings, folder / "best.pt"
     if not best.exists():
         raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
     dataset = load_data(settings, root).for_run(folder)
+    _check_parts(record, dataset, folder=folder)
     model, guide = build(settings, dataset)
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
@@ -63,3 +65,15 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     return TrainedRun(
         folder, record.name, settings, record.environment, dataset, model, guide, torch.device(device).type, epoch
     )
+
+
+def _check_parts(record: RunRecord, dataset: Dataset, *, folder: Path) -> None:
+    """Refuse other training data than the run's: their normalisation differs, and its test data may be among them."""
+    now = fitted_parts(dataset)
+    titles = {"train": "training", "valid": "validation"}
+    changed = [titles[name] for name in now if record.data.get(name) != now[name]]
+    if changed:
+        raise DatasetError(
+            f"the {' and '.join(changed)} part of {dataset.name} is not the one that {folder} was trained with: give "
+            "the folder of those data with --data or the environment variable PROBATTN_DATA, or train a new run"
+        )

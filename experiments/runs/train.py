@@ -19,6 +19,7 @@ from probattn.experiments.runs.build import (
     build,
     build_model,
     find_device,
+    fitted_parts,
     generator,
     load_data,
     loaders,
@@ -136,7 +137,8 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
     batches = loaders(settings, dataset, device=device)
 
     def begin() -> None:
-        held.enter_context(claim(out, settings, name=name, device=device, resume=resume))
+        options = {"name": name, "device": device, "data": fitted_parts(dataset), "resume": resume}
+        held.enter_context(claim(out, settings, **options))
         dataset.save_preprocessing(out)
 
     broadcast_result(begin)

@@ -1,17 +1,21 @@
 """Rows of a comparison, collected from the folders of evaluated runs: a row per settings and method, a run per seed."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings, SettingsError, SoftmaxSettings
 from probattn.experiments.evaluation import methods, prediction_store
-from probattn.experiments.evaluation.run_result import describe_unfinished
+from probattn.experiments.evaluation.evaluated_run import (
+    EvaluatedRun,
+    check_comparable,
+    check_mixable,
+    read_evaluated_run,
+)
+from probattn.experiments.evaluation.provenance import digests
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.command import train_command
-from probattn.experiments.runs.folder import read_record
 from probattn.inference.methods.ensemble import mix
 
 SINGLE, ENSEMBLES = "single models", "ensembles"
@@ -31,29 +35,14 @@ class Rows:
         baselines: row → the row of its softmax twin, if that is among them.
         groups: heading → rows.
         plain: the rows of the posterior predictive.
+        sources: digests of what the scores of each run and method were computed from.
     """
 
     scores: dict[str, dict[int, Scores]]
     baselines: dict[str, str]
     groups: dict[str, list[str]]
     plain: list[str]
-
-
-@dataclass(frozen=True)
-class EvaluatedRun:
-    """A run with its scores by method, and the epochs of one that was stopped early, such as "30 of 40 epochs"."""
-
-    folder: Path
-    preset: str
-    settings: Settings
-    scores: dict[str, Scores]
-    unfinished: str
-
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """The preset and the changed settings: the same for runs that differ in their seed alone."""
-        changes = train_command(self.preset, self.settings).split(" --set ")[1:]
-        return (self.preset, *(each for each in changes if not each.startswith(("train.seed=", "train.accelerator="))))
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 def rows(folders: Sequence[Path]) -> Rows:
@@ -62,18 +51,20 @@ def rows(folders: Sequence[Path]) -> Rows:
     Several runs of a kind that keep their predictions also have a row for their ensemble.
 
     Raises:
-        SettingsError: a folder without a run, a run that was not evaluated, two of the same settings and seed, or
-            runs on different data.
+        SettingsError: a folder without a run, a run that was not evaluated or has changed since, two of the same
+            settings and seed, or runs that differ in their data, samples or libraries.
+        CheckpointError: damaged predictions.
     """
     if not folders:
         raise SettingsError("nothing to compare: give the folders of evaluated runs")
-    runs = [_load(folder) for folder in folders]
+    runs = [read_evaluated_run(folder) for folder in folders]
     data = dict.fromkeys(run.settings.data.name for run in runs)
     if len(data) > 1:
         raise SettingsError(f"these runs are on different data, {', '.join(data)}: compare the runs of each separately")
     kinds: dict[tuple[str, ...], list[EvaluatedRun]] = {}
     for run in runs:
-        kinds.setdefault(run.kind, []).append(run)
+        kinds.setdefault(_kind(run), []).append(run)
+    check_comparable(runs)
     settings = {kind: members[0].settings for kind, members in kinds.items()}
     labels = {kind: _label(kind, settings) + _unfinished(members) for kind, members in kinds.items()}
     single: dict[str, dict[int, Scores]] = {}
@@ -92,11 +83,12 @@ def rows(folders: Sequence[Path]) -> Rows:
                 single[row][seed] = scores
                 if twin is not None and row != twin:
                     baselines[row] = twin
-        mixed = _ensemble([run.folder for run in members])
+        mixed = _ensemble(members)
         if mixed is not None:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
-    return Rows(single | ensembles, baselines, groups, list(labels.values()))
+    sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
+    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources)
 
 
 def differ_in_layer_only(one: Settings, other: Settings) -> bool:
@@ -117,20 +109,10 @@ def differ_in_layer_only(one: Settings, other: Settings) -> bool:
     return shared[0] == shared[1]
 
 
-def _load(folder: Path) -> EvaluatedRun:
-    record = read_record(folder)
-    settings, preset = record.settings, record.name
-    path = folder / "metrics.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        by_method = content.get("methods") or {methods.POSTERIOR: {"test": content["metrics"]}}
-        scores = {method: Scores.from_json(each) for method, each in by_method.items()}
-    except FileNotFoundError as error:
-        raise SettingsError(f"{folder} was not evaluated; do it with `probattn evaluate {folder}`") from error
-    except (ValueError, KeyError) as error:
-        raise SettingsError(f"{path} cannot be used ({error}); evaluate the run again") from error
-    progress = {"epochs_done": content.get("epochs_done"), "best_epoch": content.get("best_epoch", 0)}
-    return EvaluatedRun(folder, preset, settings, scores, describe_unfinished(settings.train, **progress))
+def _kind(run: EvaluatedRun) -> tuple[str, ...]:
+    """Return the preset and the changed settings: the same for runs that differ in their seed alone."""
+    changes = train_command(run.preset, run.settings).split(" --set ")[1:]
+    return (run.preset, *(each for each in changes if not each.startswith(("train.seed=", "train.accelerator="))))
 
 
 def _label(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -> str:
@@ -174,10 +156,11 @@ def _twin(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -
     return min(softmax, key=lambda other: settings[other].layer != SoftmaxSettings(), default=None)
 
 
-def _ensemble(folders: Sequence[Path]) -> Scores | None:
+def _ensemble(runs: Sequence[EvaluatedRun]) -> Scores | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or without predictions."""
-    stored = [prediction_store.load_predictions(folder, methods.POSTERIOR) for folder in folders]
-    common = [name for name in stored[0] if all(name in each for each in stored)]
-    if len(folders) < 2 or not {"valid", "test"} <= set(common):
+    if len(runs) < 2 or not all(prediction_store.has_predictions(run.folder, methods.POSTERIOR) for run in runs):
         return None
+    common = [name for name in runs[0].test_sets if all(name in run.test_sets for run in runs)]
+    check_mixable(runs, common)
+    stored = [run.predictions(common, methods.POSTERIOR) for run in runs]
     return score({name: mix([each[name] for each in stored]) for name in common})

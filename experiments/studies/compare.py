@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from probattn.experiments.evaluation import generated_files
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
@@ -61,12 +62,17 @@ def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
 
 
 def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Write each comparison as Markdown, LaTeX and CSV, and the figures as PNG; return the paths."""
+    """Write each comparison as Markdown, LaTeX and CSV, and the figures as PNG; return the paths.
+
+    Files of a former comparison in this folder are removed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    generated_files.remove_outdated(folder, rows.sources)
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.png")
         figure.savefig(paths[-1], dpi=150)
+    generated_files.record(folder, paths, rows.sources)
     return paths
 
 

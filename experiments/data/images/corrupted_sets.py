@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,16 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
-from probattn.experiments.data.images.corruptions import STANDARD, corrupt
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD, corrupt
 from probattn.experiments.data.images.corruptions.registry import check_corruption
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.splits import stratified_order
+from probattn.inference.io.digest import digest
 
 SEVERITIES = (1, 2, 3, 4, 5)
+LIBRARIES = ("numpy", "scipy", "pillow", "torch")
+"""Libraries that corruptions are computed with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,7 @@ class CorruptedSets:
     severities: tuple[int, ...]
     source: str
     _read: Callable[[str, int], Images] = field(repr=False)
+    _digest: Callable[[str, int], str] = field(repr=False)
 
     def images(self, corruption: str, severity: int) -> Images:
         """Return the labelled images under one corruption; always the same ones in the same order.
@@ -45,15 +50,29 @@ class CorruptedSets:
         Raises:
             ValueError: if the pair is not one of these sets.
         """
+        self._check(corruption, severity)
+        return self._read(corruption, severity)
+
+    def digest(self, corruption: str, severity: int) -> str:
+        """Return a digest that changes with the images under one corruption, which are not generated for it.
+
+        Official files are digested themselves; for generated images, what they are generated from.
+
+        Raises:
+            ValueError: if the pair is not one of these sets.
+        """
+        self._check(corruption, severity)
+        return self._digest(corruption, severity)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return itertools.product(self.corruptions, self.severities)
+
+    def _check(self, corruption: str, severity: int) -> None:
         if corruption not in self.corruptions or severity not in self.severities:
             raise ValueError(
                 f"no set {corruption!r} of severity {severity!r}: there is {', '.join(self.corruptions)} "
                 f"of severity {', '.join(map(str, self.severities))}"
             )
-        return self._read(corruption, severity)
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return itertools.product(self.corruptions, self.severities)
 
 
 def corrupted_sets(
@@ -93,14 +112,18 @@ def corrupted_sets(
         folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
         if folder.is_dir():
             source, read = _official(folder, CIFAR[dataset_name], corruptions, limit=len(test), seed=seed)
-            return CorruptedSets(corruptions, severities, source, read)
+            return CorruptedSets(corruptions, severities, source, read, lambda name, level: read(name, level).digest)
 
     def generate(name: str, severity: int) -> Images:
         return Images(corrupt(test.images, name, severity, seed=seed), test.labels)
 
+    def origin(name: str, severity: int) -> str:
+        options = {"name": name, "parameters": CORRUPTIONS[name].severities[severity - 1], "seed": seed}
+        return digest({"images": test.digest, "versions": {each: version(each) for each in LIBRARIES}, **options})
+
     corrupt(test.images[:0], corruptions[0], severities[0])  # raises an error if they are neither grey nor RGB
     source = f"generated from {len(test):,} test images with CIFAR-C's severities (frost without its photographs)"
-    return CorruptedSets(corruptions, severities, source, generate)
+    return CorruptedSets(corruptions, severities, source, generate, origin)
 
 
 def _official(

@@ -1,10 +1,13 @@
 """Labelled images and their channel statistics."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from probattn.inference.io.digest import digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,11 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the images and labels, computed once."""
+        return digest((self.images, self.labels))
 
     def select(self, indices: Tensor) -> Self:
         """Return a copy of the images at ``indices``, int64 (m,), in that order."""

@@ -1,12 +1,14 @@
 """Labelled texts, and decoding of their files."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.inference.io.digest import digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,11 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the texts and labels, computed once."""
+        return digest((self.texts, self.labels))
 
     def select(self, indices: Tensor) -> Self:
         """Return the texts at ``indices``, int64 (m,), in that order."""

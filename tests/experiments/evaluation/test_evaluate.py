@@ -11,11 +11,13 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.evaluation import eval_sets, evaluate, methods, prediction_store
+from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
+from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
+from probattn.inference.io.checkpoint import read, write
 from probattn.inference.methods.features import features
 from probattn.inference.methods.laplace import laplace
 from probattn.inference.methods.mc_dropout import mc_dropout
@@ -48,6 +50,11 @@ def evaluated(tmp_path_factory):
 def copy(evaluated, tmp_path):
     """Copy of the evaluated run's folder."""
     return shutil.copytree(evaluated[0], tmp_path / "copy")
+
+
+def load_predictions(folder, method="posterior"):
+    run = read_evaluated_run(folder)
+    return run.predictions(run.test_sets, method)
 
 
 def by_hand(run, images, make, seed=3):
@@ -94,8 +101,8 @@ def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evalu
     folder, _ = evaluated
     for under, method in (("posterior", "temperature"), ("laplace", "laplace+temperature")):
         plain, scaled = (
-            prediction_store.load_predictions(folder, under),
-            prediction_store.load_predictions(folder, method),
+            load_predictions(folder, under),
+            load_predictions(folder, method),
         )
         temperature = fit_temperature(plain["valid"])
         for name in ("test", "shift/contrast/5", "ood/letters"):
@@ -104,7 +111,7 @@ def test_temperature_is_fitted_on_the_validation_part_of_what_it_stands_on(evalu
 
 def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_validation(evaluated):
     folder, done = evaluated
-    predictions = prediction_store.load_predictions(folder, "posterior")
+    predictions = load_predictions(folder)
     expected = ood.evaluate(predictions["test"], predictions["ood/letters"], fitted_on=predictions["valid"])
     assert done.scores["posterior"].ood["letters"] == expected
     assert set(expected) == set(ood.DETECTORS)
@@ -113,7 +120,7 @@ def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_va
 
 def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
     folder, done = evaluated
-    predictions = prediction_store.load_predictions(folder, "posterior")
+    predictions = load_predictions(folder)
     assert torch.equal(done.result.probs, predictions["test"].probs)
     assert done.result.metrics == done.scores["posterior"].test
     assert done.result.shift == done.scores["posterior"].shift
@@ -151,9 +158,9 @@ def test_all_sets_share_their_draws(copy, monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(latents, "_global_part", record)
-    evaluate.predict_sets(
-        open_run(copy), eval_sets.own_sets(open_run(copy).dataset), ["posterior"], num_samples=4, seed=11
-    )
+    run = open_run(copy)
+    sets = eval_sets.own_sets(run.dataset)
+    evaluate.predict_sets(run, sets, provenance.by_method(run, sets, ["posterior"], num_samples=4, seed=11))
     values = [trace.nodes["network.blocks.1.attention.u"]["value"] for trace in drawn]
     assert len(values) == 2
     assert torch.equal(*values)
@@ -168,20 +175,21 @@ def test_what_is_stored_is_not_predicted_again(copy, monkeypatch):
 
 @pytest.mark.parametrize("change", [{"num_samples": 3, "seed": 3}, {"num_samples": 4, "seed": 4}])
 def test_other_draws_are_predicted_anew(copy, change):
-    before = prediction_store.load_predictions(copy, "posterior")
+    before = load_predictions(copy)
     evaluate.evaluate(copy, **change)
-    after = prediction_store.load_predictions(copy, "posterior")
+    after = load_predictions(copy)
     assert not torch.equal(before["test"].probs, after["test"].probs)
-    assert torch.equal(before["ood/letters"].probs, after["ood/letters"].probs)  # not asked for
+    assert "ood/letters" not in after  # not asked for
+    assert (copy / "predictions" / "posterior" / "ood-letters.pt").exists()
 
 
 def test_other_weights_are_predicted_anew(copy):
-    before = prediction_store.load_predictions(copy, "posterior")
-    content = torch.load(copy / "best.pt", weights_only=True)
+    before = load_predictions(copy)
+    content = read(copy / "best.pt")
     content["model"]["network.head.bias"] += torch.arange(10.0)
-    torch.save(content, copy / "best.pt")
+    write(copy / "best.pt", content)
     evaluate.evaluate(copy, num_samples=4, seed=3)
-    assert not torch.equal(before["test"].probs, prediction_store.load_predictions(copy, "posterior")["test"].probs)
+    assert not torch.equal(before["test"].probs, load_predictions(copy)["test"].probs)
 
 
 def test_the_default_ood_images_of_digits():

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from probattn.experiments.config import presets
 from probattn.experiments.evaluation import evaluate, prediction_store
+from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import train
 from probattn.inference.io.lock import locked
 
@@ -57,7 +58,8 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
     done = evaluate_by_two(two)
     assert done.returncode == 0, done.stdout
     for method in ("posterior", *WHAT["by"]):
-        mine, theirs = (prediction_store.load_predictions(folder, method) for folder in (one, two))
+        runs = map(read_evaluated_run, (one, two))
+        mine, theirs = (run.predictions(run.test_sets, method) for run in runs)
         assert mine.keys() == theirs.keys()
         assert len(mine) == 4
         for name in mine:

@@ -1,33 +1,18 @@
 """Rows of a comparison, from folders of evaluated runs."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from evaluated_runs import run, scored, store, write_metrics
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.atomic_write import write_json
-
-
-def run(folder, name, *changes, seed=0, **content):
-    """Create the folder of a run of a preset, with this content of metrics.json."""
-    settings = presets.preset(name).with_changes([f"train.seed={seed}", *changes])
-    with claim(folder, settings, name=name, device="cpu", resume=False):
-        if content:
-            write_json(folder / "metrics.json", content)
-    return folder
-
-
-def scored(accuracy):
-    return {"test": {"accuracy": accuracy}}
 
 
 def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
@@ -88,8 +73,8 @@ def test_a_warm_start_belongs_to_the_layer(tmp_path, epochs):
     for name in ("digits/softmax", "digits/cgp", "digits/sgpa-tempered"):
         settings = presets.preset(name).with_total_epochs(epochs)
         folders.append(tmp_path / name)
-        with claim(folders[-1], settings, name=name, device="cpu", resume=False):
-            write_json(folders[-1] / "metrics.json", {"methods": {"posterior": scored(0.1)}})
+        with claim(folders[-1], settings, name=name, device="cpu", data={}, resume=False):
+            write_metrics(folders[-1], methods={"posterior": scored(0.1)})
     found = collect.rows(folders)
     assert found.baselines == dict.fromkeys(["digits/cgp", "digits/sgpa-tempered"], "digits/softmax")
     longer = evaluated(tmp_path / "longer", "digits/softmax", "train.epochs=41")
@@ -173,11 +158,6 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(tmp_path):
     assert set(found.scores["digits/softmax"]) == {0, 1}
 
 
-def test_an_evaluation_of_the_test_part_alone_will_do(tmp_path):
-    found = collect.rows([run(tmp_path / "old", "digits/softmax", metrics={"accuracy": 0.5})])
-    assert found.scores == {"digits/softmax": {0: Scores({"accuracy": 0.5})}}
-
-
 def test_two_runs_of_one_seed_are_named(tmp_path):
     folders = [run(tmp_path / each, "digits/softmax", methods={"posterior": scored(0.1)}) for each in "ab"]
     with pytest.raises(SettingsError, match="b: another run of digits/softmax has seed 0 already"):
@@ -206,22 +186,22 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
     torch.manual_seed(0)
     labels, folders, probs = torch.randint(3, (40,)), [], []
     for seed in range(3):
-        folders.append(run(tmp_path / str(seed), "digits/softmax", seed=seed, methods={"posterior": scored(0.1)}))
+        sets = ["valid", "test", *(["ood/letters"] if seed else [])]
+        options = {"methods": {"posterior": scored(0.1)}, "data": dict.fromkeys(sets, "digest")}
+        folders.append(run(tmp_path / str(seed), "digits/softmax", seed=seed, **options))
         probs.append(torch.randn(40, 3).softmax(-1))
-        for name in ("valid", "test", *(["shift/fog/1"] if seed else [])):
-            each = Prediction(probs=probs[-1], expected_entropy=torch.zeros(40), labels=labels)
-            prediction_store.load_or_predict(folders[-1], "posterior", {name: 0}, lambda _, each=each: each)
+        for name in sets:
+            store(folders[-1], name, Prediction(probs=probs[-1], expected_entropy=torch.zeros(40), labels=labels))
     found = collect.rows(folders)
     assert found.groups["ensembles"] == ["digits/softmax, ensemble of 3"]
     mixed = found.scores["digits/softmax, ensemble of 3"][0]
-    assert mixed == Scores(metrics.evaluate(sum(probs) / 3, labels))  # not all have fog
+    assert mixed == Scores(metrics.evaluate(sum(probs) / 3, labels))  # not all have letters
 
 
 def test_one_run_is_no_ensemble(tmp_path):
     folder = run(tmp_path / "0", "digits/softmax", methods={"posterior": scored(0.1)})
     for name in ("valid", "test"):
-        each = Prediction(probs=torch.tensor([[0.5, 0.5]]), labels=torch.tensor([0]))
-        prediction_store.load_or_predict(folder, "posterior", {name: 0}, lambda _, each=each: each)
+        store(folder, name, Prediction(probs=torch.tensor([[0.5, 0.5]]), labels=torch.tensor([0])))
     assert "ensembles" not in collect.rows([folder]).groups
 
 
@@ -234,12 +214,10 @@ def test_mean_shift_is_over_all_corruptions_and_severities():
     assert Scores({}).mean_shift == {}
 
 
-def test_committed_results_can_be_compared():
+def test_committed_results_which_say_not_what_they_were_computed_from_are_refused():
     folders = sorted((Path(__file__).parents[3] / "experiments/results/digits").glob("*/seed-*"))
-    found = collect.rows(folders)
-    assert set(found.scores["digits/kep-svgp"]) == {0, 1, 2}
-    first = json.loads((folders[0] / "metrics.json").read_text())
-    assert found.scores[first["run"]][0].test == pytest.approx(first["metrics"])
+    with pytest.raises(SettingsError, match=rf"{folders[0]}.*cannot be used.*probattn evaluate {folders[0]}"):
+        collect.rows(folders)
 
 
 def test_runs_of_different_data_are_not_compared(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.evaluation import methods
+from probattn.experiments.evaluation import methods, provenance
 from probattn.experiments.studies import study
 
 TINY = ("data.limit=200", "network.dim=16", "network.depth=2", "network.heads=2", "network.mlp_dim=16")
@@ -51,6 +51,9 @@ def test_a_job_trains_and_evaluates_and_a_second_call_does_neither(small, tmp_pa
     before = (job.folder / "last.pt").stat().st_mtime_ns
     assert study.run_job(job, ("temperature",)) == accuracy
     assert (job.folder / "last.pt").stat().st_mtime_ns == before
+    monkeypatch.setattr(provenance, "version", lambda name: "another")
+    with pytest.raises(pytest.fail.Exception, match="predicted"):
+        study.run_job(job, ("temperature",))
 
 
 @pytest.mark.slow

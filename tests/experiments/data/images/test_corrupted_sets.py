@@ -1,4 +1,6 @@
 import io
+from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -6,8 +8,9 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images import corrupted_sets as module
 from probattn.experiments.data.images.corrupted_sets import corrupted_sets
-from probattn.experiments.data.images.corruptions import STANDARD, corrupt
+from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD, corrupt
 from probattn.experiments.data.images.labelled_images import Images
 
 TEST = 30
@@ -97,6 +100,66 @@ def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_im
     part = sets.images("motion_blur", 3)
     assert torch.equal(part.images, corrupt(test_images.images, "motion_blur", 3, seed=4))
     assert part.labels is test_images.labels
+
+
+def digests(sets):
+    return {pair: sets.digest(*pair) for pair in sets}
+
+
+def test_official_images_have_another_digest_where_a_pixel_or_label_differs(folder, test_images):
+    before = digests(found(folder, test_images))
+    assert len(set(before.values())) == len(before)
+    pixels = np.load(folder / "fog.npy")
+    pixels[2 * TEST, 5, 5, 1] += 1  # severity 3
+    np.save(folder / "fog.npy", pixels)
+    after = digests(found(folder, test_images))
+    assert [pair for pair in before if before[pair] != after[pair]] == [("fog", 3)]
+    labels = np.load(folder / "labels.npy")
+    np.save(folder / "labels.npy", 9 - labels)
+    assert not set(after.values()) & set(digests(found(folder, test_images)).values())
+
+
+def test_the_part_of_official_images_has_a_digest_of_its_own(folder, test_images):
+    small = test_images.select(torch.arange(20))
+    parts = [found(folder, test_images), found(folder, small), found(folder, small, seed=1)]
+    assert len({part.digest("fog", 1) for part in parts}) == 3
+
+
+def test_generated_images_have_another_digest_where_what_they_are_generated_from_differs(
+    folder, test_images, tmp_path, monkeypatch
+):
+    def fog(images=test_images, severity=1, **options):
+        root = tmp_path / "nothing"
+        sets = corrupted_sets("cifar10", images, root=root, corruptions=["fog"], severities=[1, 2], **options)
+        return sets.digest("fog", severity)
+
+    other = Images(test_images.images.clone(), test_images.labels)
+    other.images[3, 1, 7, 7] += 1
+    relabelled = Images(test_images.images, test_images.labels.flip(0))
+    seen = {
+        fog(),
+        fog(severity=2),
+        fog(seed=1),
+        fog(other),
+        fog(relabelled),
+        found(folder, test_images).digest("fog", 1),
+    }
+    before = fog()
+    with monkeypatch.context() as patch:
+        changed = replace(CORRUPTIONS["fog"], severities=CORRUPTIONS["fog"].severities[::-1])
+        patch.setitem(CORRUPTIONS, "fog", changed)
+        seen.add(fog())
+    for library in module.LIBRARIES:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "version", lambda name, library=library: "9" if name == library else version(name))
+            seen.add(fog())
+    assert len(seen) == 7 + len(module.LIBRARIES)
+    assert fog() == before
+
+
+def test_a_digest_is_of_these_sets_only(folder, test_images):
+    with pytest.raises(ValueError, match="no set 'frost' of severity 3"):
+        found(folder, test_images).digest("frost", 3)
 
 
 def test_other_data_sets_are_always_generated(folder, test_images):

@@ -28,3 +28,14 @@ def test_select_and_to():
     assert chosen.labels.tolist() == [30, 10]
     moved = data.to("meta")
     assert (moved.images.device.type, moved.labels.device.type) == ("meta", "meta")
+
+
+def test_the_digest_changes_with_every_pixel_label_and_place():
+    images, labels = torch.arange(12, dtype=torch.uint8).view(3, 1, 2, 2), torch.tensor([0, 1, 2])
+    data = Images(images, labels)
+    assert data.digest == Images(images.clone(), labels.clone()).digest
+    others = [Images(images + (images == value).to(torch.uint8), labels) for value in range(12)]
+    others += [Images(images, labels + (labels == value)) for value in range(3)]
+    others += [data.select(torch.tensor(order)) for order in ([0, 2, 1], [0, 1], [0, 1, 2, 2])]
+    others += [Images(images.view(3, 2, 2, 1), labels)]
+    assert len({data.digest, *(each.digest for each in others)}) == 1 + len(others)

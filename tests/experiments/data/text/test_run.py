@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from probattn.experiments.cli import main
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.experiments.evaluation import prediction_store
+from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import study
 from probattn.inference import predict
@@ -67,6 +67,11 @@ def trained(command, tmp_path, trained_once):
     return tmp_path / "run"
 
 
+def load_predictions(folder):
+    run = read_evaluated_run(folder)
+    return run.predictions(run.test_sets, "posterior")
+
+
 @pytest.fixture
 def blank_figures(monkeypatch):
     """Figures are built but not rendered, which takes most of the time of an evaluation."""
@@ -91,7 +96,7 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(command, trained):
     assert "Test data, out-of-domain" in out
     found = json.loads((trained / "metrics.json").read_text())["methods"]
     assert set(found) == {"posterior", "temperature", "mc-dropout", "laplace"}
-    stored = prediction_store.load_predictions(trained, "posterior")
+    stored = load_predictions(trained)
     for scores, name in (
         (found["posterior"]["test"], "test"),
         (found["posterior"]["domain"]["out-of-domain"], "domain/out-of-domain"),
@@ -218,12 +223,12 @@ def test_resuming_with_other_data_leaves_the_words_of_the_run(command, trained, 
 @pytest.mark.usefixtures("blank_figures")
 def test_predictions_of_changed_texts_are_made_anew(command, trained, corpus):
     assert command("evaluate", trained)[0] == 0
-    before = prediction_store.load_predictions(trained, "posterior")["test"].probs
+    before = load_predictions(trained)["test"].probs
     path = corpus / "cola_public" / "raw" / "in_domain_dev.tsv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(reversed(lines)))
     assert command("evaluate", trained)[0] == 0
-    after = prediction_store.load_predictions(trained, "posterior")["test"].probs
+    after = load_predictions(trained)["test"].probs
     assert not torch.equal(before, after)
     torch.testing.assert_close(before.flip(0), after, rtol=1e-4, atol=1e-4)
 

@@ -47,3 +47,12 @@ def test_decode():
     assert decode("naïve – 你".encode(), where="here") == "naïve – 你"
     with pytest.raises(DatasetError, match="here, line 3 is not UTF-8: byte 0xef at position 2"):
         decode("naïve".encode("latin-1"), where="here, line 3")
+
+
+def test_the_digest_changes_with_every_text_label_and_place():
+    data = numbered(3)
+    assert data.digest == numbered(3).digest
+    others = [("text 0", "text 1", "Text 2"), ("text 0text 1", "text 2"), ("text 0", "text 2", "text 1")]
+    others = [Texts(texts, torch.arange(len(texts))) for texts in others]
+    others += [Texts(data.texts, torch.tensor([0, 1, 1])), numbered(2)]
+    assert len({data.digest, *(each.digest for each in others)}) == 1 + len(others)
