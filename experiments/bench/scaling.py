@@ -7,9 +7,9 @@ import numpy as np
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
-from probattn.experiments.bench import memory
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.bench.steps import layer_step
+from probattn.experiments.runs.environment import total_memory
 
 LARGEST = 3
 """Number of the largest sizes that an exponent is fitted to."""
@@ -58,7 +58,7 @@ def over_tokens(
         cases = {}
         for name, growth in layers.items():
             reason = reason_to_skip(
-                growth, measured[name], size, limit=limit, memory_limit=memory.total(meter.device) / 2
+                growth, measured[name], size, limit=limit, memory_limit=total_memory(meter.device) / 2
             )
             if reason:
                 reasons[name][size] = reason

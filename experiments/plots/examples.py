@@ -20,6 +20,7 @@ from probattn.experiments.plots.style import (
     PERCENT,
     SMALL,
     TEXT,
+    literal,
     shorten,
     style_axes,
     to_numpy,
@@ -64,7 +65,7 @@ def excerpts(
 
     def draw(ax: Axes, index: int) -> None:
         passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 24, break_on_hyphens=False)
-        ax.text(0, 0.5, passage.replace("$", r"\$"), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
+        ax.text(0, 0.5, literal(passage), fontsize=SMALL, color=INK, va="center", transform=ax.transAxes)
 
     return _draw_examples(draw, probs, labels, classes, indices) if texts else None
 

@@ -9,7 +9,7 @@ from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.runs.build import Dataset, Loader, build, find_device, load_data
+from probattn.experiments.runs.build import Dataset, Loader, build, check_memory, find_device, load_data
 from probattn.experiments.runs.folder import read_record
 from probattn.inference import CheckpointError, load
 from probattn.models import Classifier
@@ -55,6 +55,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     if not best.exists():
         raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
     dataset = load_data(settings, root).for_run(folder)
+    check_memory(settings, dataset, copies=1)
     model, guide = build(settings, dataset)
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
