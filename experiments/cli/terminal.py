@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,12 +31,11 @@ def check_folder(folder: Path | None) -> Path | None:
     Raises:
         OSError, ValueError: it cannot be.
     """
-    if folder is None:
-        return None
-    _check_name(folder, option="--out")
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"cannot write to the folder {folder}: it is a file; choose another with --out")
-    _check_parent(folder, option="--out")
+    if folder is not None:
+        _check_name(folder, option="--out")
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"cannot write to the folder {folder}, which is a file; choose another with --out")
+        _check_parent(folder, option="--out")
     return folder
 
 
@@ -45,14 +45,13 @@ def check_file(path: Path | None, *, option: str) -> None:
     Raises:
         OSError, ValueError: the file cannot be written; ``option`` is named.
     """
-    if path is None:
-        return
-    _check_name(path, option=option)
-    if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "not a regular file"
-        raise OSError(f"cannot write {path}: it is {kind}; choose another file with {option}")
-    _check_parent(path, option=option)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path is not None:
+        _check_name(path, option=option)
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise OSError(f"cannot write {path}, which is {kind}; choose another file with {option}")
+        _check_parent(path, option=option)
+        path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _check_name(path: Path, *, option: str) -> None:
@@ -71,10 +70,12 @@ def _check_parent(path: Path, *, option: str) -> None:
     place = path if path.is_dir() else path.parent
     while not place.exists() and not place.is_symlink():
         place = place.parent
-    if not place.is_dir():
-        raise NotADirectoryError(f"cannot write {path}: {place} is not a folder; choose another with {option}")
-    if not os.access(place, os.W_OK):
-        raise PermissionError(f"cannot write {path}: no permission to write to {place}; choose another with {option}")
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        reason = f"{place}: {error.strerror}"
+        raise OSError(f"cannot write {path} ({reason}); choose another with {option}") from error
 
 
 Data = Annotated[

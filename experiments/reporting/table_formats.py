@@ -18,7 +18,9 @@ from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
 
 def terminal(table: Table) -> RichTable:
     """Return a table for the terminal, whose cells fold at spaces on a narrow one."""
-    rich = RichTable(caption=Text(displayable(table.note)) if table.note else None, caption_justify="left")
+    rich = RichTable(
+        caption=Text(displayable(table.note), style="table.caption") if table.note else None, caption_justify="left"
+    )
     rich.add_column(Text(displayable(table.corner)), overflow="fold")
     for column in table.columns:
         title = f"{displayable(column.title)} {column.arrow}".strip()
