@@ -33,8 +33,8 @@ def check_folder(folder: Path | None) -> Path | None:
     """
     if folder is not None:
         _check_name(folder, option="--out")
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"cannot write to the folder {folder}, which is a file; choose another with --out")
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise NotADirectoryError(f"cannot write to {folder}, which is not a folder; choose another with --out")
         _check_parent(folder, option="--out")
     return folder
 
@@ -56,9 +56,10 @@ def check_file(path: Path | None, *, option: str) -> None:
 
 def _check_name(path: Path, *, option: str) -> None:
     try:
-        os.fsencode(path).decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not valid UTF-8; choose another name with {option}") from error
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"the name {path} is not valid {encoding}; choose another with {option}") from error
     try:
         path.exists()  # raises for names that are too long and links that lead in a circle
     except OSError as error:

@@ -132,6 +132,8 @@ def _types(kind: type) -> dict[str, Any]:
 
 def _parse(key: str, text: str, annotation: Any) -> Any:
     """Parse a value given on the command line."""
+    if any("\ud800" <= character <= "\udfff" for character in text):  # JSON holds no surrogates
+        raise SettingsError(f"{key}: not valid UTF-8, got {text!r}")
     if text.lower() == "none" and type(None) in get_args(annotation):
         return None
     with readable_errors(key):
