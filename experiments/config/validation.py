@@ -11,7 +11,7 @@ from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Configuration of the settings classes: no unknown keys, no conversion between types, finite numbers."""
 
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 """Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch."""
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 """Type of a seed of PyTorch's generators."""

@@ -110,7 +110,7 @@ def test_a_message_shows_escapes_in_place_of_control_characters(capsys):
 @pytest.mark.parametrize(
     "message",
     [
-        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n#2",
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n#2",
         "Storage size calculation overflowed with sizes=[9]",
     ],
 )
