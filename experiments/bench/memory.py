@@ -15,13 +15,6 @@ def peak(step: Step, device: str) -> int:
     return _cuda_peak(step) if device == "cuda" else _cpu_peak(step)
 
 
-def total(device: str) -> int:
-    """Return the memory of the device in bytes."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[1]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _cuda_peak(step: Step) -> int:
     synchronise("cuda")
     torch.cuda.reset_peak_memory_stats()

@@ -7,9 +7,9 @@ import numpy as np
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
-from probattn.experiments.bench import memory
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.bench.steps import layer_step
+from probattn.experiments.runs.environment import total_memory
 
 LARGEST = 3
 """Number of the largest sizes that an exponent is fitted to."""
@@ -46,7 +46,7 @@ def over_tokens(
         "sparse CGP, collapsed": Growth(SparseCGPAttention.partial(inducing=inducing, collapsed=True), 1, 1),
         "CGP, collapsed": Growth(CGPAttention.partial(collapsed=True), 3, 2),
     }
-    memory_limit = memory.total(meter.device) / 2
+    memory_limit = total_memory(meter.device) / 2
     measured: dict[str, dict[int, Measured]] = {name: {} for name in layers}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in layers}
     for size in sizes:

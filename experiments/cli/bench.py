@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from probattn.experiments.cli.terminal import SettingChanges, check_writable, console, say, show_table
+from probattn.experiments.cli.terminal import COUNT, SEED, SettingChanges, check_file, console, say, show_table
 
 app = typer.Typer(help="Benchmark time and memory, as ratios within one run.", no_args_is_help=True)
-Rounds = Annotated[int, typer.Option(min=1, help="Number of timed rounds of all cases.")]
+Rounds = Annotated[int, typer.Option(**COUNT, help="Number of timed rounds of all cases.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Seed = Annotated[int, typer.Option(help="Seed of weights, inputs and posterior samples.")]
+Seed = Annotated[int, typer.Option(**SEED, help="Seed of weights, inputs and posterior samples.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Also write the measurements to this file.")]
 
 
@@ -27,10 +27,13 @@ def layers(rounds: Rounds = 11, device: Device = "cpu", seed: Seed = 0, json: Js
 
 @app.command("train")
 def train(
-    rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds of the 7-layer ViT.")] = 7,
+    rounds: Annotated[int, typer.Option(**COUNT, help="Number of timed rounds of the 7-layer ViT.")] = 7,
     device: Device = "cpu",
     images: Annotated[
-        int | None, typer.Option(min=0, help="Images of an epoch; default 45000 on a GPU, 512 on a CPU; 0: no epochs.")
+        int | None,
+        typer.Option(
+            min=0, max=COUNT["max"], help="Images of an epoch; default 45000 on a GPU, 512 on a CPU; 0: no epochs."
+        ),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="Preset of the epochs, compared with its softmax baseline.")
@@ -69,9 +72,12 @@ def scaling(
     """Benchmark time and peak memory over the number of tokens, relative to softmax attention at each."""
     from probattn.experiments.bench import scaling
 
-    if not all(word.strip().isdecimal() and int(word) for word in sizes.split(",")):
+    words = sizes.split(",")
+    if not all(word.strip().isdecimal() and len(word) < 10 and int(word) for word in words):
         raise ValueError(f"--sizes takes comma-separated positive integers, got {sizes!r}")
-    numbers = sorted({int(word) for word in sizes.split(",")})
+    if not limit > 0:
+        raise ValueError(f"--limit takes a positive number of seconds, got {limit}")
+    numbers = sorted({int(word) for word in words})
     _measure([partial(scaling.over_tokens, rounds=rounds, limit=limit, sizes=numbers)], device, seed, json)
 
 
@@ -83,7 +89,7 @@ def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int
     from probattn.experiments.bench.table import table
     from probattn.inference.io.atomic_write import write_json
 
-    check_writable(json, option="--json")
+    check_file(json, option="--json")
     meter = Meter(device)
     setting, results = meter.setting(seed), []
     for make in tables:

@@ -1,16 +1,29 @@
 """The ``probattn`` command."""
 
 import os
+import re
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
+import torch
 import typer
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from probattn.experiments.cli import bench, export
-from probattn.experiments.cli.terminal import Data, SettingChanges, fail, interruptible, say, show_table
+from probattn.experiments.cli.terminal import (
+    COUNT,
+    SEED,
+    Data,
+    SettingChanges,
+    check_folder,
+    fail,
+    interruptible,
+    make_encodable,
+    say,
+    show_table,
+)
 from probattn.experiments.runs.allocator import keep_memory
 
 
@@ -37,16 +50,22 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.command("export")(export.export)
+MAX_RUNS = 10_000
+"""Maximum number of seeds."""
 
 
 @app.command()
 def train(
     preset: Annotated[str, typer.Argument(help="Name from `probattn presets`.")],
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/PRESET.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=check_folder, help="Folder of the run; default runs/PRESET.")
+    ] = None,
     set_: SettingChanges = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Train seeds 0 to N-1 into OUT/seed-0, ….")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs trained at a time with --seeds, one thread each.")] = 1,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_RUNS, help="Train seeds 0 to N-1 into OUT/seed-0, ….")
+    ] = None,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs trained at a time with --seeds, one thread each.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
 ) -> None:
     """Train a preset. A run that was stopped at any moment continues with --resume."""
@@ -83,9 +102,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     data: Data = None,
     num_samples: Annotated[
-        int | None, typer.Option(min=1, help="Number of posterior samples; default train.num_samples.")
+        int | None, typer.Option(**COUNT, help="Number of posterior samples; default train.num_samples.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the posterior samples.")] = 0,
+    seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[
         list[str] | None,
         typer.Option(help="Also evaluate temperature, mc-dropout, laplace, sv-dkl or laplace+temperature."),
@@ -140,8 +159,12 @@ def evaluate(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of the report.")] = Path("runs/demo"),
-    epochs: Annotated[int, typer.Option(min=3, help="Epochs of each run, including its warm start.")] = 40,
+    out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and of the report.")] = Path(
+        "runs/demo"
+    ),
+    epochs: Annotated[
+        int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")
+    ] = 40,
     layers: Annotated[
         str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")
     ] = "softmax,kep-svgp",
@@ -186,9 +209,9 @@ def presets() -> None:
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs.")],
-    out: Annotated[Path, typer.Option(help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")] = Path(
-        "runs/comparison"
-    ),
+    out: Annotated[
+        Path, typer.Option(callback=check_folder, help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")
+    ] = Path("runs/comparison"),
 ) -> None:
     """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax baseline, best in bold."""
     _compare(folders, out)
@@ -199,21 +222,26 @@ def study(
     presets: Annotated[
         list[str] | None, typer.Argument(metavar="[PRESET]…", help="Presets; by default those of --layers on digits.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of the comparison.")] = Path("runs/study"),
+    out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and of the comparison.")] = Path(
+        "runs/study"
+    ),
     layers: Annotated[
         str | None,
         typer.Option(help="Comma-separated layers on digits, or all (each once); default softmax,kep-svgp."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each preset.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each preset.")] = 5,
     epochs: Annotated[
-        int | None, typer.Option(min=3, help="Epochs of each run, including its warm start; default from the preset.")
+        int | None,
+        typer.Option(
+            min=3, max=COUNT["max"], help="Epochs of each run, including its warm start; default from the preset."
+        ),
     ] = None,
     set_: SettingChanges = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
     ] = None,
     data: Data = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
 ) -> None:
     """Train presets over seeds, evaluate them by every method (images also corrupted and OOD), and compare them."""
     with interruptible("the same command continues where it stopped"):
@@ -233,9 +261,10 @@ def study(
 def check_posterior(
     layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Layer whose posterior is checked.")] = "kep-svgp",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the text and the figures; default runs/posterior/LAYER.")
+        Path | None,
+        typer.Option(callback=check_folder, help="Folder of the text and the figures; default runs/posterior/LAYER."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of data, guides and samplers.")] = 0,
+    seed: Annotated[int, typer.Option(**SEED, help="Seed of data, guides and samplers.")] = 0,
 ) -> None:
     """Check the guides of a small model on digits by NUTS, importance ratios and simulation-based calibration.
 
@@ -251,7 +280,7 @@ def check_posterior(
 
 
 @app.command("check-gp")
-def check_gp(seed: Annotated[int, typer.Option(help="Seed of inputs and parameters.")] = 0) -> None:
+def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and parameters.")] = 0) -> None:
     """Compare the layers' closed forms with GPyTorch's Gaussian processes in float64. Takes seconds."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from linear_operator, which GPyTorch imports
@@ -291,20 +320,40 @@ def _words(values: list[str] | None) -> list[str]:
     return [word.strip() for value in values or () for word in value.split(",")]
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the command; errors that a user can fix are displayed as one message without a traceback."""
     keep_memory()
+    make_encodable()
     program = app
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from probattn.inference.distributed.collectives import report_first_error
 
         program = report_first_error(app)
     try:
-        program(prog_name="probattn")
+        status = program(prog_name="probattn", standalone_mode=False)
     except Exception as error:
+        if hasattr(error, "format_message"):  # Typer's errors, whose classes are not public
+            _fail_with_usage(error)
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)):
+            fail(f"out of memory: {str(error).splitlines()[0]}; reduce the samples, the batch size or the network")
         if not isinstance(error, _user_errors()):
             raise
         fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+    raise SystemExit(status if isinstance(status, int) else 0)
+
+
+OUT_OF_MEMORY = re.compile("can't allocate memory|Storage size calculation overflowed")
+"""Messages of PyTorch's errors where memory on the CPU does not suffice; they have no class of their own."""
+
+
+def _fail_with_usage(error: Exception) -> NoReturn:
+    """Print an error about options or arguments."""
+    message = " ".join(error.format_message().split())
+    if not message:  # the help was displayed instead
+        raise SystemExit(error.exit_code)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "probattn"
+    fail(f"{message.rstrip('.')}; see `{command} --help`", status=error.exit_code)
 
 
 def _user_errors() -> tuple[type[Exception], ...]:

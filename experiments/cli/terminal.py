@@ -1,6 +1,8 @@
 """Input and output of the command: shared options, messages, tables, errors."""
 
 import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from probattn.experiments.displayable import ENCODABLE, displayable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
@@ -21,16 +25,80 @@ def _existing(folder: Path | None) -> Path | None:
     return folder
 
 
+def check_folder(folder: Path | None) -> Path | None:
+    """Check that a folder given with ``--out`` can be created and written, so that no work is lost at its end.
+
+    Raises:
+        OSError, ValueError: it cannot be.
+    """
+    if folder is not None:
+        _check_name(folder, option="--out")
+        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
+            raise NotADirectoryError(f"cannot write to {folder}, which is not a folder; choose another with --out")
+        _check_parent(folder, option="--out")
+    return folder
+
+
+def check_file(path: Path | None, *, option: str) -> None:
+    """Create the folder of a file that is written after minutes of work; fail now if the file cannot be written.
+
+    Raises:
+        OSError, ValueError: the file cannot be written; ``option`` is named.
+    """
+    if path is not None:
+        _check_name(path, option=option)
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "not a regular file"
+            raise OSError(f"cannot write {path}, which is {kind}; choose another file with {option}")
+        _check_parent(path, option=option)
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _check_name(path: Path, *, option: str) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(f"the name {path} is not valid {encoding}; choose another with {option}") from error
+    try:
+        path.exists()  # raises for names that are too long and links that lead in a circle
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}; choose another with {option}") from error
+
+
+def _check_parent(path: Path, *, option: str) -> None:
+    """Check that a path, or the nearest folder above it that exists, can be written."""
+    place = path if path.is_dir() else path.parent
+    while not place.exists() and not place.is_symlink():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        reason = f"{place}: {error.strerror}"
+        raise OSError(f"cannot write {path} ({reason}); choose another with {option}") from error
+
+
 Data = Annotated[
     Path | None,
     typer.Option(callback=_existing, help="Existing folder of the data sets; default $PROBATTN_DATA, else ./data."),
 ]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+COUNT = {"min": 1, "max": 2**31 - 1}
+SEED = {"min": 0, "max": 2**63 - 1}
+"""Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+
+
+def make_encodable() -> None:
+    """Let standard output and error display substitutes of characters that they cannot encode, such as ± in ASCII."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=ENCODABLE)
 
 
 def say(text: str, *, style: str = "") -> None:
-    """Print a line without markup."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print lines without markup."""
+    console.print(_lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(table: Table) -> None:
@@ -40,22 +108,15 @@ def show_table(table: Table) -> None:
     Console(width=width, quiet=console.quiet).print(table)
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
-    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
-    raise SystemExit(1)
+    Console(stderr=True).print(Text.assemble(("error: ", "bold red"), _lines(message)), soft_wrap=True)
+    raise SystemExit(status)
 
 
-def check_writable(path: Path | None, *, option: str) -> None:
-    """Create the folder of a file that is written after minutes of work; fail now if the file cannot be written.
-
-    Raises:
-        OSError: the file cannot be written; ``option`` is named.
-    """
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise OSError(f"cannot write {path}; choose another file with {option}")
+def _lines(text: str) -> str:
+    """Make the lines of a text displayable."""
+    return "\n".join(map(displayable, text.split("\n")))
 
 
 @contextmanager

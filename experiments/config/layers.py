@@ -4,7 +4,7 @@ import functools
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from probattn import (
@@ -17,7 +17,7 @@ from probattn import (
     families,
 )
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.validation import STRICT
+from probattn.experiments.config.validation import STRICT, Count, Share
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -27,7 +27,7 @@ class SoftmaxSettings:
     last: ClassVar[int] = 0
     family: ClassVar[str] = "full"
     name: Literal["softmax"] = "softmax"
-    dropout: float = 0.0
+    dropout: Share = 0.0
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
@@ -39,12 +39,12 @@ class KEPSVGPSettings:
     """KEP-SVGP attention in the ``last`` blocks, softmax attention below; ``guide`` is a family."""
 
     name: Literal["kep-svgp"] = "kep-svgp"
-    last: PositiveInt | None = 1
-    rank: int = 10
+    last: Count | None = 1
+    rank: Count = 10
     pair: Literal["er", "ee", "rr"] = "er"
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
     projection: Literal["data", "plain"] = "data"
-    multiple: int = 10
+    multiple: Count = 10
     prior: Literal["normal", "laplace", "student_t"] = "normal"
     eta: float = 10.0
     penalty: Literal["example", "authors"] = "example"
@@ -72,7 +72,7 @@ class KernelSettings:
 
     family: ClassVar[str] = "full"
     name: Literal["kernel"] = "kernel"
-    last: PositiveInt | None = None
+    last: Count | None = None
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
     variance: float = 1.0
@@ -92,8 +92,8 @@ class SGPASettings:
     """
 
     name: Literal["sgpa"] = "sgpa"
-    last: PositiveInt | None = None
-    inducing: PositiveInt | None = 16
+    last: Count | None = None
+    inducing: Count | None = 16
     kernel: Literal["ard", "exponential", "rbf"] = "ard"
     variance: float = 1.0
     draws: Literal["marginal", "joint"] = "marginal"
@@ -120,7 +120,7 @@ class _CorrelatedSettings:
 
     family: ClassVar[str] = "full"
     name: str
-    last: PositiveInt | None = None
+    last: Count | None = None
     noise: float = 0.1
     learn_noise: bool = False
     canonical_guide: Literal["posterior", "prior", "learned"] = "posterior"
@@ -152,8 +152,8 @@ class SparseCGPSettings(_CorrelatedSettings):
     """
 
     name: Literal["sparse-cgp"] = "sparse-cgp"
-    inducing: PositiveInt = 16
-    inducing_keys: PositiveInt | None = None
+    inducing: Count = 16
+    inducing_keys: Count | None = None
     mixtures: bool = False
 
     def factory(self, tokens: int | None) -> LayerFactory:

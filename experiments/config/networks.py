@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, PositiveInt, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.validation import STRICT
+from probattn.experiments.config.validation import STRICT, Count, Seed, Share
+
+Depth = Annotated[int, Field(ge=1, le=1000)]
+"""Type of a number of blocks."""
 
 
 def _absolute(encoder: str) -> str:
@@ -19,9 +22,9 @@ class DataSettings:
     """Data set and the seed of its validation split; ``limit`` is the largest number of training examples."""
 
     name: str
-    batch_size: PositiveInt
-    limit: PositiveInt | None = None
-    seed: int = 0
+    batch_size: Count
+    limit: Count | None = None
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -29,12 +32,12 @@ class ViTSettings:
     """Vision transformer."""
 
     kind: Literal["vit"] = "vit"
-    patch_size: PositiveInt
-    dim: PositiveInt
-    depth: PositiveInt
-    heads: PositiveInt
-    mlp_dim: PositiveInt
-    dropout: float = 0.1
+    patch_size: Count
+    dim: Count
+    depth: Depth
+    heads: Count
+    mlp_dim: Count
+    dropout: Share = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,15 +50,15 @@ class TextSettings:
     """
 
     kind: Literal["text"] = "text"
-    dim: PositiveInt
-    depth: PositiveInt
-    heads: PositiveInt
-    mlp_dim: PositiveInt
-    dropout: float = 0.1
-    max_length: PositiveInt = 512
-    min_count: PositiveInt = 2
-    max_words: PositiveInt | None = None
-    spelling: int = 0
+    dim: Count
+    depth: Depth
+    heads: Count
+    mlp_dim: Count
+    dropout: Share = 0.1
+    max_length: Count = 512
+    min_count: Count = 2
+    max_words: Count | None = None
+    spelling: Annotated[int, Field(ge=0, le=1000)] = 0
     encoder: Annotated[str, AfterValidator(_absolute)] | None = None
 
 

@@ -5,12 +5,12 @@ from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_type_hints
 
-from pydantic import PositiveInt, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.layers import KernelSettings, LayerSettings, SoftmaxSettings
 from probattn.experiments.config.networks import DataSettings, NetworkSettings
-from probattn.experiments.config.validation import STRICT, SettingsError, readable_errors
+from probattn.experiments.config.validation import STRICT, Count, SettingsError, readable_errors
 from probattn.inference import TrainOptions
 
 
@@ -18,7 +18,7 @@ from probattn.inference import TrainOptions
 class WarmStartSettings:
     """Epochs of kernel attention whose best weights start the run, and the options of that attention."""
 
-    epochs: PositiveInt
+    epochs: Count
     kernel: Literal["rbf", "ard", "exponential"] = "rbf"
     symmetric: bool = False
     variance: float = 1.0
@@ -132,6 +132,8 @@ def _types(kind: type) -> dict[str, Any]:
 
 def _parse(key: str, text: str, annotation: Any) -> Any:
     """Parse a value given on the command line."""
+    if any("\ud800" <= character <= "\udfff" for character in text):  # JSON holds no surrogates
+        raise SettingsError(f"{key}: not valid UTF-8, got {text!r}")
     if text.lower() == "none" and type(None) in get_args(annotation):
         return None
     with readable_errors(key):

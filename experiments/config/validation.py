@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+
+from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """Configuration of the settings classes: no unknown keys, no conversion between types, finite numbers."""
+
+Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+"""Type of a number of things; larger ones are mistakes, and do not fit the integers of PyTorch."""
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+"""Type of a seed of PyTorch's generators."""
+Share = Annotated[float, Field(ge=0, lt=1)]
+"""Type of a dropout rate."""
 
 
 class SettingsError(ValueError):

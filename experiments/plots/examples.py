@@ -53,7 +53,7 @@ def excerpts(
     def draw(ax: Axes, index: int) -> None:
         passage = textwrap.fill(textwrap.shorten(texts[index], 150, placeholder=" …"), 24, break_on_hyphens=False)
         look = {"fontsize": style.SMALL, "color": style.INK, "va": "center"}
-        ax.text(0, 0.5, passage.replace("$", r"\$"), transform=ax.transAxes, **look)
+        ax.text(0, 0.5, style.literal(passage), transform=ax.transAxes, **look)
 
     return _draw_examples(draw, probs, labels, classes, indices) if texts else None
 

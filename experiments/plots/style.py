@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from torch import Tensor
 
+from probattn.experiments.displayable import displayable
+
 # Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
@@ -82,10 +84,18 @@ def to_numpy(values: Tensor) -> np.ndarray:
 def shorten(name: str, limit: int = 30) -> str:
     """Shorten a path or name to ``limit`` characters in its middle, and escape what Matplotlib would interpret.
 
-    A $ would start a formula, and a legend hides labels that start with _.
+    A legend hides labels that start with _.
     """
-    name = name.removeprefix("network.")
+    name = displayable(name.removeprefix("network."))
     if len(name) > limit:
         name = name[: limit // 3] + "…" + name[-(limit - limit // 3 - 1) :]
-    name = name.replace("$", r"\$")
+    name = literal(name)
     return f" {name}" if name.startswith("_") else name
+
+
+def literal(text: str) -> str:
+    r"""Return text that Matplotlib displays as it is: a $ would start a formula; control characters are escaped.
+
+    Line breaks stay.
+    """
+    return "\n".join(map(displayable, text.split("\n"))).replace("$", r"\$")

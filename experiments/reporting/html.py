@@ -9,6 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from probattn.experiments.displayable import displayable
+
 
 @dataclass(frozen=True)
 class EmbeddedFigure:
@@ -49,12 +51,18 @@ def _prose(text: str) -> str:
 
 def _breakable(path: str) -> Markup:
     """Allow line breaks after / and . instead of within a word."""
-    return escape(path).replace("/", Markup("/<wbr>")).replace(".", Markup(".<wbr>"))
+    return escape(displayable(path)).replace("/", Markup("/<wbr>")).replace(".", Markup(".<wbr>"))
+
+
+def _displayable_text(value: object) -> object:
+    """Make text displayable, unless it is HTML already."""
+    return displayable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("probattn.experiments.reporting"),
     autoescape=True,
+    finalize=_displayable_text,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

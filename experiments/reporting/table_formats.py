@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.metric_display import MISSING
 from probattn.experiments.evaluation.seed_statistics import Comparison
 from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
@@ -17,16 +18,18 @@ from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
 
 def terminal(table: Table) -> RichTable:
     """Return a table for the terminal, whose cells fold at spaces on a narrow one."""
-    rich = RichTable(caption=table.note or None, caption_justify="left")
-    rich.add_column(Text(table.corner), overflow="fold")
+    rich = RichTable(
+        caption=Text(displayable(table.note), style="table.caption") if table.note else None, caption_justify="left"
+    )
+    rich.add_column(Text(displayable(table.corner)), overflow="fold")
     for column in table.columns:
-        title = f"{column.title} {column.arrow}".strip()
+        title = f"{displayable(column.title)} {column.arrow}".strip()
         rich.add_column(Text(f"{title}\n{column.unit}" if column.unit else title), justify="right", overflow="fold")
     for heading, rows in table.groups:
         if heading:
-            rich.add_row(Text(heading, style="italic"))
+            rich.add_row(Text(displayable(heading), style="italic"))
         for row in rows:
-            name = f"{row.name}\n  vs {row.baseline}" if row.baseline else row.name
+            name = displayable(row.name) + (f"\n  vs {displayable(row.baseline)}" if row.baseline else "")
             rich.add_row(Text(name), *map(_rich_entry, row.entries))
         rich.add_section()
     return rich
@@ -50,7 +53,7 @@ def latex(table: Table) -> str:
     r"""Return a LaTeX ``tabular`` (it needs ``\usepackage{booktabs}``), with its note in a comment above."""
     count = len(table.columns)
     titles = [_tex(column.title) + _ARROWS[column.arrow] for column in table.columns]
-    parts = [f"% {line}" for line in table.note.splitlines()]
+    parts = [f"% {displayable(line)}" for line in table.note.splitlines()]
     parts += [rf"\begin{{tabular}}{{l{'r' * count}}}", r"\toprule", _tex_row(_tex(table.corner), titles)]
     units = [_UNITS.get(column.unit) or _tex(column.unit) for column in table.columns]
     if any(units):
@@ -71,12 +74,13 @@ def csv(source: Comparison | Grid) -> str:
     """Return the numbers of a comparison or a grid as CSV, unscaled and in full precision; missing ones are empty.
 
     A comparison has a line per row and metric: group, row, metric, n, mean, std, baseline, difference, low, high.
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     file = io.StringIO()
     writer = csv_format.writer(file, lineterminator="\n")
     if isinstance(source, Grid):
-        writer.writerow([source.corner, *source.columns])
-        writer.writerows([name, *map(_full, numbers)] for name, numbers in source.rows.items())
+        writer.writerow(map(_csv_text, (source.corner, *source.columns)))
+        writer.writerows([_csv_text(name), *map(_full, numbers)] for name, numbers in source.rows.items())
     else:
         writer.writerow(["group", "row", "metric", "n", "mean", "std", "baseline", "difference", "low", "high"])
         writer.writerows(_records(source))
@@ -98,16 +102,26 @@ def _records(source: Comparison) -> Iterator[list[object]]:
         for row in rows:
             for key, cell in source.cells[row].items():
                 paired = map(_full, (cell.difference, cell.low, cell.high))
-                baseline = source.baselines.get(row, "")
-                yield [heading, row, key, cell.n, _full(cell.mean), _full(cell.std), baseline, *paired]
+                texts = map(_csv_text, (heading, row, key))
+                baseline = _csv_text(source.baselines.get(row, ""))
+                yield [*texts, cell.n, _full(cell.mean), _full(cell.std), baseline, *paired]
 
 
 def _full(value: float | None) -> str:
     return "" if value is None or value != value else repr(float(value))
 
 
+_FORMULA = tuple("=+-@＝＋－＠")
+"""First characters of formulas; spreadsheets take full-width ones for the others."""
+
+
+def _csv_text(text: str) -> str:
+    shown = displayable(text)
+    return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
+
+
 def _rich_entry(entry: Entry) -> Text:
-    text = Text().append(entry.text, style="bold" if entry.best else "")
+    text = Text().append(displayable(entry.text), style="bold" if entry.best else "")
     if entry.spread:
         text.append(f" ±{entry.spread}")
     if entry.difference:
@@ -116,11 +130,11 @@ def _rich_entry(entry: Entry) -> Text:
 
 
 def _md(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~&$" else c for c in " ".join(text.split()))
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>|#~&$" else c for c in displayable(" ".join(text.split())))
 
 
 def _md_entry(entry: Entry) -> str:
-    text = f"**{entry.text}**" if entry.best else entry.text
+    text = f"**{_md(entry.text)}**" if entry.best else _md(entry.text)
     text += f" ± {entry.spread}" if entry.spread else ""
     return text + (f"<br>{entry.difference}{_md('*') if entry.significant else ''}" if entry.difference else "")
 
@@ -136,7 +150,7 @@ _TEX = str.maketrans(
 
 
 def _tex(text: str) -> str:
-    return " ".join(text.split()).translate(_TEX)
+    return displayable(" ".join(text.split())).translate(_TEX)
 
 
 def _tex_row(name: str, cells: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from probattn import guides
 from probattn.attention.base import LayerFactory
 from probattn.experiments.config.networks import ViTSettings
 from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import datasets as image_datasets
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.loader import ImageLoader
@@ -17,6 +18,7 @@ from probattn.experiments.data.text import datasets as text_datasets
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.loader import TextLoader
 from probattn.experiments.data.text.tokens import TokenSettings
+from probattn.experiments.runs.environment import total_memory
 from probattn.models import Classifier, TextTransformer, ViT, last
 
 GPUS = ("gpu", "cuda")
@@ -59,6 +61,28 @@ def build_model(settings: Settings, dataset: Dataset) -> Classifier:
     if settings.train.seed is not None:
         torch.manual_seed(settings.train.seed)
     return Classifier(_network(settings, dataset), num_data=len(dataset.train))
+
+
+def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
+    """Check that the weights of a run's network fit into memory; nothing of their size is allocated.
+
+    Args:
+        settings, dataset: of the run.
+        copies: number of values per weight: 1 for prediction; 4 for training, with the gradient and Adam's moments.
+
+    Raises:
+        SettingsError: the machine has less memory.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        network = _network(settings, dataset)
+    weights = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))
+    needed, memory = copies * weights, total_memory("cpu")
+    if needed > memory:
+        purpose = "the weights" if copies == 1 else "the weights with their gradients and Adam's moments"
+        raise SettingsError(
+            f"{purpose} would take {needed / 2**30:,.0f} GiB of memory, and this machine has {memory / 2**30:,.0f} GiB:"
+            " reduce network.dim, network.depth or network.mlp_dim, or the layer's sizes"
+        )
 
 
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:

@@ -1,6 +1,8 @@
-"""Versions and hardware that a run was trained with."""
+"""Versions and hardware that a run is trained with."""
 
+import os
 import platform
+import sys
 from importlib.metadata import version
 
 import torch
@@ -14,3 +16,12 @@ def environment(device: str) -> dict[str, str]:
         else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     )
     return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
+
+
+def total_memory(device: str) -> int:
+    """Return the memory of a device in bytes; the largest integer where the system does not tell."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    if not hasattr(os, "sysconf"):  # Windows
+        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

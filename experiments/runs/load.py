@@ -10,7 +10,15 @@ from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.runs.build import Dataset, Loader, build, find_device, fitted_parts, load_data
+from probattn.experiments.runs.build import (
+    Dataset,
+    Loader,
+    build,
+    check_memory,
+    find_device,
+    fitted_parts,
+    load_data,
+)
 from probattn.experiments.runs.folder import RunRecord, read_record
 from probattn.inference import CheckpointError, load
 from probattn.models import Classifier
@@ -57,6 +65,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
         raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
     dataset = load_data(settings, root).for_run(folder)
     _check_parts(record, dataset, folder=folder)
+    check_memory(settings, dataset, copies=1)
     model, guide = build(settings, dataset)
     device = find_device(settings.train.accelerator)
     for module in (model, guide):

@@ -18,6 +18,7 @@ from probattn.experiments.runs.build import (
     Loaders,
     build,
     build_model,
+    check_memory,
     find_device,
     fitted_parts,
     generator,
@@ -126,6 +127,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
     """
     is_fresh = not (out / "last.pt").exists()
     dataset = dataset if is_fresh else dataset.for_run(out)
+    check_memory(settings, dataset, copies=4)
     model = build_model(settings, dataset)
     random_state = torch.get_rng_state()
     guide = guides.for_model(model, settings.layer.family)

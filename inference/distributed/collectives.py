@@ -56,7 +56,7 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
         devices: as for Fabric, if they amount to one device; 1 under torchrun, which starts a process per device.
 
     Raises:
-        ValueError: several devices in one process.
+        ValueError: several devices in one process, or devices that the accelerator does not have.
     """
     with without_side_effects():  # imported late: it takes as long as PyTorch itself
         from lightning_fabric import Fabric
@@ -64,7 +64,10 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
 
     size = world().size
     if size == 1:
-        fabric = Fabric(accelerator=accelerator, devices=devices)
+        try:
+            fabric = Fabric(accelerator=accelerator, devices=devices)
+        except Exception as error:  # Fabric raises errors of several types
+            raise ValueError(f"accelerator={accelerator!r} with devices={devices!r}: {error}") from error
         if fabric.world_size != 1:
             raise ValueError(
                 f"devices={devices!r} are {fabric.world_size} devices, and a process trains on one: start them with "

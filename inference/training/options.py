@@ -1,11 +1,19 @@
 """Options of :func:`probattn.inference.fit`, with their defaults and bounds."""
 
 import math
+import re
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from probattn.inference.metrics import MONITORS
 from probattn.inference.training.schedule import SCHEDULES
+
+MAX_COUNT = 2**31 - 1
+"""Maximum of epochs, samples and other numbers of things."""
+MAX_SEED = 2**63 - 1
+"""Maximum of seeds: PyTorch's generators take no larger ones."""
+_DEVICES = re.compile(r"auto|\d{1,4}(,\d{1,4})*,?")
+"""Lightning Fabric's numbers and lists of devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,27 +90,28 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         bounds = {
-            "epochs": self.epochs >= 1,
-            "lr": self.lr > 0,
+            "epochs": 1 <= self.epochs <= MAX_COUNT,
+            "lr": 0 < self.lr < math.inf,
             "min_lr": 0 <= self.min_lr <= self.lr,
             "schedule": self.schedule in SCHEDULES,
             "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
-            "weight_decay": self.weight_decay >= 0,
-            "clip_norm": self.clip_norm is None or self.clip_norm > 0,
+            "weight_decay": 0 <= self.weight_decay < math.inf,
+            "clip_norm": self.clip_norm is None or 0 < self.clip_norm < math.inf,
             "elbo": self.elbo in ("mean_field", "trace"),
             "samples_per": self.samples_per in ("example", "batch"),
-            "num_particles": self.num_particles >= 1,
-            "kl_weight": self.kl_weight >= 0,
-            "local_kl_weight": self.local_kl_weight >= 0,
-            "kl_anneal_epochs": self.kl_anneal_epochs >= 0,
+            "num_particles": 1 <= self.num_particles <= MAX_COUNT,
+            "kl_weight": 0 <= self.kl_weight < math.inf,
+            "local_kl_weight": 0 <= self.local_kl_weight < math.inf,
+            "kl_anneal_epochs": 0 <= self.kl_anneal_epochs < math.inf,
             "alpha_start": 0 <= self.alpha_start < math.inf,
             "alpha_end": 0 <= self.alpha_end < math.inf,
             "monitor": self.monitor is None or self.monitor in MONITORS,
-            "patience": self.patience is None or self.patience >= 1,
-            "num_samples": self.num_samples >= 1,
+            "patience": self.patience is None or 1 <= self.patience <= MAX_COUNT,
+            "num_samples": 1 <= self.num_samples <= MAX_COUNT,
             "precision": self.precision in ("32", "bf16-mixed"),
-            "devices": isinstance(self.devices, str) or self.devices >= 1,
-            "log_every": self.log_every >= 1,
+            "devices": self.devices != 0 and _DEVICES.fullmatch(str(self.devices)) is not None,
+            "seed": self.seed is None or 0 <= self.seed <= MAX_SEED,
+            "log_every": 1 <= self.log_every <= MAX_COUNT,
         }
         wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]
         if wrong:

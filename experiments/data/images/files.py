@@ -31,8 +31,11 @@ def open_image(path: Path) -> Iterator[Image.Image]:
     """Open an image file of one of :data:`FORMATS` with any suffix; it is decoded inside the context.
 
     Raises:
-        DatasetError: the file cannot be decoded.
+        DatasetError: the file cannot be decoded, or is not a regular file: reading from a pipe would never end.
     """
+    if not path.is_file():
+        kind = "not a regular file" if path.exists() else "a link to nothing"
+        raise DatasetError(f"{path.absolute()} is {kind}; put an image there or remove it")
     try:
         with Image.open(path, formats=tuple(FORMATS)) as image:
             yield image

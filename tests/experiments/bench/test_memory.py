@@ -6,6 +6,7 @@ import torch
 from probattn import KEPSVGPAttention, SoftmaxAttention
 from probattn.experiments.bench import memory
 from probattn.experiments.bench.steps import layer_step
+from probattn.experiments.runs.environment import total_memory
 
 KB = 250  # float32 numbers in 1000 bytes
 
@@ -83,4 +84,4 @@ def test_a_gpu_counts_from_what_was_there_before(monkeypatch):
 
 
 def test_a_machine_has_memory():
-    assert 2**28 < memory.total("cpu") < 2**45
+    assert 2**28 < total_memory("cpu") < 2**45

@@ -3,7 +3,7 @@
 import pytest
 
 from probattn import SoftmaxAttention
-from probattn.experiments.bench import flops, memory, scaling
+from probattn.experiments.bench import flops, scaling
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.bench.scaling import Growth
 
@@ -56,7 +56,7 @@ def test_rows_are_relative_to_softmax_of_the_same_size(meter):
 
 @pytest.mark.parametrize(("limit", "available", "reason"), [(0.0, 2**50, " s"), (1e6, 1, " GiB")])
 def test_skipped_sizes_are_reported(meter, monkeypatch, limit, available, reason):
-    monkeypatch.setattr(memory, "total", lambda device: available)
+    monkeypatch.setattr(scaling, "total_memory", lambda device: available)
     result = scaling.over_tokens(meter, rounds=1, limit=limit, sizes=(8, 16), **SMALL)
     for section in result["sections"]:
         first, second = section["rows"]

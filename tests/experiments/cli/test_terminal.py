@@ -1,6 +1,7 @@
 """Help, tables, errors and interruption of the command."""
 
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from rich.table import Column, Table
 from probattn.experiments.cli import main, terminal
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.runs import train
+from probattn.inference.training.options import MAX_COUNT, MAX_SEED
 
 KEP = "digits/kep-svgp"
 
@@ -69,12 +71,68 @@ def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arg
     assert advice in err
 
 
+START = [sys.executable, "-m", "probattn.experiments"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
+def test_a_terminal_that_encodes_few_characters(tmp_path, encoding):
+    """Tables, symbols and names fall back to what it can display."""
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    listed = subprocess.run([*START, "presets"], env=environment, capture_output=True, check=True)
+    assert listed.stderr == b""
+    assert {"ascii": "4 x 64, 4 heads", "latin-1": "4 × 64, 4 heads"}[encoding] in listed.stdout.decode(encoding)
+    run = os.fsencode(tmp_path) + "/ü中".encode() + b"\xff\x1b[31m"
+    refused = subprocess.run([*START, "evaluate", run], env=environment, capture_output=True, check=False)
+    assert refused.returncode == 1
+    assert rf"{tmp_path}/{'ü' if encoding == 'latin-1' else chr(92) + 'xfc'}\u4e2d\udcff\x1b[31m holds no run" in (
+        refused.stderr.decode(encoding)
+    )
+
+
+def test_a_reader_that_stops_reading():
+    """As in ``probattn presets | head``: quiet, with an exit status that is not 0."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*START, "presets"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_message_shows_escapes_in_place_of_control_characters(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        terminal.fail("no \x1b[31mred\nsecond \u202e line", status=2)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: no \\x1b[31mred\nsecond \\u202e line\n"
+    terminal.say("a\x07b\nc [bold]")
+    assert capsys.readouterr().out == "a\\x07b\nc [bold]\n"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.\n#2",
+        "Storage size calculation overflowed with sizes=[9]",
+    ],
+)
+def test_a_machine_without_enough_memory(command, monkeypatch, is_one_message, message):
+    def fail(*arguments, **options):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(train, "load_data", fail)
+    code, _, err = command("train", KEP)
+    assert code == 1
+    assert is_one_message(err, "out of memory", message.splitlines()[0], "reduce")
+
+
+def test_options_have_the_bounds_of_the_settings():
+    assert (terminal.COUNT["max"], terminal.SEED["max"]) == (MAX_COUNT, MAX_SEED)
+
+
 @pytest.mark.slow
 def test_the_process_itself(tmp_path, assignments, tiny, is_one_message):
     """Interrupted in training: no traceback, exit code 130; then an error: exit code 1, stderr alone."""
-    start = [sys.executable, "-m", "probattn.experiments"]
     changes = assignments([*tiny, "train.epochs=1000"])
-    training = [*start, "train", KEP, "--out", str(tmp_path / "run"), *changes]
+    training = [*START, "train", KEP, "--out", str(tmp_path / "run"), *changes]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background ignores it
     with subprocess.Popen(training, **streams, preexec_fn=heard) as process:

@@ -239,7 +239,7 @@ def test_without_groups_baselines_and_seeds_the_note_says_less():
     assert page.rows == [["method", "NLL ×10 ↓"], ["a", "10.00"], ["b", "20.00"]]
     assert page.text == "One seed. The best is bold."
     assert page.bold == ["10.00"]
-    assert terminal(to_table(table)).caption == page.text
+    assert str(terminal(to_table(table)).caption) == page.text
 
 
 def test_a_metric_that_is_missing_counts_no_seed():
