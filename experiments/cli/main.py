@@ -291,6 +291,6 @@ def main() -> None:
 def _user_errors() -> tuple[type[Exception], ...]:
     from probattn.experiments.data.errors import DatasetError
     from probattn.functional.errors import NumericalError
-    from probattn.inference import CheckpointError
+    from probattn.inference import CheckpointError, DamagedFileError
 
-    return DatasetError, CheckpointError, NumericalError, OSError, ValueError
+    return DatasetError, CheckpointError, DamagedFileError, NumericalError, OSError, ValueError

@@ -1,6 +1,8 @@
 """Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
 
+import io
 import math
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,6 +10,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from torch import Tensor
+
+from probattn.inference.io.atomic_write import write_bytes
 
 # Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
@@ -23,6 +27,17 @@ LABEL = {"fontsize": SMALL, "color": GREY}
 TITLE = {"fontsize": TEXT, "loc": "left", "color": INK}
 HEADING = {"fontsize": HEAD, "loc": "left", "color": INK}
 LEGEND = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL}
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG, atomically.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=150)
+    write_bytes(path, image.getvalue())
 
 
 def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:

@@ -1,6 +1,5 @@
 """Tables and figures of one evaluation: by method, corruption and severity, OOD set and detector."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,9 +11,11 @@ from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.table import Grid, to_table
 from probattn.experiments.runs.folder import read_record
+from probattn.inference.io.sealed_files import read_json
 from probattn.inference.metrics import DISPLAY, ood
 
 SHIFT_METRICS = ("accuracy", "nll", "ece")
@@ -65,7 +66,7 @@ def save(run: Path, evaluation: Evaluation, *, baselines: Mapping[str, Mapping])
     result = evaluation.result
     for metric in SHIFT_METRICS if result.shift else ():
         figure = shift_plots.boxes({**baselines, result.label: result.shift}, metric=metric)
-        figure.savefig(run / "figures" / f"shift-{metric}.png", dpi=150)
+        save_figure(run / "figures" / f"shift-{metric}.png", figure)
 
 
 def load_shift(run: Path) -> dict[str, Mapping]:
@@ -76,7 +77,7 @@ def load_shift(run: Path) -> dict[str, Mapping]:
     """
     name = read_record(run).name
     path = run / "metrics.json"
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    content = read_json(path, advice="evaluate the run again") if path.exists() else {}
     scores = content.get("methods", {}).get(methods.POSTERIOR, {})
     if "shift" not in scores:
         raise SettingsError(f"{run} was not evaluated under shift; do it with `probattn evaluate {run} --shift`")

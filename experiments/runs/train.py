@@ -26,8 +26,8 @@ from probattn.experiments.runs.build import (
 from probattn.experiments.runs.folder import check_free, claim
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
-from probattn.inference.io.atomic_write import write_json
 from probattn.inference.io.checkpoint import read as read_checkpoint
+from probattn.inference.io.sealed_files import write_json
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.models import Classifier
 

@@ -1,6 +1,5 @@
 """Rows of a comparison, collected from the folders of evaluated runs: a row per settings and method, a run per seed."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from probattn.experiments.evaluation.run_result import describe_unfinished
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.folder import read_record
+from probattn.inference.io.sealed_files import read_json
 from probattn.inference.methods.ensemble import mix
 
 SINGLE, ENSEMBLES = "single models", "ensembles"
@@ -122,7 +122,7 @@ def _load(folder: Path) -> EvaluatedRun:
     settings, preset = record.settings, record.name
     path = folder / "metrics.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, advice="evaluate the run again")
         by_method = content.get("methods") or {methods.POSTERIOR: {"test": content["metrics"]}}
         scores = {method: Scores.from_json(each) for method, each in by_method.items()}
     except FileNotFoundError as error:

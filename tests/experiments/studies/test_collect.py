@@ -14,7 +14,7 @@ from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.atomic_write import write_json
+from probattn.inference.io.sealed_files import write_json
 
 
 def run(folder, name, *changes, seed=0, **content):
