@@ -12,6 +12,7 @@ from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.build import Dataset, Loader, build, find_device, load_data
 from probattn.experiments.runs.folder import read_record
 from probattn.inference import CheckpointError, load
+from probattn.inference.io.checkpoint import check_extra
 from probattn.models import Classifier
 
 
@@ -59,7 +60,16 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    epoch = load(best, model, guide)["epoch"]
+    extra = load(best, model, guide)
+    check_extra(best, extra, {"epoch": int})
     return TrainedRun(
-        folder, record.name, settings, record.environment, dataset, model, guide, torch.device(device).type, epoch
+        folder,
+        record.name,
+        settings,
+        record.environment,
+        dataset,
+        model,
+        guide,
+        torch.device(device).type,
+        extra["epoch"],
     )

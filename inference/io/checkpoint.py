@@ -1,6 +1,8 @@
 """Checkpoints: written atomically, read without unpickling, and checked completely before a weight changes."""
 
+import contextlib
 import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,20 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
     Raises:
         CheckpointError: of another architecture, naming the first differences.
     """
+    check_architecture(content, model, guide, path=path)
+    model.load_state_dict(content["model"])
+    if guide is not None:
+        guide.load_state_dict(content["guide"])
+
+
+def check_architecture(
+    content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path
+) -> None:
+    """Check that :func:`restore` can load the content into a model and its guide.
+
+    Raises:
+        CheckpointError: of another architecture, naming the first differences.
+    """
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
     layers = _layer_signatures(model)
     differences = [
@@ -115,8 +131,6 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
     if differences:
         first = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for part, module in targets.items():
-        module.load_state_dict(content[part])
 
 
 def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
@@ -144,6 +158,30 @@ def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
     if expected == FORMAT:
         check_parts(path, content)
     return content
+
+
+def check_extra(path: str | Path, extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Check that the extra values of a checkpoint include those of these names and types.
+
+    Raises:
+        CheckpointError: one is missing, or of another type.
+    """
+    wrong = [name for name, kind in kinds.items() if name not in extra or not isinstance(extra[name], kind)]
+    if wrong:
+        raise CheckpointError(f"{path}: extra lacks {', '.join(wrong)}, or holds another type there; use another")
+
+
+@contextlib.contextmanager
+def refuse_wrong_types(path: str | Path) -> Iterator[None]:
+    """Turn the errors of missing keys and wrong types, where the content of a file is used, into CheckpointErrors."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: a value is missing or of another type ({type(error).__name__}: {error}); use another"
+        ) from error
 
 
 def check_parts(path: str | Path, content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from damage import AMOUNTS, accepted
 
 from probattn.experiments.evaluation import prediction_store
 from probattn.inference import CheckpointError, Prediction
@@ -88,6 +89,16 @@ def test_a_damaged_file_is_made_again_and_named_by_who_only_reads(tmp_path):
     found, made = remember(tmp_path, {"ood/letters": 0})
     assert made == ["ood/letters"]
     assert_same(prediction_store.load_predictions(tmp_path, "posterior")["ood/letters"], found["ood/letters"])
+
+
+@AMOUNTS
+def test_a_flipped_bit_is_never_read(tmp_path, amount):
+    remember(tmp_path, {"test": {"seed": 0}})
+    (path,) = tmp_path.rglob("*.pt")
+    found = accepted(
+        path, lambda _: prediction_store.load_predictions(tmp_path, "posterior"), error=CheckpointError, amount=amount
+    )
+    assert found == []
 
 
 def test_a_run_without_predictions(tmp_path):

@@ -11,6 +11,7 @@ from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, WordTokens, fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.inference import DamagedFileError
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)
 
@@ -128,7 +129,7 @@ def test_a_run_reads_texts_by_the_words_that_it_has_kept(corpus, tmp_path):
     assert other.for_run(tmp_path).train.texts == other.train.texts
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", ValueError), ('{"words": 3}', ValueError)])
+@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DamagedFileError)])
 def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
