@@ -55,7 +55,8 @@ def export_run(
 
     A program takes uint8 images, or tokens and mask of texts, and runs on the CPU until it is moved. It also holds
     :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts ``tokenizer.json``:
-    ``torch.export.load(out, extra_files={"probattn.json": ""})``.
+    ``torch.export.load(out, extra_files={"probattn.json": ""})``. A program from elsewhere can run code when it is loaded:
+    share weights.
 
     Args:
         folder: folder of the run.

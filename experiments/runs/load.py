@@ -62,14 +62,5 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
         module.to(device)
     extra = load(best, model, guide)
     check_extra(best, extra, {"epoch": int})
-    return TrainedRun(
-        folder,
-        record.name,
-        settings,
-        record.environment,
-        dataset,
-        model,
-        guide,
-        torch.device(device).type,
-        extra["epoch"],
-    )
+    kind, epoch = torch.device(device).type, extra["epoch"]
+    return TrainedRun(folder, record.name, settings, record.environment, dataset, model, guide, kind, epoch)

@@ -21,6 +21,10 @@ def export(
     tokens). It cannot raise errors that depend on values: the affected examples are NaN instead, and a covariance that
     needs jitter for its Cholesky factor gets the middle one of the usual sequence.
 
+    Warning:
+        A ``.pt2`` file from elsewhere can run code when ``torch.export.load`` reads it. To share a model, share its
+        weights (:func:`~probattn.inference.save_safetensors`) and its settings.
+
     Args:
         path: the file, ending in ``.pt2``; written atomically, with its digest as the archive's comment.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
