@@ -55,8 +55,8 @@ def export_run(
 
     A program takes uint8 images, or tokens and mask of texts, and runs on the CPU until it is moved. It also holds
     :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts ``tokenizer.json``:
-    ``torch.export.load(out, extra_files={"probattn.json": ""})``. A program from elsewhere can run code when it is loaded:
-    share weights.
+    ``torch.export.load(out, extra_files={"probattn.json": ""})``. Share weights instead: a program from elsewhere can
+    run code when it is loaded.
 
     Args:
         folder: folder of the run.
