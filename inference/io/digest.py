@@ -27,13 +27,13 @@ def seal(content: bytes) -> bytes:
 
 def is_intact(content: bytes) -> bool:
     """Return True if the bytes of a file are those that :func:`seal` returned; False without a digest, too."""
-    mark, start = MARK.encode(), -1
+    mark, start, view = MARK.encode(), -1, memoryview(content)  # slices of a view are no copies
     while (start := content.find(mark, start + 1)) >= 0:
         end = start + len(UNSEALED)
         found, unsealed = content[start + len(mark) : end], UNSEALED.encode()
-        digest = hashlib.sha256(content[:start])
+        digest = hashlib.sha256(view[:start])
         digest.update(unsealed)
-        digest.update(content[end:])
+        digest.update(view[end:])
         if found == digest.hexdigest().encode():
             return True
     return False

@@ -16,6 +16,7 @@ from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
+from probattn.inference.io import checkpoint
 from probattn.inference.methods.features import features
 from probattn.inference.methods.laplace import laplace
 from probattn.inference.methods.mc_dropout import mc_dropout
@@ -177,9 +178,9 @@ def test_other_draws_are_predicted_anew(copy, change):
 
 def test_other_weights_are_predicted_anew(copy):
     before = prediction_store.load_predictions(copy, "posterior")
-    content = torch.load(copy / "best.pt", weights_only=True)
+    content = checkpoint.read(copy / "best.pt")
     content["model"]["network.head.bias"] += torch.arange(10.0)
-    torch.save(content, copy / "best.pt")
+    checkpoint.write(copy / "best.pt", content)
     evaluate.evaluate(copy, num_samples=4, seed=3)
     assert not torch.equal(before["test"].probs, prediction_store.load_predictions(copy, "posterior")["test"].probs)
 

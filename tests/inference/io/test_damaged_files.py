@@ -47,6 +47,15 @@ def test_a_damaged_json_file_is_refused(tmp_path, amount):
     assert accepted(tmp_path / "a.json", read_json, error=DamagedFileError, amount=amount) == []
 
 
+def test_a_changed_end_of_the_last_line_is_refused(log):
+    """It is no line that a crash left half-written: that has no digest."""
+    whole = log.read_bytes()
+    for bit in range(8):
+        log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1 << bit]))
+        with pytest.raises(DamagedFileError, match=r"log\.jsonl, line 5 is damaged"):
+            read_log(log)
+
+
 @AMOUNTS
 def test_a_damaged_log_is_refused_and_a_cut_one_is_its_beginning(log, amount):
     whole, records = log.read_bytes(), read_log(log)
