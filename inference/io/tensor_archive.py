@@ -35,7 +35,7 @@ def from_archive(archive: io.BytesIO) -> Any:
     storages = {}
     for tensor in _tensors(content):
         storage = tensor.untyped_storage()
-        if tensor.device.type != "cpu" or tensor.nbytes != storage.nbytes():
+        if tensor.nbytes != storage.nbytes():
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} does not have the size of its data")
         storages[storage.data_ptr()] = storage.nbytes()
     if sum(storages.values()) != held:
