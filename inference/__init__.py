@@ -28,6 +28,7 @@ from probattn.inference.export.posterior_network import mean_network, predictor_
 from probattn.inference.export.torch_export import export
 from probattn.inference.io.checkpoint import CheckpointError, load, save
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
+from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.io.warm_start import WarmStart, warm_start
 from probattn.inference.methods.ensemble import ensemble
 from probattn.inference.methods.laplace import laplace
@@ -48,6 +49,7 @@ from probattn.inference.training.options import TrainOptions
 
 __all__ = [
     "CheckpointError",
+    "DamagedFileError",
     "History",
     "NonFiniteError",
     "PosteriorSamples",

@@ -17,7 +17,10 @@ def export(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the samples.")] = 0,
     data: Data = None,
 ) -> None:
-    """Export a run as a program that PyTorch runs without this library, or its weights as safetensors."""
+    """Export a run as a program that PyTorch runs without this library, or its weights as safetensors.
+
+    Share weights: a program from elsewhere can run code when it is loaded.
+    """
     from probattn.experiments.runs.export import export_run
 
     check_file(out, option="--out")

@@ -359,6 +359,6 @@ def _fail_with_usage(error: Exception) -> NoReturn:
 def _user_errors() -> tuple[type[Exception], ...]:
     from probattn.experiments.data.errors import DatasetError
     from probattn.functional.errors import NumericalError
-    from probattn.inference import CheckpointError
+    from probattn.inference import CheckpointError, DamagedFileError
 
-    return DatasetError, CheckpointError, NumericalError, OSError, ValueError
+    return DatasetError, CheckpointError, DamagedFileError, NumericalError, OSError, ValueError

@@ -30,8 +30,8 @@ from probattn.inference.distributed.collectives import (
     rank_zero_first,
     world,
 )
-from probattn.inference.io.atomic_write import write_json
 from probattn.inference.io.lock import locked
+from probattn.inference.io.sealed_files import write_json
 from probattn.inference.training.run_log import read_log
 
 EXAMPLES = 256

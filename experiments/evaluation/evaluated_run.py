@@ -1,7 +1,6 @@
 """Evaluated runs, read from their folders: refused if a run has changed since, or if two cannot be compared."""
 
 import itertools
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from probattn.experiments.evaluation.run_result import describe_unfinished, last
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import read_record
 from probattn.inference import Prediction
+from probattn.inference.io.sealed_files import read_json
 from probattn.inference.training.run_log import read_log
 
 
@@ -70,7 +70,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
     record = read_record(folder)
     path = folder / "metrics.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, advice=f"evaluate the run again with `probattn evaluate {folder}`")
         options = EvaluationOptions.from_json(content["options"])
         scores = {method: Scores.from_json(each) for method, each in content["methods"].items()}
         provenance = {method: Provenance.from_json(content["provenance"][method]) for method in scores}

@@ -1,11 +1,10 @@
 """Tables, figures and reports that were generated from results: removed once the results have changed."""
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from probattn.inference.io.atomic_write import write_json
+from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
 
 RECORD = "generated.json"
 """File that lists the generated files of a folder, and the digests of the results that they were generated from."""
@@ -34,10 +33,8 @@ def record(folder: Path, files: Iterable[Path], sources: Mapping[str, str]) -> N
 
 def _read(folder: Path) -> dict:
     """Return the record of a folder; empty without one, or if it is damaged."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        content = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        if isinstance(content, dict) and isinstance(content.get("files"), list):
-            return content
+    with contextlib.suppress(FileNotFoundError, DamagedFileError):
+        return read_json(folder / RECORD)
     return {}
 
 

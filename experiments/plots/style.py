@@ -1,6 +1,8 @@
 """Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
 
+import io
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from torch import Tensor
 
 from probattn.experiments.displayable import displayable
+from probattn.inference.io.atomic_write import write_bytes
 
 # Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
@@ -26,6 +29,17 @@ LABEL = {"fontsize": SMALL, "color": GREY}
 TITLE = {"fontsize": TEXT, "loc": "left", "color": INK}
 HEADING = {"fontsize": HEAD, "loc": "left", "color": INK}
 LEGEND = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL}
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG, atomically.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=150)
+    write_bytes(path, image.getvalue())
 
 
 def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:

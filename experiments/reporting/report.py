@@ -11,11 +11,12 @@ from pathlib import Path
 from probattn.experiments.evaluation.metric_display import COLUMNS
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import model_diagnostics, predictions
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.atomic_write import write_text
 from probattn.inference.metrics import DISPLAY
 
 MEANINGS = {
@@ -72,8 +73,7 @@ def write(path: str | os.PathLike, results: Sequence[RunResult], *, title: str) 
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
@@ -85,7 +85,7 @@ def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
         figure = panel.draw(result)
         if figure is not None:
             paths.append(folder / f"{panel.key}.png")
-            figure.savefig(paths[-1], dpi=150)
+            save_figure(paths[-1], figure)
     return paths
 
 

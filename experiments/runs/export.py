@@ -14,6 +14,7 @@ from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import export, mean_network, predictor_network, save_safetensors
+from probattn.inference.io.sealed_files import read_sealed
 
 METADATA = "probattn.json"
 """File with the metadata inside a program."""
@@ -54,7 +55,8 @@ def export_run(
 
     A program takes uint8 images, or tokens and mask of texts, and runs on the CPU until it is moved. It also holds
     :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts ``tokenizer.json``:
-    ``torch.export.load(out, extra_files={"probattn.json": ""})``.
+    ``torch.export.load(out, extra_files={"probattn.json": ""})``. Share weights instead: a program from elsewhere can
+    run code when it is loaded.
 
     Args:
         folder: folder of the run.
@@ -112,5 +114,5 @@ def _text_program(run: TrainedRun, network: nn.Module) -> Program:
     dtype = str(x.dtype).removeprefix("torch.")
     takes = f"{dtype} tokens ({shape}) and bool mask (batch, tokens), True where there is a token"
     paths = (run.folder / name for name in (TOKENIZER, ENCODER))
-    files = {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
+    files = {path.name: read_sealed(path).decode() for path in paths if path.exists()}
     return Program(network, (x[:1].cpu(), mask[:1].cpu()), {"takes": takes}, files)

@@ -1,6 +1,7 @@
 """The folder of a run: its lock and its settings."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field
 from pathlib import Path
@@ -11,8 +12,8 @@ from pydantic.dataclasses import dataclass
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, readable_errors
 from probattn.experiments.runs.environment import environment
-from probattn.inference.io.atomic_write import write_json
 from probattn.inference.io.lock import LOCK, locked
+from probattn.inference.io.sealed_files import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,17 @@ def read_record(folder: Path) -> RunRecord:
 
     Raises:
         SettingsError: the folder holds no run, or settings that cannot be used.
+        DamagedFileError: the file is damaged or was edited.
     """
-    path = folder / "settings.json"
+    path, advice = folder / "settings.json", "restore the file that the run was started with"
     try:
+        content = json.dumps(read_json(path, advice=advice))
         with readable_errors():
-            return TypeAdapter(RunRecord).validate_json(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
+            return TypeAdapter(RunRecord).validate_json(content)  # stricter with Python's tuples than with JSON's lists
+    except FileNotFoundError as error:
         raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
     except SettingsError as error:
-        raise SettingsError(
-            f"{path} cannot be used: {error}; restore the file that the run was started with"
-        ) from error
+        raise SettingsError(f"{path} cannot be used: {error}; {advice}") from error
 
 
 def check_free(out: Path, settings: Settings, *, resume: bool) -> None:

@@ -21,6 +21,7 @@ from probattn.experiments.runs.build import (
 )
 from probattn.experiments.runs.folder import RunRecord, read_record
 from probattn.inference import CheckpointError, load
+from probattn.inference.io.checkpoint import check_extra
 from probattn.models import Classifier
 
 
@@ -70,10 +71,10 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    epoch = load(best, model, guide)["epoch"]
-    return TrainedRun(
-        folder, record.name, settings, record.environment, dataset, model, guide, torch.device(device).type, epoch
-    )
+    extra = load(best, model, guide)
+    check_extra(best, extra, {"epoch": int})
+    kind, epoch = torch.device(device).type, extra["epoch"]
+    return TrainedRun(folder, record.name, settings, record.environment, dataset, model, guide, kind, epoch)
 
 
 def _check_parts(record: RunRecord, dataset: Dataset, *, folder: Path) -> None:

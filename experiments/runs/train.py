@@ -28,8 +28,8 @@ from probattn.experiments.runs.build import (
 from probattn.experiments.runs.folder import check_free, claim
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
-from probattn.inference.io.atomic_write import write_json
-from probattn.inference.io.checkpoint import read as read_checkpoint
+from probattn.inference.io import checkpoint
+from probattn.inference.io.sealed_files import write_json
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.models import Classifier
 
@@ -167,7 +167,11 @@ def epochs_done(folder: Path) -> int:
         CheckpointError: a damaged ``last.pt``.
     """
     last = folder / "last.pt"
-    return read_checkpoint(last)["extra"]["epoch"] if last.exists() else 0
+    if not last.exists():
+        return 0
+    extra = checkpoint.read(last)["extra"]
+    checkpoint.check_extra(last, extra, {"epoch": int})
+    return extra["epoch"]
 
 
 def _train_first_phase(run: Run, *, progress: bool, say: Callable[[str], None]) -> Path:

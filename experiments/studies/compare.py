@@ -12,6 +12,7 @@ from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
 from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS
 from probattn.experiments.studies.collect import Rows
@@ -71,7 +72,7 @@ def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Pat
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.png")
-        figure.savefig(paths[-1], dpi=150)
+        save_figure(paths[-1], figure)
     generated_files.record(folder, paths, rows.sources)
     return paths
 

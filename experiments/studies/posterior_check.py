@@ -11,10 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
+from probattn.experiments.plots.style import save_figure
 from probattn.inference import compare_posteriors, fit, fit_guide, nuts, psis_khat, simulation_based_calibration
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC, guide_inference
+from probattn.inference.io.atomic_write import write_text
 from probattn.inference.posterior.nuts import Chains
 from probattn.models import Classifier, ViT
 
@@ -52,12 +54,12 @@ class PosteriorCheck:
     def save(self, folder: Path) -> None:
         """Write the text, and a figure of each part."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "check.txt").write_text(f"{self}\n", encoding="utf-8")
-        against_nuts(self.comparison).savefig(folder / "against-nuts.png", dpi=150)
+        write_text(folder / "check.txt", f"{self}\n")
+        save_figure(folder / "against-nuts.png", against_nuts(self.comparison))
         for name, each in self.khat.items():
-            importance_weights(each).savefig(folder / f"khat-{name}.png", dpi=150)
+            save_figure(folder / f"khat-{name}.png", importance_weights(each))
         for name, each in self.sbc.items():
-            rank_histograms(each).savefig(folder / f"calibration-{name}.png", dpi=150)
+            save_figure(folder / f"calibration-{name}.png", rank_histograms(each))
 
 
 def posterior_check(

@@ -1,5 +1,6 @@
 """Export of networks to programs that need only PyTorch to run."""
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.sealed_files import write_sealed_zip
 
 
 def export(
@@ -20,8 +21,12 @@ def export(
     tokens). It cannot raise errors that depend on values: the affected examples are NaN instead, and a covariance that
     needs jitter for its Cholesky factor gets the middle one of the usual sequence.
 
+    Warning:
+        A ``.pt2`` file from elsewhere can run code when ``torch.export.load`` reads it. To share a model, share its
+        weights (:func:`~probattn.inference.save_safetensors`) and its settings.
+
     Args:
-        path: the file, ending in ``.pt2``; written atomically.
+        path: the file, ending in ``.pt2``; written atomically, with its digest as the archive's comment.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
         example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are not exported.
         files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.
@@ -38,8 +43,9 @@ def export(
     program.graph_module.recompile()
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # contains paths of this machine
-    with atomic_write(path) as draft, draft.open("wb") as file:
-        torch.export.save(program, file, extra_files=dict(files or {}))
+    archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
+    torch.export.save(program, archive, extra_files=dict(files or {}))
+    write_sealed_zip(path, archive)
     return program
 
 

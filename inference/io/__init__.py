@@ -1,3 +1,3 @@
-"""Files that are written whole or not at all: checkpoints, safetensors, locks, warm starts.
+"""Files that are written whole or not at all, with a digest: checkpoints, safetensors, JSON, locks, warm starts.
 
 Imports no other room."""

@@ -1,12 +1,10 @@
 """Atomic writes: a file appears in one step, or not at all with an error that names it."""
 
 import contextlib
-import json
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 
 @contextlib.contextmanager
@@ -38,24 +36,31 @@ def atomic_write(path: str | Path, *, tag: str | None = None) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
+def write_bytes(path: str | Path, content: bytes, *, tag: str | None = None) -> None:
+    """Write a file by :func:`atomic_write`.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    with atomic_write(path, tag=tag) as draft:
+        draft.write_bytes(content)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file in UTF-8 by :func:`atomic_write`.
+
+    Raises:
+        OSError: it cannot be written; names ``path``.
+    """
+    write_bytes(path, text.encode())
+
+
 @contextlib.contextmanager
 def name_path_in_errors(path: Path) -> Iterator[None]:
     """Replace errors of the operating system by the same errors with this path in their message."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        reason = error if isinstance(error, OSError) else error.__context__  # torch.save: "unexpected pos 64 vs 0"
-        if not isinstance(reason, OSError) or reason.strerror is None:
+    except OSError as error:
+        if error.strerror is None:
             raise
-        raise OSError(reason.errno, reason.strerror, str(path)) from error
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON atomically, with NaN and infinities as null.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
-    with atomic_write(path, tag="part") as unfinished:
-        unfinished.write_text(json.dumps(clean, indent=2) + "\n", encoding="utf-8")
+        raise OSError(error.errno, error.strerror, str(path)) from error

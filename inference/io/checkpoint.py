@@ -1,6 +1,8 @@
 """Checkpoints: written atomically, read without unpickling, and checked completely before a weight changes."""
 
-import zipfile
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import torch
 from torch import nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.sealed_files import DamagedFileError, read_sealed, write_sealed_zip
+from probattn.inference.io.tensor_archive import from_archive, to_archive
 
 FORMAT = "probattn-1"
 PARTS = {"model", "guide", "layers", "extra"}
@@ -49,17 +52,24 @@ def weights_content(model: nn.Module, guide: nn.Module | None = None) -> dict[st
     }
 
 
-def write(path: str | Path, content: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, and dicts and lists of them atomically, after reading them back.
+def write(path: str | Path, content: dict[str, Any], *, tag: str | None = "part") -> None:
+    """Write tensors, numbers, strings, and dicts and lists of them atomically, with a digest, if they can be read back.
+
+    Args:
+        path: the file; its folder must exist.
+        content: the content, with its format as ``format``.
+        tag: as for :func:`~probattn.inference.io.atomic_write.atomic_write`.
 
     Raises:
         CheckpointError: content of other types, which :func:`read` would refuse.
         OSError: it cannot be written; names the path.
     """
-    with atomic_write(path, tag="part") as draft:
-        with draft.open("wb") as file:
-            torch.save(content, file)
-        read(draft, expected=content["format"])
+    archive = to_archive(content)
+    try:
+        from_archive(archive)
+    except Exception as error:
+        raise CheckpointError(f"{path}: the content could not be read back ({error})") from error
+    write_sealed_zip(path, archive, tag=tag)
 
 
 def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
@@ -96,6 +106,20 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
     Raises:
         CheckpointError: of another architecture, naming the first differences.
     """
+    check_architecture(content, model, guide, path=path)
+    model.load_state_dict(content["model"])
+    if guide is not None:
+        guide.load_state_dict(content["guide"])
+
+
+def check_architecture(
+    content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path
+) -> None:
+    """Check that :func:`restore` can load the content into a model and its guide.
+
+    Raises:
+        CheckpointError: of another architecture, naming the first differences.
+    """
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
     layers = _layer_signatures(model)
     differences = [
@@ -107,8 +131,6 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
     if differences:
         first = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for part, module in targets.items():
-        module.load_state_dict(content[part])
 
 
 def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
@@ -121,21 +143,62 @@ def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}")
     try:
-        with zipfile.ZipFile(path) as archive:  # torch.save compresses nothing, and torch.load checks no checksums
-            if any(member.compress_type for member in archive.infolist()) or archive.testzip() is not None:
-                raise zipfile.BadZipFile
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = from_archive(io.BytesIO(read_sealed(path)))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no checkpoint at {path}") from error
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from error
+    except OSError:
+        raise
     except Exception as error:
-        raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
+        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}); use another") from error
     if not isinstance(content, dict) or content.get("format") != expected:
         raise CheckpointError(f"{path} is not a probattn checkpoint of format {expected}")
-    if expected == FORMAT and not content.keys() >= PARTS:
-        raise CheckpointError(f"{path} lacks {', '.join(sorted(PARTS - content.keys()))}; use another")
+    if expected == FORMAT:
+        check_parts(path, content)
     return content
+
+
+def check_extra(path: str | Path, extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Check that the extra values of a checkpoint include those of these names and types.
+
+    Raises:
+        CheckpointError: one is missing, or of another type.
+    """
+    wrong = [name for name, kind in kinds.items() if name not in extra or not isinstance(extra[name], kind)]
+    if wrong:
+        raise CheckpointError(f"{path}: extra lacks {', '.join(wrong)}, or holds another type there; use another")
+
+
+@contextlib.contextmanager
+def refuse_wrong_types(path: str | Path) -> Iterator[None]:
+    """Turn the errors of missing keys and wrong types, where the content of a file is used, into CheckpointErrors."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: a value is missing or of another type ({type(error).__name__}: {error}); use another"
+        ) from error
+
+
+def check_parts(path: str | Path, content: dict[str, Any]) -> None:
+    """Check the parts of a file of weights, before any is used.
+
+    Raises:
+        CheckpointError: a part is missing, or of another type.
+    """
+    if not content.keys() >= PARTS:
+        raise CheckpointError(f"{path} lacks {', '.join(sorted(PARTS - content.keys()))}; use another")
+    kinds = {"model": torch.Tensor, "guide": torch.Tensor, "layers": dict, "extra": object}
+    for part, kind in kinds.items():
+        entries = content[part]
+        if not isinstance(entries, dict) or not all(
+            isinstance(name, str) and isinstance(value, kind) for name, value in entries.items()
+        ):
+            raise CheckpointError(f"{path}: {part} is not a dict from names to {kind.__name__}s; use another")
 
 
 def _layer_signatures(model: nn.Module) -> dict[str, dict[str, int | str]]:

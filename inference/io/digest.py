@@ -13,13 +13,18 @@ MARK = "probattn-sha256:"
 UNSEALED = MARK + 64 * "0"
 """Text that a file format has room for, such as a metadata entry or a comment, and that :func:`seal` fills in."""
 
+MOST = 16
+"""Number of digests in a file at most, such as those of the texts inside a program; each costs a pass over the file."""
+
 
 def seal(content: bytes) -> bytes:
     """Replace :data:`UNSEALED` in the bytes of a file by their digest; the length stays the same.
 
     Raises:
-        ValueError: the bytes do not contain it, or more than once.
+        ValueError: the bytes do not contain it, or more than once, or more than :data:`MOST` digests.
     """
+    if content.count(MARK.encode()) > MOST:
+        raise ValueError(f"a file contains at most {MOST} digests, got {content.count(MARK.encode())}")
     if content.count(UNSEALED.encode()) != 1:
         raise ValueError(f"a file that is sealed contains {UNSEALED!r} once, got {content.count(UNSEALED.encode())}")
     return content.replace(UNSEALED.encode(), (MARK + hashlib.sha256(content).hexdigest()).encode())
@@ -27,13 +32,15 @@ def seal(content: bytes) -> bytes:
 
 def is_intact(content: bytes) -> bool:
     """Return True if the bytes of a file are those that :func:`seal` returned; False without a digest, too."""
-    mark, start = MARK.encode(), -1
+    mark, start, view = MARK.encode(), -1, memoryview(content)  # slices of a view are no copies
+    if content.count(mark) > MOST:
+        return False
     while (start := content.find(mark, start + 1)) >= 0:
         end = start + len(UNSEALED)
         found, unsealed = content[start + len(mark) : end], UNSEALED.encode()
-        digest = hashlib.sha256(content[:start])
+        digest = hashlib.sha256(view[:start])
         digest.update(unsealed)
-        digest.update(content[end:])
+        digest.update(view[end:])
         if found == digest.hexdigest().encode():
             return True
     return False

@@ -4,20 +4,22 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import nn
 
 from probattn.inference.io import checkpoint
-from probattn.inference.io.atomic_write import atomic_write
 from probattn.inference.io.checkpoint import CheckpointError
+from probattn.inference.io.digest import UNSEALED
+from probattn.inference.io.sealed_files import DamagedFileError, read_sealed, write_sealed
 
 
 def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **metadata: str) -> None:
     """Save the weights of a model and its guide as tensors ``model.NAME`` and ``guide.NAME``.
 
-    The metadata hold the format and, like a checkpoint, the settings of layers that the shapes of parameters do not
-    determine. The file is written atomically.
+    The metadata hold the format, a digest of the file and, like a checkpoint, the settings of layers that the shapes of
+    parameters do not determine. The file is written atomically.
 
     Args:
         path: the file; its folder must exist.
@@ -30,9 +32,8 @@ def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
         for part in ("model", "guide")
         for name, value in content[part].items()
     }
-    metadata |= {"format": content["format"], "layers": json.dumps(content["layers"])}
-    with atomic_write(path) as draft:
-        draft.write_bytes(to_bytes(tensors, metadata))
+    metadata |= {"format": content["format"], "layers": json.dumps(content["layers"]), "digest": UNSEALED}
+    write_sealed(path, to_bytes(tensors, metadata))
 
 
 def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, str]:
@@ -48,19 +49,23 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"no weights at {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata, names = dict(file.metadata() or {}), file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
+        content = read_sealed(path)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata, tensors = header["__metadata__"], from_bytes(content)
         layers = json.loads(metadata.pop("layers", "{}"))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or half-written ({type(error).__name__}); use another") from error
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no weights at {path}") from error
+    except DamagedFileError as error:
+        raise CheckpointError(str(error)) from error
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}); use another") from error
+    del metadata["digest"]
     if metadata.pop("format", None) != checkpoint.FORMAT:
         raise CheckpointError(f"{path} holds no weights of format {checkpoint.FORMAT}, as save_safetensors writes them")
-    content = {"layers": layers} | {part: _select(part, tensors) for part in ("model", "guide")}
+    content = {"layers": layers, "extra": metadata}
+    content |= {part: _select(part, tensors) for part in ("model", "guide")}
+    checkpoint.check_parts(path, content)
     checkpoint.restore(content, model, guide, path=path)
     return metadata
 

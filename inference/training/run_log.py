@@ -4,12 +4,18 @@ import contextlib
 import functools
 import json
 import math
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from probattn.inference.io.atomic_write import atomic_write, name_path_in_errors
+from probattn.inference.io.atomic_write import name_path_in_errors, write_bytes
+from probattn.inference.io.digest import digest
+from probattn.inference.io.sealed_files import DamagedFileError
+
+DIGITS = 16
+"""Length of the digest of a line, in hexadecimal digits."""
 
 
 class RunLog:
@@ -55,7 +61,7 @@ class RunLog:
             self._records.append(record)
         with self._name_folder_in_errors():
             if self._file is not None:
-                self._file.write(_to_json(record))
+                self._file.write(_to_line(record))
                 self._file.flush()
             if self._tensorboard is not None:
                 for name, value in values.items():
@@ -74,31 +80,51 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a log file, null as NaN; a last line that a crash left half-written is dropped."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    """Return the records of a log file, null as NaN; a last line that a crash left half-written is dropped.
+
+    Raises:
+        DamagedFileError: a line has changed since it was written; it is named.
+    """
+    *lines, rest = path.read_bytes().split(b"\n")
     records = []
-    for number, line in enumerate(lines):
-        try:
-            record = json.loads(line)
-            records.append({key: math.nan if value is None else value for key, value in record.items()})
-        except json.JSONDecodeError:
-            if number < len(lines) - 1:
-                raise
+    for number, line in enumerate([*lines, rest] if _is_complete(rest) else lines, start=1):
+        record = _from_line(line)
+        if record is None:
+            raise DamagedFileError(
+                f"{path}, line {number} is damaged or was edited: it does not match its digest; restore the log from a "
+                "copy, or remove it, with which the curves of the earlier epochs are lost"
+            )
+        records.append(record)
     return records
 
 
-def _to_json(record: dict[str, Any]) -> str:
-    """Return one line of strict JSON, with null for NaN and Inf."""
+def _to_line(record: dict[str, Any]) -> str:
+    """Return one line of strict JSON, with null for NaN and Inf and the record's digest as its last entry."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()
     }
-    return json.dumps(finite) + "\n"
+    return json.dumps(finite | {"digest": digest(json.dumps(finite))[:DIGITS]}) + "\n"
+
+
+def _from_line(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line without its end; None if :func:`_to_line` would not write the same line for it."""
+    try:
+        found = json.loads(line)
+        del found["digest"]
+        record = {key: math.nan if value is None else value for key, value in found.items()}
+        return record if _to_line(record).encode() == line + b"\n" else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _is_complete(rest: bytes) -> bool:
+    """Return True if what follows the last line end contains a whole record, of which a crash leaves only the end."""
+    return re.search(rb'"digest": "[0-9a-f]{%d}"}' % DIGITS, rest) is not None
 
 
 def _truncate(path: Path, step: int) -> Path:
     """Drop the records after a step, if there is a log, and return its path."""
     if path.exists():
         records = [record for record in read_log(path) if record["step"] <= step]
-        with atomic_write(path, tag="part") as draft:
-            draft.write_text("".join(map(_to_json, records)), encoding="utf-8")
+        write_bytes(path, "".join(map(_to_line, records)).encode(), tag="part")
     return path

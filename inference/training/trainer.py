@@ -31,6 +31,17 @@ from probattn.inference.training.step import Step
 from probattn.inference.training.validation import is_better, validate
 from probattn.programs import attribute
 
+STATE = {
+    "epoch": int,
+    "step": int,
+    "best_epoch": int,
+    "best_value": float | int | None,
+    "optimizer": dict,
+    "options": dict,
+    "random": list,
+}
+"""Types of the values of ``last.pt`` that a run resumes from."""
+
 
 class Trainer:
     """State of a training run: modules, optimiser and counters, all of which a checkpoint holds.
@@ -89,14 +100,17 @@ class Trainer:
         state = content["extra"]
         if "options" not in state:
             raise checkpoint.CheckpointError(f"{path} holds only weights, as best.pt does: no run resumes from them")
+        checkpoint.check_extra(path, state, STATE)
         differences = self.options.differences(state["options"])
         if differences:
             raise checkpoint.CheckpointError(
                 f"{path} was trained with other options; resume with the same, or choose another folder:\n  "
                 + "\n  ".join(differences)
             )
+        checkpoint.check_architecture(content, self.model, self.guide, path=path)
+        with checkpoint.refuse_wrong_types(path):
+            self._load_state(state)
         checkpoint.restore(content, self.model, self.guide, path=path)
-        self._load_state(state)
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
         """Train until the last epoch, or until early stopping."""

@@ -5,7 +5,7 @@ from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.provenance import state_of
 from probattn.experiments.runs.folder import claim
-from probattn.inference.io.atomic_write import write_json
+from probattn.inference.io.sealed_files import write_json
 
 
 def run(folder, name, *changes, seed=0, **evaluation):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -89,12 +89,8 @@ def _from_folders(spec: CifarSpec, folder: Path, *, cached: Path) -> tuple[tuple
         decoded = [_decode(folder / part, classes) for part, classes in parts.items()]
         return [(images.images, images.labels) for images in decoded]
 
-    def as_images(value: Any) -> list[Images]:
-        return [Images(*tensors) for tensors in value]
-
-    stamp = _stamp(folder, parts)
-    train, test = as_images(cache.read_or_compute(cached, stamp=stamp, compute=decode, check=as_images))
-    return tuple(parts["train"]), train, test
+    train, test = cache.read_or_compute(cached, stamp=_stamp(folder, parts), compute=decode)
+    return tuple(parts["train"]), Images(*train), Images(*test)
 
 
 def _list_classes(folder: Path) -> dict[str, list[str]]:

@@ -70,7 +70,7 @@ class TextDataset:
 
         Raises:
             DatasetError: the run's preprocessing is missing or its encoder has changed.
-            ValueError: its tokenizer is damaged.
+            DamagedFileError: its preprocessing is damaged.
         """
         return replace(self, tokens=self.tokens.for_run(folder))
 

@@ -5,7 +5,7 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -60,11 +60,8 @@ def read(root: Path) -> Texts:
     def extract() -> list[str]:
         return _clean(source, _from_folder(source) if source.is_dir() else _from_archive(source))
 
-    def as_texts(value: Sequence[str]) -> Texts:
-        return Texts(tuple(value), labels)
-
     path = root / cache.FOLDER / "imdb.pt"
-    return as_texts(cache.read_or_compute(path, stamp=_stamp(source), compute=extract, check=as_texts))
+    return Texts(tuple(cache.read_or_compute(path, stamp=_stamp(source), compute=extract)), labels)
 
 
 def _from_folder(source: Path) -> Iterator[tuple[str, str, bytes]]:

@@ -1,6 +1,5 @@
 """Tokens of a text data set: words with their spelling, or the features of a frozen encoder."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,7 +12,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
@@ -76,7 +75,8 @@ class WordTokens:
 
         Raises:
             DatasetError: the file is missing.
-            ValueError: it is damaged.
+            DamagedFileError: it is damaged.
+            ValueError: it is no tokenizer of this library.
         """
         if not (folder / TOKENIZER).exists():
             raise DatasetError(f"{folder} lacks {TOKENIZER}, without which its texts cannot be read; restore it")
@@ -102,20 +102,20 @@ class EncoderTokens:
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``encoder.json`` with the encoder's digest, unless it exists."""
         if not (folder / ENCODER).exists():
-            with atomic_write(folder / ENCODER) as unfinished:
-                unfinished.write_text(json.dumps({"identity": self.encoder.identity}) + "\n", encoding="utf-8")
+            write_json(folder / ENCODER, {"identity": self.encoder.identity})
 
     def for_run(self, folder: Path) -> "EncoderTokens":
         """Return these tokens if the encoder is the one of the run's ``encoder.json``.
 
         Raises:
-            DatasetError: the encoder differs, or the file is missing or damaged.
+            DatasetError: the encoder differs, or the file is missing.
+            DamagedFileError: the file is damaged.
         """
         try:
-            saved = json.loads((folder / ENCODER).read_text(encoding="utf-8"))["identity"]
-        except (OSError, ValueError, KeyError) as error:
-            raise DatasetError(f"{folder / ENCODER} is missing or damaged ({error}); restore it") from error
-        if saved != self.encoder.identity:
+            saved = read_json(folder / ENCODER)
+        except FileNotFoundError as error:
+            raise DatasetError(f"{folder / ENCODER} is missing; restore it") from error
+        if saved.get("identity") != self.encoder.identity:
             raise DatasetError(f"the encoder's weights differ from those that {folder} was trained with; restore them")
         return self
 

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.sealed_files import read_json, write_json
 
 FORMAT = "probattn-tokenizer-2"
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -149,13 +149,12 @@ class WordTokenizer:
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON, atomically.
 
-        The object has the keys ``format``, ``words`` (the JSON of :attr:`pipeline`, which
+        The object has the keys ``digest``, ``format``, ``words`` (the JSON of :attr:`pipeline`, which
         ``tokenizers.Tokenizer.from_str`` reads), ``spelling`` and ``characters``.
         """
         saved = {"format": FORMAT, "words": json.loads(self.pipeline.to_str())}
         saved |= {"spelling": self.spelling, "characters": self.characters}
-        with atomic_write(path) as unfinished:
-            unfinished.write_text(json.dumps(saved))
+        write_json(path, saved)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -163,11 +162,11 @@ class WordTokenizer:
 
         Raises:
             FileNotFoundError: the file is missing.
-            ValueError: it is damaged or no such tokenizer.
+            DamagedFileError: it is damaged.
+            ValueError: it is no such tokenizer.
         """
-        content = path.read_bytes()
+        saved = read_json(path)
         try:
-            saved = json.loads(content)
             if saved.pop("format") != FORMAT:
                 raise ValueError(f"it is not of format {FORMAT}")
             pipeline = Tokenizer.from_str(json.dumps(saved.pop("words")))

@@ -1,19 +1,21 @@
 """Damaged runs are neither evaluated nor resumed: one message, and their files stay as they are."""
 
-import json
 import shutil
 
 import pytest
 import torch
+
+from probattn.inference.io import checkpoint
+from probattn.inference.io.sealed_files import read_json, write_json
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 
 
 def damage_checkpoint(path, damage):
     if damage == "missing weight":
-        content = torch.load(path)
+        content = checkpoint.read(path)
         del content["model"]["network.head.bias"]
-        torch.save(content, path)
+        checkpoint.write(path, content)
     else:
         whole = path.read_bytes()
         path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "text": b"not a checkpoint\n"}[damage])
@@ -74,14 +76,17 @@ def test_evaluate_of_a_run_without_a_whole_epoch(command, kep, contents, is_one_
         ("", ["settings.json"]),
         ('{"name": "digits/kep', ["settings.json"]),
         ("[]", ["settings.json"]),
-        ("{}", ["settings.json", "name: field required", "settings: field required"]),
-        ('{"name": "digits/kep-svgp", "settings": {"layer": {"name": "mystery"}}}', ["settings.json", "mystery"]),
         ("\x00\ufffd", ["settings.json"]),
+        ({}, ["settings.json", "name: field required", "settings: field required"]),
+        ({"name": "digits/kep-svgp", "settings": {"layer": {"name": "mystery"}}}, ["settings.json", "mystery"]),
     ],
 )
 @pytest.mark.parametrize("verb", ["evaluate", "train"])
 def test_broken_settings(command, kep, text, words, verb, assignments, tiny, contents, is_one_message):
-    (kep / "settings.json").write_text(text, encoding="utf-8")
+    if isinstance(text, str):
+        (kep / "settings.json").write_text(text, encoding="utf-8")
+    else:
+        write_json(kep / "settings.json", text)
     before = contents(kep)
     more = ["--resume", *assignments(tiny)]
     code, _, err = command(*(["evaluate", kep] if verb == "evaluate" else ["train", KEP, "--out", kep, *more]))
@@ -91,9 +96,46 @@ def test_broken_settings(command, kep, text, words, verb, assignments, tiny, con
 
 
 def test_a_setting_of_the_wrong_kind_is_named(command, kep, is_one_message):
-    content = json.loads((kep / "settings.json").read_text(encoding="utf-8"))
+    content = read_json(kep / "settings.json")
     content["settings"]["layer"]["rank"] = "8"
-    (kep / "settings.json").write_text(json.dumps(content), encoding="utf-8")
+    write_json(kep / "settings.json", content)
     code, _, err = command("evaluate", kep)
     assert code == 1
     assert is_one_message(err, kep / "settings.json", "layer.rank", "'8'")
+
+
+@pytest.mark.parametrize("environment", [[], ["3.11"], "3.11", None, {"python": 3}, {"python": ["3.11"]}], ids=repr)
+def test_an_environment_of_another_type_is_named(command, kep, environment, is_one_message):
+    write_json(kep / "settings.json", read_json(kep / "settings.json") | {"environment": environment})
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    assert is_one_message(err, kep / "settings.json", "environment")
+
+
+@pytest.mark.parametrize("epoch", [None, "1", torch.zeros(2)], ids=repr)
+def test_a_checkpoint_whose_epoch_is_no_number_is_refused(command, kep, epoch, is_one_message, assignments, tiny):
+    for name in ("best.pt", "last.pt"):
+        content = checkpoint.read(kep / name)
+        content["extra"]["epoch"] = epoch
+        checkpoint.write(kep / name, content)
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    assert is_one_message(err, kep / "best.pt", "extra lacks epoch, or holds another type there")
+    code, _, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
+    assert code == 1
+    assert is_one_message(err, kep / "last.pt", "extra lacks epoch, or holds another type there")
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "train", "compare", "export"])
+def test_edited_settings_are_refused(command, kep, verb, assignments, tiny, contents, is_one_message, tmp_path):
+    path = kep / "settings.json"
+    path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 3'))
+    before = contents(kep)
+    arguments = {
+        "train": ["train", KEP, "--out", kep, "--resume", *assignments(tiny)],
+        "export": ["export", kep, "--out", tmp_path / "a.safetensors"],
+    }
+    code, _, err = command(*arguments.get(verb, [verb, kep]))
+    assert code == 1
+    assert is_one_message(err, path, "damaged or was edited", "restore the file that the run was started with")
+    assert contents(kep) == before

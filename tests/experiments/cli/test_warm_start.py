@@ -9,6 +9,7 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.runs import train
+from probattn.inference.training.run_log import read_log
 from probattn.inference.training.step import Step
 
 KEP, CGP = "digits/kep-svgp", "digits/cgp"
@@ -24,8 +25,7 @@ def warmed(tmp_path_factory, tiny):
 
 
 def records(folder):
-    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
+    return [{key: record[key] for key in record if key != "seconds"} for record in read_log(folder / "log.jsonl")]
 
 
 def assert_same_checkpoint(one, other):

@@ -1,6 +1,5 @@
 """`torchrun … evaluate`: two processes share the test sets, with the same results as one, bit for bit."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from probattn.experiments.evaluation import evaluate, prediction_store
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import train
 from probattn.inference.io.lock import locked
+from probattn.inference.io.sealed_files import read_json
 
 KEP = "digits/kep-svgp"
 TINY = [
@@ -67,7 +67,7 @@ def test_two_processes_evaluate_as_one(trained, tmp_path):
             assert [value is None for value in fields[0]] == [value is None for value in fields[1]]
             known = [[value for value in part if value is not None] for part in fields]
             assert_close(*known, rtol=0, atol=0)
-    contents = [json.loads((folder / "metrics.json").read_text()) for folder in (one, two)]
+    contents = [read_json(folder / "metrics.json") for folder in (one, two)]
     for content in contents:
         assert content.pop("evaluated_on")
     assert repr(contents[0]) == repr(contents[1])

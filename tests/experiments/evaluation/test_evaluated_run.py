@@ -3,7 +3,6 @@
 The weights of these runs are any bytes: nothing here opens them.
 """
 
-import json
 import re
 import shlex
 import shutil
@@ -15,6 +14,8 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.evaluated_run import check_comparable, check_mixable, read_evaluated_run
 from probattn.experiments.evaluation.options import EvaluationOptions
+from probattn.inference.io.sealed_files import read_json, write_json
+from probattn.inference.training.run_log import RunLog
 
 SOFTMAX = "digits/softmax"
 TWO_EPOCHS = ("train.epochs=2", "train.warmup_epochs=0")
@@ -95,8 +96,9 @@ def test_files_that_no_result_depends_on_may_change(folder):
 def test_a_run_that_went_on_without_a_better_epoch_is_finished(tmp_path):
     folder = run(tmp_path / "run", SOFTMAX, *TWO_EPOCHS, methods=SCORES, epochs_done=1)
     assert read_evaluated_run(folder).unfinished == "1 of 2 epochs"
-    lines = [json.dumps({"kind": "epoch", "step": epoch, "epoch": epoch}) for epoch in (1, 2)]
-    (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
+    with RunLog(folder) as log:
+        for epoch in (1, 2):
+            log.write("epoch", epoch, epoch=epoch)
     assert read_evaluated_run(folder).unfinished == ""
 
 
@@ -108,11 +110,11 @@ def test_a_run_that_went_on_without_a_better_epoch_is_finished(tmp_path):
     ],
 )
 def test_scores_that_do_not_say_what_they_are_of_are_refused(folder, key, value):
-    content = json.loads((folder / "metrics.json").read_text())
+    content = read_json(folder / "metrics.json")
     content[key] = value
     if value is None:
         del content[key]
-    (folder / "metrics.json").write_text(json.dumps(content))
+    write_json(folder / "metrics.json", content)
     with pytest.raises(SettingsError, match=rf"metrics\.json cannot be used .*`probattn evaluate {folder}`") as refused:
         read_evaluated_run(folder)
     assert "\n" not in str(refused.value)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from damage import AMOUNTS, accepted
 
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import prediction_store
@@ -167,6 +168,14 @@ def test_a_missing_prediction_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"test\.pt has no prediction of test$"):
         load(tmp_path, "test")
     assert not prediction_store.has_predictions(tmp_path, "posterior")
+
+
+@AMOUNTS
+def test_a_flipped_bit_is_never_read(tmp_path, amount):
+    remember(tmp_path, "test")
+    (path,) = tmp_path.rglob("*.pt")
+    found = accepted(path, lambda _: load(tmp_path, "test"), error=CheckpointError, amount=amount)
+    assert found == []
 
 
 def test_parts_hold_a_corruption_with_all_its_severities():

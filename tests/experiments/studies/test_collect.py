@@ -13,6 +13,7 @@ from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
+from probattn.inference.io.sealed_files import DamagedFileError
 
 
 def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
@@ -169,11 +170,16 @@ def test_a_run_that_was_not_evaluated(tmp_path):
         collect.rows([run(tmp_path / "kep", "digits/kep-svgp")])
 
 
-@pytest.mark.parametrize("text", ["{", '{"run": "x"}'])
-def test_broken_metrics(tmp_path, text):
-    folder = run(tmp_path / "kep", "digits/kep-svgp")
-    (folder / "metrics.json").write_text(text)
+def test_broken_metrics(tmp_path):
     with pytest.raises(SettingsError, match=r"metrics\.json cannot be used.*evaluate the run again"):
+        collect.rows([run(tmp_path / "kep", "digits/kep-svgp", run="x")])
+
+
+def test_edited_metrics_are_not_compared(tmp_path):
+    folder = run(tmp_path / "kep", "digits/kep-svgp", methods={"posterior": scored(0.5)})
+    path = folder / "metrics.json"
+    path.write_text(path.read_text().replace("0.5", "0.9"))
+    with pytest.raises(DamagedFileError, match=r"metrics\.json is damaged or was edited: .*; evaluate the run again"):
         collect.rows([folder])
 
 

@@ -1,6 +1,5 @@
 """Results that belong to other weights, data or numbers of samples are not compared."""
 
-import json
 import shutil
 
 import pytest
@@ -13,7 +12,7 @@ from probattn.experiments.reporting import evaluation_tables
 from probattn.experiments.runs import train
 from probattn.experiments.studies import collect, compare
 from probattn.experiments.studies.collect import Rows
-from probattn.inference.io.atomic_write import write_json
+from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.inference.training import trainer
 
 SOFTMAX = "digits/softmax"
@@ -97,7 +96,7 @@ def test_ensembles_do_not_mix_data(interrupted, tiny):
     first, second = interrupted
     for folder in interrupted:
         evaluate.evaluate(folder)
-    content = json.loads((second / "metrics.json").read_text())
+    content = read_json(second / "metrics.json")
     content["provenance"]["posterior"]["data"]["valid"] = "of other images"
     write_json(second / "metrics.json", content)
     with pytest.raises(SettingsError, match=rf"{first} and {second} cannot be mixed .* data \(valid\)"):
@@ -132,5 +131,5 @@ def test_files_of_a_former_comparison_are_removed(tmp_path):
     now = write({"run": "2"})
     assert {path.name for path in tmp_path.iterdir()} == {"mine.md", "generated.json", *(path.name for path in now)}
     assert len(now) < len(former)
-    record = json.loads((tmp_path / "generated.json").read_text())
+    record = read_json(tmp_path / "generated.json")
     assert record["sources"] == {"run": "2"}

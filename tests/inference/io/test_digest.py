@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.inference.io.digest import MARK, UNSEALED, digest, is_intact, seal
+from probattn.inference.io.digest import MARK, MOST, UNSEALED, digest, is_intact, seal
 
 
 def test_sealed_bytes_are_intact_and_carry_the_digest_of_the_unsealed_ones():
@@ -33,6 +33,16 @@ def test_bytes_with_the_mark_of_another_file_inside_can_be_sealed():
     inner = seal(b"inner " + UNSEALED.encode())
     assert is_intact(seal(inner + UNSEALED.encode()))
     assert not is_intact(inner + b" more")
+
+
+def test_bytes_with_very_many_digests_are_not_tried_one_by_one():
+    """A file of some megabytes from elsewhere could take hours."""
+    content = MOST * MARK.encode() + UNSEALED.encode()
+    with pytest.raises(ValueError, match=f"at most {MOST} digests, got {MOST + 1}"):
+        seal(content)
+    forged = content.replace(UNSEALED.encode(), (MARK + hashlib.sha256(content).hexdigest()).encode())
+    assert not is_intact(forged)
+    assert is_intact(seal(content.removeprefix(MARK.encode())))
 
 
 @pytest.mark.parametrize("content", [b"", b"no room", 2 * UNSEALED.encode()])

@@ -22,13 +22,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import fit
-from probattn.inference.io import atomic_write, checkpoint, lock
+from probattn.inference.io import atomic_write, checkpoint, lock, sealed_files, tensor_archive
 from probattn.inference.training import epoch_log, run_log, trainer
 from probattn.inference.training import fit as training
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
-TRACED = {module.__file__ for module in (atomic_write, checkpoint, epoch_log, lock, run_log, trainer, training)}
+MODULES = (atomic_write, checkpoint, epoch_log, lock, run_log, sealed_files, tensor_archive, trainer, training)
+TRACED = {module.__file__ for module in MODULES}
 OPTIONS = {"epochs": 2, "log_every": 1, "num_samples": 1, "accelerator": "cpu", "progress": False, "resume": True}
 FILES = [".lock", "best.pt", "last.pt", "log.jsonl"]
 
@@ -95,15 +96,15 @@ def killed_at_line(out, number):
 
 def killed_in_file(out, number):
     """Die when half of the checkpoint of that number is written."""
-    save, left = torch.save, iter(range(number))
+    write, left = Path.write_bytes, iter(range(number))
 
-    def half(content, file):
-        save(content, file)
+    def half(path, content):
         if next(left, None) is None:
-            file.truncate(file.tell() // 2)
+            write(path, content[: len(content) // 2])
             die()
+        write(path, content)
 
-    torch.save = half
+    Path.write_bytes = half
     train(out)
 
 

@@ -185,6 +185,35 @@ def test_a_last_checkpoint_of_random_bytes_is_refused(run):
     refused(run, CheckpointError, r"last\.pt is damaged")
 
 
+WRONG = {
+    "epoch": [None, "1", 1.5],
+    "step": [None, []],
+    "best_epoch": ["1"],
+    "best_value": ["0.5", []],
+    "options": [[], "text"],
+    "optimizer": [None, [], {}, {"state": 3, "param_groups": []}, {"state": {}, "param_groups": [{}]}],
+    "random": [None, {}, [], [None], [{"torch": torch.zeros(3), "cuda": [], "loader": None}], [{"torch": 1}]],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, each) for name, values in WRONG.items() for each in values], ids=str
+)
+def test_a_state_with_a_value_of_another_type_is_refused(run, name, value):
+    content = checkpoint.read(run / "last.pt")
+    content["extra"][name] = value
+    checkpoint.write(run / "last.pt", content)
+    refused(run, CheckpointError, r"last\.pt( is damaged|: extra)|cannot resume exactly")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_state_that_lacks_a_value_is_refused(run, name):
+    content = checkpoint.read(run / "last.pt")
+    del content["extra"][name]
+    checkpoint.write(run / "last.pt", content)
+    refused(run, CheckpointError, r"last\.pt: extra lacks|holds only weights")
+
+
 @pytest.mark.parametrize("left", ["best.pt", "log.jsonl"])
 def test_what_is_left_of_a_run_is_not_overwritten(run, left):
     for name in {"last.pt", "best.pt", "log.jsonl"} - {left}:

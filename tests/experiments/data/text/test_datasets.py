@@ -1,16 +1,19 @@
 """Data sets of texts: what goes where, by which seed, and that tokens know the training part alone."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
+from damage import AMOUNTS, accepted
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text import datasets, imdb
 from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.tokens import TokenSettings, WordTokens, fit
+from probattn.experiments.data.text.tokens import EncoderTokens, TokenSettings, WordTokens, fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.inference import DamagedFileError
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)
 
@@ -128,12 +131,25 @@ def test_a_run_reads_texts_by_the_words_that_it_has_kept(corpus, tmp_path):
     assert other.for_run(tmp_path).train.texts == other.train.texts
 
 
-@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", ValueError), ('{"words": 3}', ValueError)])
+@pytest.mark.parametrize(("content", "error"), [(None, DatasetError), ("{", DamagedFileError)])
 def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, error):
     if content is not None:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(error, match=r"tokenizer\.json"):
         load("cola", PLAIN, root=corpus).for_run(tmp_path)
+
+
+@AMOUNTS
+def test_a_run_is_read_with_its_encoder_only(tmp_path, amount):
+    tokens = EncoderTokens(SimpleNamespace(identity="one"))
+    with pytest.raises(DatasetError, match=r"encoder\.json is missing; restore it"):
+        tokens.for_run(tmp_path)
+    tokens.save_preprocessing(tmp_path)
+    assert tokens.for_run(tmp_path) is tokens
+    with pytest.raises(DatasetError, match="the encoder's weights differ"):
+        EncoderTokens(SimpleNamespace(identity="another")).for_run(tmp_path)
+    path = tmp_path / "encoder.json"
+    assert accepted(path, lambda _: tokens.for_run(tmp_path), error=DamagedFileError, amount=amount) == []
 
 
 def test_what_a_run_keeps_is_never_written_over(corpus, tmp_path):

@@ -4,10 +4,12 @@ import sys
 import pytest
 import tokenizers
 import torch
+from damage import AMOUNTS, accepted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probattn.experiments.data.text.word_tokenizer import _NORMALIZER, BEGIN, END, WordTokenizer
+from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
 property_test = settings(deadline=None)
@@ -147,7 +149,7 @@ def test_a_saved_one_is_the_same(tmp_path_factory, data, max_length, spelling):
 def saved(tmp_path):
     """The JSON of a valid tokenizer, of which tests damage a part."""
     WordTokenizer(("a", "b"), (BEGIN, END, "a"), 4, 3).save(tmp_path / "saved.json")
-    return json.loads((tmp_path / "saved.json").read_text())
+    return read_json(tmp_path / "saved.json")
 
 
 def test_words_are_saved_as_a_hugging_face_tokenizer(saved):
@@ -176,7 +178,7 @@ def test_words_are_saved_as_a_hugging_face_tokenizer(saved):
 )
 def test_a_changed_file_is_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(saved | change))
+    write_json(path, saved | change)
     with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
         WordTokenizer.load(path)
 
@@ -201,7 +203,7 @@ def test_a_changed_file_is_refused(tmp_path, saved, change):
 )
 def test_changed_words_are_refused(tmp_path, saved, change):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(saved | {"words": saved["words"] | change}))
+    write_json(path, saved | {"words": saved["words"] | change})
     with pytest.raises(ValueError, match=r"tokenizer\.json is no valid tokenizer \(.+\); restore that of the run"):
         WordTokenizer.load(path)
 
@@ -209,7 +211,7 @@ def test_changed_words_are_refused(tmp_path, saved, change):
 @pytest.mark.parametrize("key", ["format", "words", "characters", "spelling"])
 def test_a_file_that_lacks_something_is_refused(tmp_path, saved, key):
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({name: value for name, value in saved.items() if name != key}))
+    write_json(path, {name: value for name, value in saved.items() if name != key})
     with pytest.raises(ValueError, match=f"no valid tokenizer .*{key}"):
         WordTokenizer.load(path)
 
@@ -218,8 +220,15 @@ def test_a_file_that_lacks_something_is_refused(tmp_path, saved, key):
 def test_a_file_of_something_else_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="no valid tokenizer"):
+    with pytest.raises(DamagedFileError, match=r"tokenizer\.json is damaged, or was not written by this version"):
         WordTokenizer.load(path)
+
+
+@AMOUNTS
+def test_a_damaged_file_is_refused(tmp_path, amount):
+    path = tmp_path / "tokenizer.json"
+    WordTokenizer(("a", "ä-b"), (BEGIN, END, "a"), 4, 3).save(path)
+    assert accepted(path, WordTokenizer.load, error=DamagedFileError, amount=amount) == []
 
 
 def test_a_missing_file_is_missing(tmp_path):
