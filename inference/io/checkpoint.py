@@ -32,12 +32,15 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         extra: tensors, numbers, strings, and dicts and lists of them.
 
     Raises:
+        CheckpointError: the state of a module holds something else than tensors, which could not be loaded.
         OSError: it cannot be written; names the path.
         TypeError: ``extra`` holds something else, or a function was passed instead of a module.
     """
     _check_modules(model, guide)
+    content = weights_content(model, guide) | {"extra": extra}
+    check_parts(path, content)
     try:
-        write(path, weights_content(model, guide) | {"extra": extra})
+        write(path, content)
     except CheckpointError as error:
         raise TypeError(f"extra may hold only tensors, numbers, strings, dicts and lists, got {extra}") from error
 
@@ -144,13 +147,13 @@ def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
     try:
-        content = from_archive(io.BytesIO(read_sealed(path)))
+        archive = io.BytesIO(read_sealed(path))
     except FileNotFoundError as error:
         raise CheckpointError(f"no checkpoint at {path}") from error
     except DamagedFileError as error:
         raise CheckpointError(str(error)) from error
-    except OSError:
-        raise
+    try:
+        content = from_archive(archive)
     except Exception as error:
         raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}); use another") from error
     if not isinstance(content, dict) or content.get("format") != expected:

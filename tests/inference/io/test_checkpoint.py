@@ -334,6 +334,16 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path, extra):
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
 
 
+def test_a_state_that_could_not_be_loaded_is_not_written(tmp_path):
+    class Counted(nn.Linear):
+        def get_extra_state(self):
+            return {"count": 3}
+
+    with pytest.raises(CheckpointError, match=r"a\.pt: model is not a dict from names to Tensors"):
+        save(tmp_path / "a.pt", Counted(2, 1))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_number_of_heads_is_another_architecture(tmp_path):
     save(tmp_path / "a.pt", SoftmaxAttention(8, 2))
     with pytest.raises(CheckpointError, match=r"'heads': 2.* in the checkpoint, .*'heads': 4"):
