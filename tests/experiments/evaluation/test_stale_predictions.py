@@ -18,8 +18,8 @@ from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import load
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import open_run
-from probattn.inference.io.sealed_files import write_json
 from probattn.inference.io.checkpoint import read, write
+from probattn.inference.io.sealed_files import write_json
 
 FOG = {"shift": True, "corruptions": ("fog",), "severities": (1,)}
 
