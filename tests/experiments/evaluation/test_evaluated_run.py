@@ -192,7 +192,7 @@ def test_the_command_repeats_all_options(command, tmp_path, monkeypatch):
     data.mkdir()
     options = EvaluationOptions(
         num_samples=3,
-        seed=-4,
+        seed=4,
         by=("temperature", "laplace+temperature"),
         shift=True,
         corruptions=("fog", "frost"),

@@ -13,7 +13,7 @@ from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.sealed_files import DamagedFileError
+from probattn.inference.io.sealed_files import DamagedFileError, write_json
 
 
 def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
@@ -171,8 +171,10 @@ def test_a_run_that_was_not_evaluated(tmp_path):
 
 
 def test_broken_metrics(tmp_path):
+    folder = run(tmp_path / "kep", "digits/kep-svgp")
+    write_json(folder / "metrics.json", {"run": "x"})
     with pytest.raises(SettingsError, match=r"metrics\.json cannot be used.*evaluate the run again"):
-        collect.rows([run(tmp_path / "kep", "digits/kep-svgp", run="x")])
+        collect.rows([folder])
 
 
 def test_edited_metrics_are_not_compared(tmp_path):
