@@ -16,11 +16,12 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
+from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
 from probattn.inference.training.trainer import Trainer
-from probattn.programs import Program, as_module, attribute, device, local_params
+from probattn.programs import Program, as_module, device, local_params
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def fit(
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
-    _check_data(model, train)
+    check_num_data(model, train)
     if train_options.seed is not None:
         torch.manual_seed(train_options.seed)
     guides.check(model, guide)
@@ -123,24 +124,6 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
         log = folder / "log.jsonl"
         if log.exists() and any(record["kind"] == "epoch" for record in read_log(log)[:-1]):
             raise CheckpointError(f"{folder} holds a run without last.pt, which cannot resume; choose another folder")
-
-
-def _check_data(model: nn.Module, train: Iterable) -> None:
-    """Refuse a loader without batches, and a wrong ``num_data``, which would silently weight the KL wrongly."""
-    if len(train) == 0:
-        raise ValueError("the training loader yields no batch")
-    num_data = attribute(model, "num_data")
-    if num_data is None:
-        raise ValueError(
-            "fit needs the size of the training set: set model.num_data, or use probattn.models.Supervised"
-        )
-    data = getattr(train, "dataset", None)
-    size = getattr(train, "num_data", None) or (len(data) if hasattr(data, "__len__") else num_data)
-    if size != num_data:
-        raise ValueError(
-            f"the model was built with num_data={num_data}, but the training loader has {size} examples: the KL would "
-            f"count {size / num_data:.3g} times; build the model with num_data={size}"
-        )
 
 
 def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
