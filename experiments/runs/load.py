@@ -11,7 +11,8 @@ from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.build import Dataset, Loader, build, find_device, load_data
 from probattn.experiments.runs.folder import read_record
-from probattn.inference import CheckpointError, load
+from probattn.inference.io.checkpoint import restore
+from probattn.inference.training.best_weights import read_best
 from probattn.models import Classifier
 
 
@@ -47,19 +48,26 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
 
     Raises:
         SettingsError: the folder holds no run.
-        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is damaged.
+        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is missing, damaged, or of
+            another epoch.
         DatasetError: its data are missing.
     """
     record = read_record(folder)
-    settings, best = record.settings, folder / "best.pt"
-    if not best.exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
+    settings, best = record.settings, read_best(folder)
     dataset = load_data(settings, root).for_run(folder)
     model, guide = build(settings, dataset)
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    epoch = load(best, model, guide)["epoch"]
+    restore(best, model, guide, path=folder / "best.pt")
     return TrainedRun(
-        folder, record.name, settings, record.environment, dataset, model, guide, torch.device(device).type, epoch
+        folder,
+        record.name,
+        settings,
+        record.environment,
+        dataset,
+        model,
+        guide,
+        device=torch.device(device).type,
+        best_epoch=best["extra"]["epoch"],
     )

@@ -122,7 +122,8 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
         raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
     if found and "last.pt" not in found:
         log = folder / "log.jsonl"
-        if log.exists() and any(record["kind"] == "epoch" for record in read_log(log)[:-1]):
+        records = read_log(log)[:-1] if log.exists() else []
+        if "best.pt" in found or any(record["kind"] == "epoch" for record in records):
             raise CheckpointError(f"{folder} holds a run without last.pt, which cannot resume; choose another folder")
 
 

@@ -38,15 +38,14 @@ def training_sizes(loader: Any) -> list[int]:
     """Return the possible sizes of the training set of a loader, the usual one first; none if they are unknown.
 
     The size is the number of examples in an epoch: what the loader's attribute ``num_data`` says, else what its sampler
-    or batch sampler yields, else the length of its data set, or of the batches in a list. Two sizes are possible where
-    the epochs differ or repeat examples: with ``drop_last``, and for samplers that draw with replacement or another
-    number than there is. A batch sampler of a class of its own is iterated over once, and its generators are restored.
+    or batch sampler yields, else the length of its data set; that of a list of batches is not known, since it may hold
+    a batch several times. Two sizes are possible where epochs differ or repeat examples: with ``drop_last``, and for
+    samplers that draw with replacement or another number than there is. A batch sampler of a class of its own is
+    iterated over once, and its generators are restored.
     """
     stated = getattr(loader, "num_data", None)
     if stated is not None:
         return [stated]
-    if isinstance(loader, list | tuple):
-        return [sum(len(batch[0]) for batch in loader)]
     batches, sampler = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
     if batches is None and isinstance(sampler, BatchSampler):
         batches = sampler  # as in DataLoader(…, sampler=BatchSampler(…), batch_size=None)
