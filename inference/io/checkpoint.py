@@ -96,19 +96,35 @@ def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None =
     Raises:
         CheckpointError: of another architecture, naming the first differences.
     """
-    targets = {"model": model} if guide is None else {"model": model, "guide": guide}
+    check_architecture(content, model, guide, path=path)
+    for part, module in _targets(model, guide).items():
+        module.load_state_dict(content[part])
+
+
+def check_architecture(
+    content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path
+) -> None:
+    """Check that the content that :func:`read` returned fits a model and its guide; nothing is changed.
+
+    Raises:
+        CheckpointError: of another architecture, naming the first differences.
+    """
     layers = _layer_signatures(model)
     differences = [
         f"layer {name or '(the model)'}: {saved} in the checkpoint, {layers.get(name)} here"
         for name, saved in content["layers"].items()
         if layers.get(name) != saved
     ]
-    differences += [line for part, module in targets.items() for line in _differences(part, module, content[part])]
+    differences += [
+        line for part, module in _targets(model, guide).items() for line in _differences(part, module, content[part])
+    ]
     if differences:
         first = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
         raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-    for part, module in targets.items():
-        module.load_state_dict(content[part])
+
+
+def _targets(model: nn.Module, guide: nn.Module | None) -> dict[str, nn.Module]:
+    return {"model": model} if guide is None else {"model": model, "guide": guide}
 
 
 def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
+from probattn.inference.training import inexact
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
 from probattn.inference.training.num_data import check_num_data
@@ -100,14 +101,17 @@ def fit(
         stack.enter_context(locked(folder))
         _refuse_to_overwrite(folder, resume=resume)  # another process may have written to it in the meantime
 
+    is_main = world().rank == 0
     with ExitStack() as stack:
         if train_options.deterministic:
             stack.enter_context(deterministic())
         if folder is not None:
             broadcast_result(lock_folder)
+            reasons = trainer.take_fingerprint()
             if (folder / "last.pt").exists():
-                trainer.resume()
-        is_main = world().rank == 0
+                reasons += trainer.resume()
+            if is_main and not trainer.is_finished():
+                inexact.warn(reasons)
         log = stack.enter_context(RunLog(folder if is_main else None, step=trainer.step))
         bar = TrainProgress(train_options.epochs, len(train), start=trainer.epoch, enabled=progress and is_main)
         trainer.run(log, stack.enter_context(bar))

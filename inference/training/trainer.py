@@ -23,9 +23,12 @@ from probattn.inference.training.best_weights import find_best, read_best
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.epoch_log import EpochLog
+from probattn.inference.training.fingerprint import Fingerprint, fingerprint
+from probattn.inference.training.inexact import find_reasons
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
+from probattn.inference.training.probe import probe
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Step
@@ -62,6 +65,8 @@ class Trainer:
         self._best_weights: dict[str, dict] | None = None
         self._fabric = make_fabric(options.accelerator, options.devices)
         self._batches = shard(train)
+        self._loaders = {"train": train} | ({} if valid is None else {"valid": valid})
+        self._fingerprint: Fingerprint | None = None
         vectorize = options.vectorize
         if vectorize is None:
             vectorize = broadcasts(model, guide, lambda: self._fabric.to_device(_first_batch(train)))
@@ -82,11 +87,21 @@ class Trainer:
         )
         self._graph_step = self._make_graph_step()
 
-    def resume(self) -> None:
-        """Restore the state at the end of the last finished epoch from ``last.pt``.
+    def take_fingerprint(self) -> list[str]:
+        """Take the fingerprint of the run and return the reasons for which the run may not resume exactly."""
+        probes = {name: probe(loader) for name, loader in self._loaders.items()}
+        self._fingerprint = fingerprint(self.model, self.guide, probes, device=self._fabric.device)
+        return find_reasons(probes)
+
+    def resume(self) -> list[str]:
+        """Restore the state at the end of the last finished epoch from ``last.pt``, after the fingerprint was taken.
+
+        Returns:
+            Differences of the environment, for which the resumed run may differ from one that was not interrupted.
 
         Raises:
-            CheckpointError: a damaged checkpoint, or one of other options or another architecture.
+            CheckpointError: a damaged checkpoint, one of other options, settings, data or another architecture, or lost
+                weights of the best epoch.
         """
         path = self.folder / "last.pt"
         content = checkpoint.read(path)
@@ -99,6 +114,13 @@ class Trainer:
                 f"{path} was trained with other options; resume with the same, or choose another folder:\n  "
                 + "\n  ".join(differences)
             )
+        checkpoint.check_architecture(content, self.model, self.guide, path=path)
+        changed, environment = self._fingerprint.differences(state["fingerprint"])
+        if changed:
+            raise checkpoint.CheckpointError(
+                f"{path} was trained with other data, loaders or settings of the model; resume with the same, or "
+                "choose another folder:\n  " + "\n  ".join(changed[:20]) + ("\n  …" if len(changed) > 20 else "")
+            )
         best = broadcast_result(lambda: self._best_epoch(state))
         checkpoint.restore(content, self.model, self.guide, path=path)
         self._load_state(state)
@@ -106,10 +128,11 @@ class Trainer:
             self._keep_best()
         else:
             self.best_epoch, self.best_value = best
+        return environment
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
         """Train until the last epoch, or until early stopping."""
-        while not self._is_finished():
+        while not self.is_finished():
             started = time.perf_counter()
             values = {"train_loss": self._train_epoch(log, progress)}
             self.epoch += 1
@@ -134,15 +157,16 @@ class Trainer:
         elif self._best_weights is not None:
             self._load_weights(self._best_weights)
 
+    def is_finished(self) -> bool:
+        """Return True after the last epoch, or when early stopping has ended the run."""
+        patience = self.options.patience
+        out_of_patience = patience is not None and self.epoch - self.best_epoch >= patience
+        return self.epoch >= self.options.epochs or out_of_patience
+
     def _best_epoch(self, state: dict[str, Any]) -> tuple[int, float | None] | None:
         """Return epoch and monitored value of ``best.pt``, or None if it must be written from ``last.pt``."""
         best = find_best(self.folder, state)
         return None if best is None else (best["extra"]["epoch"], best["extra"].get("value"))
-
-    def _is_finished(self) -> bool:
-        patience = self.options.patience
-        out_of_patience = patience is not None and self.epoch - self.best_epoch >= patience
-        return self.epoch >= self.options.epochs or out_of_patience
 
     def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
         """Train on each batch once and return the mean loss.
@@ -240,6 +264,7 @@ class Trainer:
 
     def _state(self) -> dict[str, Any]:
         """Return everything but the weights that a run needs to resume exactly."""
+        taken = self._fingerprint
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -248,14 +273,15 @@ class Trainer:
             "best_value": self.best_value,
             "optimizer": self._optimizer.state_dict(),
             "options": asdict(self.options),
-            "random": random_state.capture_all_ranks(self.train),
+            "random": random_state.capture_all_ranks(self._loaders),
+            "fingerprint": taken and taken.after_training(self.model, self.guide)._asdict(),
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
         self.epoch, self.step, self.value = state["epoch"], state["step"], state["value"]
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
         self._optimizer.load_state_dict(state["optimizer"])
-        random_state.restore_own_rank(state["random"], self.train)
+        random_state.restore_own_rank(state["random"], self._loaders)
 
 
 def _leave_evaluation_mode(part: nn.Module) -> None:
