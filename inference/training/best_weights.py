@@ -23,8 +23,8 @@ def read_best(folder: Path) -> dict[str, Any]:
     content = find_best(folder, state)
     if content is None:
         raise CheckpointError(
-            f"{folder} has no best.pt of epoch {state['best_epoch']}, but last.pt has its weights: resume the run "
-            "(train --resume, or fit with resume=True), which writes it"
+            f"{best} is missing, damaged or of an earlier epoch, but last.pt has the weights of its epoch "
+            f"{state['best_epoch']}: resume the run (train --resume, or fit with resume=True), which writes it"
         )
     return content
 

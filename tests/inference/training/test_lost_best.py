@@ -98,7 +98,7 @@ def test_a_run_killed_between_its_two_checkpoints_loses_none(tmp_path, monkeypat
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "run", epochs=5)
     if name == "best.pt":
-        with pytest.raises(CheckpointError, match=r"no best\.pt of epoch .*resume the run"):
+        with pytest.raises(CheckpointError, match=r"last\.pt has the weights of its epoch .: resume"):
             read_best(tmp_path / "run")
     history, found = trained(tmp_path / "run", epochs=5, resume=True)
     assert_same(found, end)
