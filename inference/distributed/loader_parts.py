@@ -57,7 +57,7 @@ def attributes(part: Any) -> dict[str, Any]:
 
 
 def _children(part: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(part, Mapping | list | tuple | deque | set | frozenset):
+    if isinstance(part, Mapping | list | tuple | deque):
         if len(part) <= MAX_ENTRIES:
             yield from part.items() if isinstance(part, Mapping) else enumerate(part)
     elif isinstance(part, partial):
@@ -71,7 +71,12 @@ def _children(part: Any) -> Iterator[tuple[Any, Any]]:
         yield from attributes(part).items()
         for kind in type(part).__mro__:
             if not _is_of_library(kind):
-                yield from vars(kind).items()
+                yield from ((f"{kind.__name__}.{name}", _function(value)) for name, value in vars(kind).items())
+
+
+def _function(member: Any) -> Any:
+    """Return the function of a static method, class method or property, else the member of the class itself."""
+    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
 
 
 def _is_of_standard_library(thing: type | FunctionType) -> bool:

@@ -60,16 +60,21 @@ def fit(
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
     holds the weights of the best epoch, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
 
+    Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
+
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
             :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
             ``num_data`` is looked up in the module inside; a function needs the attribute itself.
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
             statements, whose parameters stay in Pyro's global store.
-        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
+        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``, of ``num_data`` examples (see
+            :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
+            to are checkpointed.
         valid: the same for validation.
         out: folder of the run.
-        resume: resume from ``out/last.pt``, or start if there is none.
+        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders and settings of the model must be
+            the same (see :class:`~probattn.inference.training.fingerprint.Fingerprint`).
         progress: display the progress.
         options: fields of :class:`~probattn.inference.TrainOptions`.
 
@@ -77,10 +82,14 @@ def fit(
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         BlockingIOError: another process works in ``out``.
         OSError: ``out`` cannot be written.
-        CheckpointError: a damaged checkpoint, or one of another architecture or other options.
+        CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
+            weights of the best epoch.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta`` for a
-            model that learns Λ.
+        ValueError: an option out of bounds, no training data, another ``num_data`` than the loader's, a guide of
+            another model, or an ``AutoDelta`` for a model that learns Λ.
+
+    Warns:
+        InexactResumeWarning: with ``out``, if the run may not resume exactly; names the reasons.
     """
     train_options = TrainOptions(**options)
     folder = None if out is None else Path(out)
