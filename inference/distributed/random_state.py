@@ -12,11 +12,12 @@ from torch import nn
 from probattn.inference.distributed.collectives import gather_results, world
 from probattn.inference.distributed.loader_parts import find_parts
 from probattn.inference.io.checkpoint import CheckpointError
+from probattn.inference.io.digest import digest
 
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 
 
-def capture(loader: Any) -> dict[str, Any]:
+def capture(loader: Any, *, since: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the states of the random number generators of this process and of the stateful parts of a loader.
 
     These are PyTorch's, Python's and NumPy's global generators; all generators that the loader refers to (see
@@ -25,9 +26,11 @@ def capture(loader: Any) -> dict[str, Any]:
 
     Args:
         loader: the loader, or a mapping of loaders by name.
+        since: an earlier result. Python's and NumPy's global states are None if they have not changed since then: a run
+            that does not use them leaves equal checkpoints in each process.
     """
     parts = find_parts(loader)
-    return {
+    states = {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python": random.getstate(),
@@ -35,6 +38,8 @@ def capture(loader: Any) -> dict[str, Any]:
         "generators": {path: _get_state(each) for path, each in generators(parts).items()},
         "stateful": {path: each.state_dict() for path, each in stateful(parts).items()},
     }
+    unused = [name for name in ("python", "numpy") if since and digest(since[name]) == digest(states[name])]
+    return states | dict.fromkeys(unused)
 
 
 def restore(states: dict[str, Any], loader: Any) -> None:
@@ -54,8 +59,10 @@ def restore(states: dict[str, Any], loader: Any) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
-    random.setstate(states["python"])
-    np.random.set_state(_to_arrays(states["numpy"]))
+    if states["python"] is not None:
+        random.setstate(states["python"])
+    if states["numpy"] is not None:
+        np.random.set_state(_to_arrays(states["numpy"]))
     for path, generator in targets["generators"].items():
         _set_state(generator, states["generators"][path])
     for path, part in targets["stateful"].items():
@@ -98,9 +105,9 @@ def stateful(parts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def capture_all_ranks(loader: Any) -> list[dict[str, Any]]:
+def capture_all_ranks(loader: Any, *, since: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the random states of all ranks in order (see :func:`capture`)."""
-    return gather_results(lambda: capture(loader))
+    return gather_results(lambda: capture(loader, since=since))
 
 
 def restore_own_rank(states: list[dict[str, Any]] | dict[str, Any], loader: Any) -> None:

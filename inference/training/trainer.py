@@ -63,6 +63,7 @@ class Trainer:
         self.value: float | None = None
         self.best_value: float | None = None
         self._best_weights: dict[str, dict] | None = None
+        self._start = random_state.capture(())
         self._fabric = make_fabric(options.accelerator, options.devices)
         self._batches = shard(train)
         self._loaders = {"train": train} | ({} if valid is None else {"valid": valid})
@@ -141,7 +142,7 @@ class Trainer:
             log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
             progress.epoch_done(self.epoch, values)
             if self.folder is not None:
-                self._save("last.pt", **self._state())
+                self._save("last.pt", **self._state(since=self._start))
             if is_best:
                 self._keep_best()
 
@@ -262,8 +263,8 @@ class Trainer:
         self.model.load_state_dict(weights["model"])
         self.guide.load_state_dict(weights["guide"])
 
-    def _state(self) -> dict[str, Any]:
-        """Return everything but the weights that a run needs to resume exactly."""
+    def _state(self, *, since: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return everything but the weights that a run needs to resume exactly; ``since`` as for ``capture``."""
         taken = self._fingerprint
         return {
             "epoch": self.epoch,
@@ -273,7 +274,7 @@ class Trainer:
             "best_value": self.best_value,
             "optimizer": self._optimizer.state_dict(),
             "options": asdict(self.options),
-            "random": random_state.capture_all_ranks(self._loaders),
+            "random": random_state.capture_all_ranks(self._loaders, since=since),
             "fingerprint": taken and taken.after_training(self.model, self.guide)._asdict(),
         }
 
