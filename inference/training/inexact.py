@@ -58,7 +58,7 @@ def _reasons(probe: Probe) -> list[str]:
             f"{', '.join(sorted(probe.changing))} changes while batches are read, and is not saved; give its object "
             "state_dict() and load_state_dict()"
         )
-    if probe.is_random:
+    elif probe.is_random:
         found.append(
             "the first batch differs each time it is read from the same random states, so a random number generator "
             "was not found; make it an attribute of the data set, of its transforms or of the sampler"

@@ -39,16 +39,17 @@ class Probe(NamedTuple):
 def probe(loader: Any) -> Probe:
     """Read the first batch of a loader twice in this process, and restore all random states.
 
-    A stream (``IterableDataset``), which one may not be able to read twice, is not read; nor is a data set whose
+    Read is a copy of the loader and its samplers, so that their counters stay as they are; they share all else. A
+    stream (``IterableDataset``), which may not yield its examples twice, is not read; nor are lists, and data sets whose
     workers first run a function of the user (``worker_init_fn``).
     """
     parts = find_parts(loader)
     alone = _in_this_process(loader)
     if alone is None:
         return Probe(loader, parts, {}, False, frozenset())
-    before = _plain_attributes(parts)
-    first, second = (_first_batch(loader, alone) for _ in range(2))
-    after = _plain_attributes(parts)
+    before = _plain_attributes(find_parts(alone))
+    first, second = (_first_batch(alone) for _ in range(2))
+    after = _plain_attributes(find_parts(alone))
     changing = frozenset(path for path, value in before.items() if repr(value) != repr(after.get(path)))
     is_known = first == second and not random_state.stateful(parts)
     return Probe(loader, parts, first if is_known else {}, first != second, changing)
@@ -80,20 +81,37 @@ def content_digest(part: Any) -> str:
 
 
 def _in_this_process(loader: Any) -> Any | None:
-    """Return the loader without worker processes, or None if it is not to be read."""
-    if not isinstance(loader, DataLoader):
-        return loader
-    if isinstance(loader.dataset, IterableDataset) or loader.worker_init_fn is not None:
+    """Return a copy of a loader without worker processes, or None if it is not to be read."""
+    if isinstance(loader, list | tuple):
+        return None  # its content is known
+    if isinstance(loader, DataLoader) and (
+        isinstance(loader.dataset, IterableDataset) or loader.worker_init_fn is not None
+    ):
         return None
-    alone = copy.copy(loader)
-    vars(alone).update(num_workers=0, persistent_workers=False, timeout=0)
+    alone = _copy_with_samplers(loader, {})
+    if isinstance(loader, DataLoader):
+        vars(alone).update(num_workers=0, persistent_workers=False, timeout=0)
     return alone
 
 
-def _first_batch(loader: Any, alone: Any) -> dict[str, str]:
+def _copy_with_samplers(part: Any, copies: dict[int, Any]) -> Any:
+    """Return a shallow copy of a loader or a sampler, in which samplers are copies, too."""
+    if id(part) not in copies:
+        try:
+            copied = copy.copy(part)
+        except Exception:  # of a class that cannot be copied
+            copied = part
+        copies[id(part)] = copied
+        own = getattr(copied, "__dict__", {})
+        inner = {name: own[name] for name in ("sampler", "batch_sampler") if own.get(name) is not None}
+        own.update({name: _copy_with_samplers(each, copies) for name, each in inner.items()})
+    return copies[id(part)]
+
+
+def _first_batch(loader: Any) -> dict[str, str]:
     with random_state.preserved(loader):
         random_state.seed_all(loader, 0)
-        batch = next(iter(alone), ())
+        batch = next(iter(loader), ())
     named = zip(("inputs", "labels", "mask"), batch, strict=False)
     return {f"{name} of the first batch": content_digest(part) for name, part in named if as_array(part) is not None}
 

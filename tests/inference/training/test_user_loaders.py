@@ -343,6 +343,16 @@ def test_another_environment_is_said_by_name(tmp_path):
         run(plain()["train"], tmp_path, epochs=1, resume=True)
 
 
+def test_a_probe_leaves_counters_of_samplers():
+    sampler = Counting()
+    found = probe(loader(sampler=sampler))
+    assert found.changing == {"sampler.passes"}
+    assert sampler.passes == 0
+    found = probe(loader(batch_size=1, batch_sampler=BatchSampler(sampler, 3, False)))
+    assert found.changing == {"batch_sampler.sampler.passes"}
+    assert sampler.passes == 0
+
+
 def test_a_probe_leaves_all_random_states():
     train = EXACT["generator of a data set"](1)
     np.random.seed(1)
