@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -57,9 +57,10 @@ def attributes(part: Any) -> dict[str, Any]:
 
 
 def _children(part: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(part, Mapping | list | tuple | deque):
-        if len(part) <= MAX_ENTRIES:
-            yield from part.items() if isinstance(part, Mapping) else enumerate(part)
+    if isinstance(part, dict | list | tuple | deque):
+        kind = next(kind for kind in (dict, list, tuple, deque) if isinstance(part, kind))
+        if kind.__len__(part) <= MAX_ENTRIES:  # methods of subclasses may count their calls
+            yield from kind.items(part) if kind is dict else enumerate(kind.__iter__(part))
     elif isinstance(part, partial):
         yield from (("func", part.func), ("args", part.args), ("keywords", part.keywords))
     elif isinstance(part, MethodType):

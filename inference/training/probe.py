@@ -39,9 +39,9 @@ class Probe(NamedTuple):
 def probe(loader: Any) -> Probe:
     """Read the first batch of a loader twice in this process, and restore all random states.
 
-    Read is a copy of the loader and its samplers, so that their counters stay as they are; they share all else. A
-    stream (``IterableDataset``), which may not yield its examples twice, is not read; nor are lists, and data sets whose
-    workers first run a function of the user (``worker_init_fn``).
+    Read is a copy of the loader and its samplers, so that their counters stay as they are; they share all else. Not
+    read are lists, a stream (``IterableDataset``), which may not yield its examples twice, and a data set whose workers
+    first run a function of the user (``worker_init_fn``).
     """
     parts = find_parts(loader)
     alone = _in_this_process(loader)
