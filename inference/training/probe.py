@@ -66,7 +66,7 @@ def as_array(part: Any) -> Tensor | np.ndarray | None:
         return part if part.layout == torch.strided and not part.is_quantized and not part.is_meta else None
     if isinstance(part, range):
         return np.array([part.start, part.stop, part.step])
-    if isinstance(part, list | tuple) and part and all(type(each) in (bool, int, float) for each in part):
+    if type(part) in (list, tuple) and part and all(type(each) in (bool, int, float) for each in part):
         part = np.asarray(part)
     return part if isinstance(part, np.ndarray) and part.dtype.kind in "biufc" else None
 
