@@ -115,7 +115,7 @@ def loader(dataset=None, **options):
 
 def global_numpy(seed):
     np.random.seed(seed)
-    return loader(Augmented(np.random.normal))
+    return loader(Augmented(lambda: np.random.normal()))
 
 
 def global_python(seed):
