@@ -45,12 +45,14 @@ from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.fit import History, fit
+from probattn.inference.training.inexact import InexactResumeWarning
 from probattn.inference.training.options import TrainOptions
 
 __all__ = [
     "CheckpointError",
     "DamagedFileError",
     "History",
+    "InexactResumeWarning",
     "NonFiniteError",
     "PosteriorSamples",
     "Prediction",

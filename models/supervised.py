@@ -16,7 +16,8 @@ class Supervised(SkipParamEffects, PyroModule):
     """Pyro model ``y ~ likelihood(network(x))`` of ``num_data`` examples, evaluated on mini-batches.
 
     The likelihood and the local sites are scaled by ``num_data / batch`` and global sites are not, so the ELBO of a
-    batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20).
+    batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20). It starts in the network's mode,
+    training or evaluation.
 
     Args:
         network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``.
@@ -35,6 +36,7 @@ class Supervised(SkipParamEffects, PyroModule):
         if module_path(network) == "":
             allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
+        self.training = network.training
         list(latent_sites(self))
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

@@ -39,6 +39,19 @@ def modules(program: Program) -> list[nn.Module]:
     return list(found.values())
 
 
+def references(function: FunctionType) -> dict[str, Any]:
+    """Return the objects that a function refers to by name: in its closure, its defaults, or as globals."""
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    found = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
+    defaults = function.__defaults__ or ()
+    parameters = code.co_varnames[: code.co_argcount]
+    found |= dict(zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True))
+    found |= function.__kwdefaults__ or {}
+    found |= {name: function.__globals__[name] for name in _names(code) if name in function.__globals__}
+    return found | {"__wrapped__": getattr(function, "__wrapped__", None)}
+
+
 def attribute(program: Program, name: str) -> Any:
     """Return an attribute of a program, or of the first of its modules that has it, else None."""
     held = (part for module in modules(program) for part in module.modules())
@@ -201,9 +214,7 @@ def _collect(thing: Any, found: dict[int, nn.Module], seen: set[int]) -> None:
         _collect(thing.__self__, found, seen)
         _collect(thing.__func__, found, seen)
     elif isinstance(thing, FunctionType):
-        cells = (cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell))
-        named = (thing.__globals__.get(name) for name in _names(thing.__code__))
-        for each in (*cells, *(thing.__defaults__ or ()), *named, getattr(thing, "__wrapped__", None)):
+        for each in references(thing).values():
             if isinstance(each, nn.Module | functools.partial | FunctionType | MethodType | list | tuple | dict):
                 _collect(each, found, seen)
     elif isinstance(thing, list | tuple | dict):

@@ -20,8 +20,8 @@ from probattn.experiments.runs.build import (
     load_data,
 )
 from probattn.experiments.runs.folder import RunRecord, read_record
-from probattn.inference import CheckpointError, load
-from probattn.inference.io.checkpoint import check_extra
+from probattn.inference.io.checkpoint import restore
+from probattn.inference.training.best_weights import read_best
 from probattn.models import Classifier
 
 
@@ -57,13 +57,12 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
 
     Raises:
         SettingsError: the folder holds no run.
-        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is damaged.
+        CheckpointError: the run has finished no epoch, or the checkpoint of the best one is missing, damaged, or of
+            another epoch.
         DatasetError: its data are missing, or have another training or validation part now.
     """
     record = read_record(folder)
-    settings, best = record.settings, folder / "best.pt"
-    if not best.exists():
-        raise CheckpointError(f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume")
+    settings, best = record.settings, read_best(folder)
     dataset = load_data(settings, root).for_run(folder)
     _check_parts(record, dataset, folder=folder)
     check_memory(settings, dataset, copies=1)
@@ -71,10 +70,18 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    extra = load(best, model, guide)
-    check_extra(best, extra, {"epoch": int})
-    kind, epoch = torch.device(device).type, extra["epoch"]
-    return TrainedRun(folder, record.name, settings, record.environment, dataset, model, guide, kind, epoch)
+    restore(best, model, guide, path=folder / "best.pt")
+    return TrainedRun(
+        folder,
+        record.name,
+        settings,
+        record.environment,
+        dataset,
+        model,
+        guide,
+        device=torch.device(device).type,
+        best_epoch=best["extra"]["epoch"],
+    )
 
 
 def _check_parts(record: RunRecord, dataset: Dataset, *, folder: Path) -> None:

@@ -8,6 +8,7 @@ from torch.utils.data import DistributedSampler
 
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import gather_results, world
+from probattn.inference.io.digest import digest
 
 
 class RankBatch(NamedTuple):
@@ -80,8 +81,7 @@ def _check_same_order(loader: Iterable) -> None:
                 f"the training loader's {type(sampler).__name__} has no generator, so each rank would see different "
                 "batches: DataLoader(…, generator=torch.Generator().manual_seed(seed))"
             )
-    generator = random_state.capture(loader)["loader"]
-    seen = gather_results(lambda: (len(loader), None if generator is None else generator.tolist()))
+    seen = gather_results(lambda: (len(loader), digest(random_state.capture(loader)["generators"])))
     differing = [number for number, each in enumerate(seen) if each != seen[0]]
     if differing:
         raise ValueError(

@@ -1,43 +1,113 @@
-"""States of random number generators: of this process and, under torchrun, of all ranks."""
+"""States of random number generators and of stateful loaders: of this process and, under torchrun, of all ranks."""
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from probattn.inference.distributed.collectives import gather_results, world
+from probattn.inference.distributed.loader_parts import find_parts
 from probattn.inference.io.checkpoint import CheckpointError
+from probattn.inference.io.digest import digest
+
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 
 
-def capture(loader: Any) -> dict[str, Any]:
-    """Return the states of PyTorch's generators and of the generator of the loader or its sampler, if it has one."""
-    generator = _generator(loader)
-    return {
+def capture(loader: Any, *, since: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the states of the random number generators of this process and of the stateful parts of a loader.
+
+    These are PyTorch's, Python's and NumPy's global generators; all generators that the loader refers to (see
+    :func:`~probattn.inference.distributed.loader_parts.find_parts`); and what ``state_dict()`` returns of the loader,
+    its samplers and its data set where they have that method and ``load_state_dict``.
+
+    Args:
+        loader: the loader, or a mapping of loaders by name.
+        since: an earlier result. Python's and NumPy's global states are None if they have not changed since then: a run
+            that does not use them leaves equal checkpoints in each process.
+    """
+    parts = find_parts(loader)
+    states = {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "loader": None if generator is None else generator.get_state(),
+        "python": random.getstate(),
+        "numpy": _to_tensors(np.random.get_state(legacy=False)),
+        "generators": {path: _get_state(each) for path, each in generators(parts).items()},
+        "stateful": {path: each.state_dict() for path, each in stateful(parts).items()},
     }
+    unused = [name for name in ("python", "numpy") if since and digest(since[name]) == digest(states[name])]
+    return states | dict.fromkeys(unused)
 
 
 def restore(states: dict[str, Any], loader: Any) -> None:
     """Set the states that :func:`capture` returned.
 
     Raises:
-        CheckpointError: a loader with a generator where the saved one had none, or the other way round.
+        CheckpointError: the loader has other generators or stateful parts than the captured one; names them.
     """
-    generator = _generator(loader)
-    if (generator is None) != (states["loader"] is None):
-        had, has = ("no", "one") if states["loader"] is None else ("a", "none")
-        raise CheckpointError(f"cannot resume exactly: the training loader had {had} generator and now has {has}")
+    parts = find_parts(loader)
+    targets = {"generators": generators(parts), "stateful": stateful(parts)}
+    differing = sorted({path for kind, found in targets.items() for path in found.keys() ^ states[kind].keys()})
+    if differing:
+        raise CheckpointError(
+            "cannot resume exactly: the loader has other random number generators or stateful parts than the one of "
+            f"the checkpoint ({', '.join(path or 'itself' for path in differing)}); build it as in the first run"
+        )
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
-    if generator is not None:
-        generator.set_state(states["loader"])
+    if states["python"] is not None:
+        random.setstate(states["python"])
+    if states["numpy"] is not None:
+        np.random.set_state(_to_arrays(states["numpy"]))
+    for path, generator in targets["generators"].items():
+        _set_state(generator, states["generators"][path])
+    for path, part in targets["stateful"].items():
+        part.load_state_dict(states["stateful"][path])
 
 
-def capture_all_ranks(loader: Any) -> list[dict[str, Any]]:
+@contextmanager
+def preserved(loader: Any) -> Iterator[None]:
+    """Context manager that restores the random states of this process and of a loader on exit."""
+    states = capture(loader)
+    try:
+        yield
+    finally:
+        restore(states, loader)
+
+
+def seed_all(loader: Any, seed: int) -> None:
+    """Seed PyTorch's, Python's and NumPy's global generators and those of a loader."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    for generator in generators(find_parts(loader)).values():
+        _seed(generator, seed)
+
+
+def generators(parts: dict[str, Any]) -> dict[str, Generator]:
+    """Return the random number generators among the parts of a loader that have a state."""
+    found = {path: part for path, part in parts.items() if isinstance(part, Generator)}
+    return {path: part for path, part in found.items() if not isinstance(part, random.SystemRandom)}
+
+
+def stateful(parts: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a loader with ``state_dict`` and ``load_state_dict``, except modules."""
+    return {
+        path: part
+        for path, part in parts.items()
+        if callable(getattr(part, "state_dict", None))
+        and callable(getattr(part, "load_state_dict", None))
+        and not isinstance(part, nn.Module)
+    }
+
+
+def capture_all_ranks(loader: Any, *, since: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return the random states of all ranks in order (see :func:`capture`)."""
-    return gather_results(lambda: capture(loader))
+    return gather_results(lambda: capture(loader, since=since))
 
 
 def restore_own_rank(states: list[dict[str, Any]] | dict[str, Any], loader: Any) -> None:
@@ -48,7 +118,7 @@ def restore_own_rank(states: list[dict[str, Any]] | dict[str, Any], loader: Any)
 
     Args:
         states: from :func:`capture_all_ranks`, or a single state from :func:`capture`.
-        loader: training loader, whose generator is also restored.
+        loader: the loader, or a mapping of loaders by name.
     """
     states = [states] if isinstance(states, dict) else states
     rank, size = world()
@@ -67,6 +137,44 @@ def seed_per_rank() -> None:
         torch.manual_seed(int(torch.randint(2**62, ())) + rank)
 
 
-def _generator(loader: Any) -> torch.Generator | None:
-    own = getattr(loader, "generator", None)
-    return own if own is not None else getattr(getattr(loader, "sampler", None), "generator", None)
+def _get_state(generator: Generator) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return _to_tensors(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return _to_tensors(generator.get_state(legacy=False))
+    return generator.getstate()
+
+
+def _set_state(generator: Generator, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = _to_arrays(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(_to_arrays(state))
+    else:
+        generator.setstate(state)
+
+
+def _seed(generator: Generator, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed)
+
+
+def _to_tensors(state: Any) -> Any:
+    """Return a state of NumPy's with tensors instead of arrays, which a checkpoint may hold."""
+    if isinstance(state, dict):
+        return {name: _to_tensors(value) for name, value in state.items()}
+    return torch.from_numpy(state.copy()) if isinstance(state, np.ndarray) else state
+
+
+def _to_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _to_arrays(value) for name, value in state.items()}
+    return state.numpy() if isinstance(state, torch.Tensor) else state

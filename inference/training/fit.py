@@ -14,13 +14,15 @@ from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
+from probattn.inference.training import inexact
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
+from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
 from probattn.inference.training.trainer import Trainer
-from probattn.programs import Program, as_module, attribute, device, local_params
+from probattn.programs import Program, as_module, device, local_params
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,21 @@ def fit(
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
     holds the weights of the best epoch, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
 
+    Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
+
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
             :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
             ``num_data`` is looked up in the module inside; a function needs the attribute itself.
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
             statements, whose parameters stay in Pyro's global store.
-        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``; its ``generator``, if it has one, is checkpointed.
+        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``, of ``num_data`` examples (see
+            :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
+            to are checkpointed.
         valid: the same for validation.
         out: folder of the run.
-        resume: resume from ``out/last.pt``, or start if there is none.
+        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders and settings of the model must be
+            the same (see :class:`~probattn.inference.training.fingerprint.Fingerprint`).
         progress: display the progress.
         options: fields of :class:`~probattn.inference.TrainOptions`.
 
@@ -75,10 +82,14 @@ def fit(
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         BlockingIOError: another process works in ``out``.
         OSError: ``out`` cannot be written.
-        CheckpointError: a damaged checkpoint, or one of another architecture or other options.
+        CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
+            weights of the best epoch.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        ValueError: an option out of bounds, no training data, a guide of another model, or an ``AutoDelta`` for a
-            model that learns Λ.
+        ValueError: an option out of bounds, no training data, another ``num_data`` than the loader's, a guide of
+            another model, or an ``AutoDelta`` for a model that learns Λ.
+
+    Warns:
+        InexactResumeWarning: with ``out``, if the run may not resume exactly; names the reasons.
     """
     train_options = TrainOptions(**options)
     folder = None if out is None else Path(out)
@@ -87,7 +98,7 @@ def fit(
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
-    _check_data(model, train)
+    check_num_data(model, train)
     if train_options.seed is not None:
         torch.manual_seed(train_options.seed)
     guides.check(model, guide)
@@ -99,14 +110,17 @@ def fit(
         stack.enter_context(locked(folder))
         _refuse_to_overwrite(folder, resume=resume)  # another process may have written to it in the meantime
 
+    is_main = world().rank == 0
     with ExitStack() as stack:
         if train_options.deterministic:
             stack.enter_context(deterministic())
         if folder is not None:
             broadcast_result(lock_folder)
+            reasons = trainer.take_fingerprint()
             if (folder / "last.pt").exists():
-                trainer.resume()
-        is_main = world().rank == 0
+                reasons += trainer.resume()
+            if is_main and not trainer.is_finished():
+                inexact.warn(reasons)
         log = stack.enter_context(RunLog(folder if is_main else None, step=trainer.step))
         bar = TrainProgress(train_options.epochs, len(train), start=trainer.epoch, enabled=progress and is_main)
         trainer.run(log, stack.enter_context(bar))
@@ -121,26 +135,9 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
         raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
     if found and "last.pt" not in found:
         log = folder / "log.jsonl"
-        if log.exists() and any(record["kind"] == "epoch" for record in read_log(log)[:-1]):
+        records = read_log(log)[:-1] if log.exists() else []
+        if "best.pt" in found or any(record["kind"] == "epoch" for record in records):
             raise CheckpointError(f"{folder} holds a run without last.pt, which cannot resume; choose another folder")
-
-
-def _check_data(model: nn.Module, train: Iterable) -> None:
-    """Refuse a loader without batches, and a wrong ``num_data``, which would silently weight the KL wrongly."""
-    if len(train) == 0:
-        raise ValueError("the training loader yields no batch")
-    num_data = attribute(model, "num_data")
-    if num_data is None:
-        raise ValueError(
-            "fit needs the size of the training set: set model.num_data, or use probattn.models.Supervised"
-        )
-    data = getattr(train, "dataset", None)
-    size = getattr(train, "num_data", None) or (len(data) if hasattr(data, "__len__") else num_data)
-    if size != num_data:
-        raise ValueError(
-            f"the model was built with num_data={num_data}, but the training loader has {size} examples: the KL would "
-            f"count {size / num_data:.3g} times; build the model with num_data={size}"
-        )
 
 
 def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:

@@ -19,12 +19,16 @@ from probattn.inference.elbo import ELBOS
 from probattn.inference.io import checkpoint
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.training.best_weights import find_best, read_best
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.epoch_log import EpochLog
+from probattn.inference.training.fingerprint import Fingerprint, fingerprint
+from probattn.inference.training.inexact import find_reasons
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
+from probattn.inference.training.probe import probe
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog
 from probattn.inference.training.step import Step
@@ -39,6 +43,8 @@ STATE = {
     "optimizer": dict,
     "options": dict,
     "random": list,
+    "value": float | int | None,
+    "fingerprint": dict,
 }
 """Types of the values of ``last.pt`` that a run resumes from."""
 
@@ -64,11 +70,17 @@ class Trainer:
     ) -> None:
         self.model, self.guide, self.train, self.valid = model, guide, train, valid
         self.options, self.folder = options, folder
+        for part in (model, guide):
+            _leave_evaluation_mode(part)
         self.epoch = self.step = self.best_epoch = 0
+        self.value: float | None = None
         self.best_value: float | None = None
         self._best_weights: dict[str, dict] | None = None
+        self._start = random_state.capture(())
         self._fabric = make_fabric(options.accelerator, options.devices)
         self._batches = shard(train)
+        self._loaders = {"train": train} | ({} if valid is None else {"valid": valid})
+        self._fingerprint: Fingerprint | None = None
         vectorize = options.vectorize
         if vectorize is None:
             vectorize = broadcasts(model, guide, lambda: self._fabric.to_device(_first_batch(train)))
@@ -89,11 +101,21 @@ class Trainer:
         )
         self._graph_step = self._make_graph_step()
 
-    def resume(self) -> None:
-        """Restore the state at the end of the last finished epoch from ``last.pt``.
+    def take_fingerprint(self) -> list[str]:
+        """Take the fingerprint of the run and return the reasons for which the run may not resume exactly."""
+        probes = {name: probe(loader) for name, loader in self._loaders.items()}
+        self._fingerprint = fingerprint(self.model, self.guide, probes, device=self._fabric.device)
+        return find_reasons(probes)
+
+    def resume(self) -> list[str]:
+        """Restore the state at the end of the last finished epoch from ``last.pt``, after the fingerprint was taken.
+
+        Returns:
+            Differences of the environment, for which the resumed run may differ from one that was not interrupted.
 
         Raises:
-            CheckpointError: a damaged checkpoint, or one of other options or another architecture.
+            CheckpointError: a damaged checkpoint, one of other options, settings, data or another architecture, or lost
+                weights of the best epoch.
         """
         path = self.folder / "last.pt"
         content = checkpoint.read(path)
@@ -108,34 +130,59 @@ class Trainer:
                 + "\n  ".join(differences)
             )
         checkpoint.check_architecture(content, self.model, self.guide, path=path)
+        changed, environment = self._fingerprint.differences(state["fingerprint"])
+        if changed:
+            raise checkpoint.CheckpointError(
+                f"{path} was trained with other data, loaders or settings of the model; resume with the same, or "
+                "choose another folder:\n  " + "\n  ".join(changed[:20]) + ("\n  …" if len(changed) > 20 else "")
+            )
+        best = broadcast_result(lambda: self._best_epoch(state))
         with checkpoint.refuse_wrong_types(path):
             self._load_state(state)
         checkpoint.restore(content, self.model, self.guide, path=path)
+        if best is None:
+            self._keep_best()
+        else:
+            self.best_epoch, self.best_value = best
+        return environment
 
     def run(self, log: RunLog, progress: TrainProgress) -> None:
         """Train until the last epoch, or until early stopping."""
-        while not self._is_finished():
+        while not self.is_finished():
             started = time.perf_counter()
             values = {"train_loss": self._train_epoch(log, progress)}
             self.epoch += 1
             values |= self._validate()
-            self._keep_if_best(values)
+            is_best = self._compare_with_best(values)
             log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
             progress.epoch_done(self.epoch, values)
             if self.folder is not None:
-                self._save("last.pt", **self._state())
+                self._save("last.pt", **self._state(since=self._start))
+            if is_best:
+                self._keep_best()
 
     def load_best(self) -> None:
-        """Load the weights of the best epoch into model and guide."""
-        if self.folder is not None and (self.folder / "best.pt").exists():
-            checkpoint.load(self.folder / "best.pt", self.model, self.guide)
+        """Load the weights of the best epoch into model and guide.
+
+        Raises:
+            CheckpointError: ``best.pt`` is missing, damaged, or of another epoch.
+        """
+        if self.folder is not None:
+            path = self.folder / "best.pt"
+            checkpoint.restore(read_best(self.folder), self.model, self.guide, path=path)
         elif self._best_weights is not None:
             self._load_weights(self._best_weights)
 
-    def _is_finished(self) -> bool:
+    def is_finished(self) -> bool:
+        """Return True after the last epoch, or when early stopping has ended the run."""
         patience = self.options.patience
         out_of_patience = patience is not None and self.epoch - self.best_epoch >= patience
         return self.epoch >= self.options.epochs or out_of_patience
+
+    def _best_epoch(self, state: dict[str, Any]) -> tuple[int, float | None] | None:
+        """Return epoch and monitored value of ``best.pt``, or None if it must be written from ``last.pt``."""
+        best = find_best(self.folder, state)
+        return None if best is None else (best["extra"]["epoch"], best["extra"].get("value"))
 
     def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
         """Train on each batch once and return the mean loss.
@@ -159,7 +206,6 @@ class Trainer:
 
     def _train_batches(self, step: Step | CUDAGraphStep, log: RunLog, progress: TrainProgress) -> EpochLog:
         """Take one step on each batch; eager steps are logged at once."""
-        self._module.train()
         epoch_log = EpochLog(log, epoch=self.epoch + 1, every=self.options.log_every)
         for number, (batch, loss_weight, examples) in enumerate(self._batches):
             coefficients = StepCoefficients.at(
@@ -202,18 +248,22 @@ class Trainer:
             raise NonFiniteError(f"epoch {self.epoch}, validation: {error}") from error
         return {f"valid/{name}": value for name, value in values.items()}
 
-    def _keep_if_best(self, values: dict[str, float]) -> None:
-        """Keep the weights of this epoch if it is the best so far, which each is without validation data."""
+    def _compare_with_best(self, values: dict[str, float]) -> bool:
+        """Return True if this epoch is the best so far, which each is without validation data, and remember it."""
         monitor = self.options.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")
-        value = values.get(f"valid/{monitor}")
-        if self.valid is not None and value is None:
+        self.value = values.get(f"valid/{monitor}")
+        if self.valid is not None and self.value is None:
             known = ", ".join(name.removeprefix("valid/") for name in values if name.startswith("valid/"))
             raise ValueError(f"monitor {monitor!r} is no metric of this model; choose one of {known}")
-        if value is not None and not is_better(monitor, value, self.best_value):
-            return
-        self.best_epoch, self.best_value = self.epoch, value
+        if self.value is not None and not is_better(monitor, self.value, self.best_value):
+            return False
+        self.best_epoch, self.best_value = self.epoch, self.value
+        return True
+
+    def _keep_best(self) -> None:
+        """Keep the weights of this epoch, after ``last.pt`` has them: a run that is killed in between has lost none."""
         if self.folder is not None:
-            self._save("best.pt", epoch=self.epoch, value=value)
+            self._save("best.pt", epoch=self.epoch, value=self.value)
         else:
             self._best_weights = copy.deepcopy(self._weights())
 
@@ -228,29 +278,38 @@ class Trainer:
         self.model.load_state_dict(weights["model"])
         self.guide.load_state_dict(weights["guide"])
 
-    def _state(self) -> dict[str, Any]:
-        """Return everything but the weights that a run needs to resume exactly."""
+    def _state(self, *, since: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return everything but the weights that a run needs to resume exactly; ``since`` as for ``capture``."""
+        taken = self._fingerprint
         return {
             "epoch": self.epoch,
             "step": self.step,
+            "value": self.value,
             "best_epoch": self.best_epoch,
             "best_value": self.best_value,
             "optimizer": self._optimizer.state_dict(),
             "options": asdict(self.options),
-            "random": random_state.capture_all_ranks(self.train),
+            "random": random_state.capture_all_ranks(self._loaders, since=since),
+            "fingerprint": taken and taken.after_training(self.model, self.guide)._asdict(),
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        self.epoch, self.step = state["epoch"], state["step"]
+        self.epoch, self.step, self.value = state["epoch"], state["step"], state["value"]
         self.best_epoch, self.best_value = state["best_epoch"], state["best_value"]
         self._optimizer.load_state_dict(state["optimizer"])
-        random_state.restore_own_rank(state["random"], self.train)
+        random_state.restore_own_rank(state["random"], self._loaders)
+
+
+def _leave_evaluation_mode(part: nn.Module) -> None:
+    """Put a model or guide that is in evaluation mode as a whole into training mode.
+
+    Submodules that are in evaluation mode below a part in training mode stay as they are.
+    """
+    if not part.training:
+        part.train()
 
 
 def _first_batch(loader: Iterable) -> tuple:
     """Return the first batch of a loader and restore its random state."""
-    state = random_state.capture(loader)
-    try:
+    with random_state.preserved(loader):
         return next(iter(loader))
-    finally:
-        random_state.restore(state, loader)

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from functools import partial
+from typing import Self
 
 import torch
 from pyro.nn import PyroModule
@@ -25,7 +26,7 @@ class ConvertedNetwork(PyroModule):
     an embedding, also run on the repeated input. In training mode and in Monte Carlo dropout, where dropout draws as
     well, the whole network runs on the repeated input.
 
-    Built by :func:`replace_attention`.
+    It starts in the network's mode, training or evaluation. Built by :func:`replace_attention`.
 
     Args:
         wrapped: the network.
@@ -33,7 +34,8 @@ class ConvertedNetwork(PyroModule):
 
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()
-        self.wrapped = wrapped
+        self.wrapped, self.training = wrapped, wrapped.training
+        self._frozen_statistics: tuple[nn.Module, ...] = ()
         adapters = {path: module for path, module in wrapped.named_modules() if isinstance(module, Adapter)}
         self._blocks = find_blocks(wrapped, [*adapters, *(path for path, _ in find_attention(wrapped))])
         self._stochastic = tuple(path for path, adapter in adapters.items() if adapter.layer.is_stochastic())
@@ -64,6 +66,23 @@ class ConvertedNetwork(PyroModule):
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
         return [module.layer for module in self.wrapped.modules() if isinstance(module, Adapter)]
+
+    def freeze_rest(self) -> None:
+        """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
+        own = [module for layer in self.layers() for module in layer.modules()]
+        trained = {parameter for module in own for parameter in module.parameters()}
+        for parameter in self.parameters():
+            parameter.requires_grad_(parameter.requires_grad and parameter in trained)
+        rest = [module for module in self.modules() if all(module is not each for each in own)]
+        self._frozen_statistics = tuple(each for each in rest if getattr(each, "running_mean", None) is not None)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; modules with frozen statistics stay in evaluation mode."""
+        super().train(mode)
+        for module in self._frozen_statistics:
+            module.eval()
+        return self
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

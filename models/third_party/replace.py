@@ -42,7 +42,7 @@ def replace_attention(
         attention: factory ``(dim, heads) -> layer`` for the new layers. A ``bias`` or ``dropout`` parameter that it
             leaves open is set as in the old layer.
         layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end.
-        freeze_rest: train only the new layers.
+        freeze_rest: train only the new layers; the running statistics of batch norms elsewhere do not change, either.
 
     Returns:
         ``converted(x, mask=None)``, which supports draws like networks of this library.
@@ -64,9 +64,7 @@ def replace_attention(
         _insert(copied, path, old, old.adapter(build_layer(attention, old), num_outputs=num_outputs))
     converted = ConvertedNetwork(copied)
     if freeze_rest:
-        own = {parameter for layer in converted.layers() for parameter in layer.parameters()}
-        for parameter in converted.parameters():
-            parameter.requires_grad_(parameter.requires_grad and parameter in own)
+        converted.freeze_rest()
     return converted
 
 

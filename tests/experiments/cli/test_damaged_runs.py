@@ -45,6 +45,7 @@ def test_a_damaged_checkpoint_is_not_evaluated(command, kep, damage, contents):
 
 def test_a_checkpoint_of_another_network_is_not_evaluated(command, kep, trained):
     shutil.copy(trained[SOFTMAX] / "best.pt", kep / "best.pt")
+    (kep / "last.pt").unlink()
     code, _, err = command("evaluate", kep)
     assert code == 1
     assert err.startswith(f"error: {kep / 'best.pt'} is of another architecture")
@@ -63,11 +64,34 @@ def test_evaluate_of_a_folder_without_a_run(command, tmp_path, contents, is_one_
 
 def test_evaluate_of_a_run_without_a_whole_epoch(command, kep, contents, is_one_message):
     (kep / "best.pt").unlink()
+    (kep / "last.pt").unlink()
     before = contents(kep)
     code, _, err = command("evaluate", kep)
     assert code == 1
     assert is_one_message(err, kep, "no best.pt", "no epoch", "--resume")
     assert contents(kep) == before
+
+
+@pytest.mark.parametrize("best_is_last", [True, False])
+def test_the_advice_about_a_lost_best_checkpoint_works(command, kep, best_is_last, assignments, tiny, contents):
+    last = checkpoint.read(kep / "last.pt")
+    last["extra"]["best_epoch"] = last["extra"]["epoch"] - (not best_is_last)
+    checkpoint.write(kep / "last.pt", last)
+    (kep / "best.pt").unlink()
+    before = contents(kep)
+    resume = ["train", KEP, "--out", kep, "--resume", *assignments(tiny)]
+    code, _, err = command("evaluate", kep)
+    assert code == 1
+    if best_is_last:
+        assert "train --resume" in err
+    else:
+        assert f"by copying {kep / 'last.pt'} to {kep / 'best.pt'}, and resume" in err
+        assert command(*resume)[0] == 1
+        assert contents(kep) == before
+        shutil.copy(kep / "last.pt", kep / "best.pt")
+    assert command(*resume)[0] == 0
+    assert command("evaluate", kep)[0] == 0
+    assert read_json(kep / "metrics.json")["best_epoch"] == last["extra"]["epoch"]
 
 
 @pytest.mark.parametrize(

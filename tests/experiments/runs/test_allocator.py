@@ -37,7 +37,8 @@ def faults(how):
 
 HOW = {
     "itself": "from probattn.experiments.runs import allocator; allocator.keep_memory()",
-    "command": "from probattn.experiments.cli import main; main.app = lambda **_: None\ntry: main.main()\nexcept SystemExit: pass",
+    "command": "from probattn.experiments.cli import main; main.app = lambda **_: None\n"
+    "try: main.main()\nexcept SystemExit: pass",
     "worker": "from probattn.experiments.runs import workers\n"
     "workers.threading.Thread.start = lambda _: 0; workers.set_up_worker()",
 }
