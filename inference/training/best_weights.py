@@ -19,7 +19,9 @@ def read_best(folder: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{folder} has no best.pt: the run has finished no epoch; continue with train --resume"
             )
-        return checkpoint.read(best)
+        content = checkpoint.read(best)
+        checkpoint.check_extra(best, content["extra"], {"epoch": int})
+        return content
     content = find_best(folder, state)
     if content is None:
         raise CheckpointError(
@@ -46,10 +48,11 @@ def find_best(folder: Path, state: dict[str, Any]) -> dict[str, Any] | None:
     if path.exists():
         try:
             content = checkpoint.read(path)
+            checkpoint.check_extra(path, content["extra"], {"epoch": int})
         except CheckpointError:
             problem = "is damaged"
         else:
-            epoch = content["extra"].get("epoch")
+            epoch = content["extra"]["epoch"]
             if epoch in (best_epoch, last_epoch):
                 return content
             problem = f"has the weights of epoch {epoch}"
@@ -63,9 +66,11 @@ def find_best(folder: Path, state: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the run in ``last.pt``, or None without such a file."""
+    """Return the state of the run in ``last.pt``, or None without such a file that is intact."""
+    last = folder / "last.pt"
     try:
-        state = checkpoint.read(folder / "last.pt")["extra"]
+        state = checkpoint.read(last)["extra"]
+        checkpoint.check_extra(last, state, {"epoch": int, "best_epoch": int})
     except CheckpointError:
         return None
-    return state if "best_epoch" in state else None
+    return state

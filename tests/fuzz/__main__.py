@@ -11,21 +11,54 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fuzz.arguments import fuzz_arguments
+from tests.fuzz.damage import fuzz_damage
 from tests.fuzz.kills import fuzz_kills
+from tests.fuzz.layers import fuzz_layers
+from tests.fuzz.settings import fuzz_settings
+
+REPEATS = 20
+"""Inputs of one try, where they take milliseconds."""
+
+
+def settings(chosen: random.Random, folder: Path) -> str:
+    """Try mutated settings."""
+    for _ in range(REPEATS):
+        fuzz_settings(chosen)
+    return f"{REPEATS} settings"
+
+
+def arguments(chosen: random.Random, folder: Path) -> str:
+    """Try random command lines."""
+    for _ in range(REPEATS):
+        fuzz_arguments(chosen, folder)
+    return f"{REPEATS} command lines"
+
+
+def layers(chosen: random.Random, folder: Path) -> str:
+    """Try hostile inputs of layers."""
+    for _ in range(REPEATS):
+        last = fuzz_layers(chosen)
+    return f"{REPEATS} inputs, the last: {last}"
+
 
 FUZZERS: dict[str, Callable[[random.Random, Path], str]] = {
     "kills": fuzz_kills,
+    "damage": fuzz_damage,
+    "settings": settings,
+    "arguments": arguments,
+    "layers": layers,
 }
 
 
 def main() -> int:
     """Parse the arguments, run the fuzzers one after another, and print the number of tries and failures of each."""
-    arguments = _parse()
+    options = _parse()
     began, tries, failures = time.monotonic(), collections.Counter(), collections.Counter()
-    for number in itertools.count(arguments.seed):
-        if tries.total() == arguments.tries or time.monotonic() - began > 60 * arguments.minutes:
+    for number in itertools.count(options.seed):
+        if tries.total() == options.tries or time.monotonic() - began > 60 * options.minutes:
             break
-        name = arguments.only[number % len(arguments.only)]
+        name = options.only[number % len(options.only)]
         print(f"{name}, seed {number}: ", end="", flush=True)
         tries[name] += 1
         try:
@@ -35,7 +68,7 @@ def main() -> int:
             failures[name] += 1
             print(f"FAILED; repeat with --only {name} --seed {number} --tries 1", flush=True)
             traceback.print_exc()
-    for name in arguments.only:
+    for name in options.only:
         print(f"{name}: {tries[name]} tries, {failures[name]} failures")
     return 1 if failures else 0
 

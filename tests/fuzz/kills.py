@@ -138,6 +138,7 @@ def import_commands() -> None:
     """Import what the commands import late, once for all forks, which use one thread each."""
     torch.set_num_threads(1)
     for late in (
+        "lightning_fabric",
         "probattn.experiments.cli.main",
         "probattn.experiments.evaluation.evaluate",
         "probattn.experiments.reporting.report",
@@ -146,7 +147,6 @@ def import_commands() -> None:
         "probattn.experiments.studies.study",
         "sklearn.datasets",
         "torch.utils.tensorboard",
-        "torchmetrics.functional.classification",
     ):
         importlib.import_module(late)
 
@@ -177,13 +177,14 @@ def _copied(prepare: Callable[[Path], None]) -> Callable[[Path], None]:
     return lambda folder: shutil.copytree(prepared().name, folder, dirs_exist_ok=True)
 
 
-_TRAINED, _EVALUATED = _copied(_train), _copied(_two_evaluated_runs)
+_TRAINED = _copied(_train)
+prepare_evaluated_runs = _copied(_two_evaluated_runs)
 _STUDY = ("--seeds", "1", "--workers", "2", "--method", "temperature")
 SCENARIOS = {
     "train": Scenario(_nothing, ("train", KEP, "--out", "run", "--resume", *CHANGES)),
     "seeds": Scenario(_nothing, ("train", SOFTMAX, "--out", "run", "--resume", "--seeds", "2", *CHANGES)),
     "evaluate": Scenario(_TRAINED, ("evaluate", KEP, *EVALUATION)),
-    "compare": Scenario(_EVALUATED, ("compare", KEP, SOFTMAX, "--out", "comparison")),
+    "compare": Scenario(prepare_evaluated_runs, ("compare", KEP, SOFTMAX, "--out", "comparison")),
     "study": Scenario(_nothing, ("study", KEP, SOFTMAX, "--out", "study", *_STUDY, *CHANGES)),
     "export program": Scenario(_TRAINED, ("export", KEP, "--out", "program.pt2")),
     "export weights": Scenario(_TRAINED, ("export", KEP, "--out", "weights.safetensors")),

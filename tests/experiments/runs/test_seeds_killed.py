@@ -126,7 +126,7 @@ def main(root, amount):
     """Print the moments after which a sweep did not resume exactly."""
     torch.set_num_threads(1)
     run_log.find_spec = lambda name: None  # TensorBoard
-    for late in ("probattn.experiments.runs.train", "sklearn.datasets"):
+    for late in ("lightning_fabric", "probattn.experiments.runs.train", "sklearn.datasets"):
         importlib.import_module(late)
     wrong, tried = [], 0
     for function in (sweep, warm_sweep):

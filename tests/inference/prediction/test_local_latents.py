@@ -125,6 +125,7 @@ def test_a_prediction_at_the_mean_is_the_network_at_the_means_of_its_sites(how, 
     layer = SGPAttention.partial(inducing=inducing, draws=how)
     model, guide = build(attention=layer)
     x, mask = torch.randn(3, 5, 3, dtype=F64), torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [True] * 5])
+    x = x * mask[..., None]  # the network averages over padding, where it sees zeros
     with at_mean():
         result = predict(model, guide, [(x, torch.tensor([0, 1, 2]), mask)], num_samples=2, keep_draws=True)
     model.eval()

@@ -4,6 +4,7 @@ This file is run as a program that forks a process per crash, which saves the ti
 `make test` runs a sample of the crashes, `make test-all` all.
 """
 
+import importlib
 import json
 import os
 import random
@@ -170,6 +171,7 @@ def killed_often(out, length, kills):
 def main(root, amount):
     """Print the crashes after which a run did not resume exactly."""
     torch.set_num_threads(1)
+    importlib.import_module("lightning_fabric")  # once for all forks
     run_log.find_spec = lambda name: None  # TensorBoard
     assert child(remember_lines, root / "whole", root / "lines") == 0
     expected, wrong = content(root / "whole"), []

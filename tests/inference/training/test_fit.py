@@ -1,5 +1,6 @@
 """fit: what it learns, reproducibility, its first steps, and the arguments that it refuses."""
 
+import lightning_fabric
 import pytest
 import torch
 from pyro.infer.autoguide import AutoNormal
@@ -8,7 +9,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import draws
 from probattn.inference import TraceMeanField_ELBO, fit
-from probattn.inference.distributed import collectives
 
 
 def test_loss_falls_and_accuracy_rises():
@@ -99,7 +99,7 @@ def test_a_guide_of_another_model_is_refused():
 
 
 def test_several_devices_are_refused(monkeypatch):
-    monkeypatch.setattr(collectives.Fabric, "world_size", property(lambda self: 2))
+    monkeypatch.setattr(lightning_fabric.Fabric, "world_size", property(lambda self: 2))
     model, guide, train, _ = build()
     with pytest.raises(ValueError, match="torchrun --nproc-per-node=2"):
         fit(model, guide, train, **short())

@@ -211,12 +211,13 @@ def test_a_run_on_the_features_of_a_hugging_face_encoder(command, corpus, tmp_pa
     assert "differ from those" in " ".join(err.split())
 
 
-def test_resuming_with_other_data_leaves_the_words_of_the_run(command, trained, corpus):
+def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(command, trained, corpus):
     before = (trained / "tokenizer.json").read_bytes()
     path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"
     path.write_text(path.read_text().replace("happily", "zealously"))
     code, _, err = command("train", "kep-svgp/cola", "--out", trained, "--resume", *changes())
-    assert code == 0, err
+    assert code == 1
+    assert "was trained with other data" in " ".join(err.split())
     assert (trained / "tokenizer.json").read_bytes() == before
 
 
