@@ -164,7 +164,13 @@ class _PosteriorPredictive:
         while start < length:
             chunk = slice(start, start + self._chunk_size(inputs[0]))
             part = tuple(None if each is None else each[chunk] for each in inputs)
-            yield chunk, self._likelihood(part, inputs)
+            likelihood = self._likelihood(part, inputs)
+            if len(likelihood.batch_shape) > 2:
+                raise ValueError(
+                    f"the likelihood has batch shape {tuple(likelihood.batch_shape)}, and not (samples, examples): the "
+                    "outputs of the network have more dimensions than its likelihood takes"
+                )
+            yield chunk, likelihood
             self.num_examples += len(part[0])
             start = chunk.stop
 

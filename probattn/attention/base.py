@@ -90,14 +90,16 @@ class ProbabilisticAttention(SiteModule):
         """Check x and its mask, and return x with zeros at padding.
 
         Raises:
-            ValueError: x not ``(..., batch, tokens, dim)``, mask not boolean ``(batch, tokens)``, or a row of the
-                mask without any token.
+            ValueError: x not ``(..., batch, tokens, dim)`` or without tokens, mask not boolean ``(batch, tokens)``, or a
+                row of the mask without any token.
         """
         if x.dim() < 3 or x.shape[-1] != self.dim:
             raise ValueError(
                 f"{self.label} takes x of shape (..., batch, tokens, {self.dim}), got {tuple(x.shape)}; "
                 f"build the layer with dim={x.shape[-1]} or project x first"
             )
+        if x.shape[-2] == 0:
+            raise ValueError(f"{self.label} got examples without any token, x of shape {tuple(x.shape)}")
         if mask is None:
             return x
         if mask.dtype != torch.bool or mask.shape != x.shape[-3:-1]:

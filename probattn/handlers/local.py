@@ -22,10 +22,15 @@ class local_sites(Handler):  # noqa: N801
     Args:
         batch: number of examples in the batch.
         num_data: number of examples in the data set.
+
+    Raises:
+        ValueError: a batch without examples.
     """
 
     def __init__(self, *, batch: int, num_data: int) -> None:
         super().__init__()
+        if batch == 0:
+            raise ValueError("the batch has no examples")
         self.frame = CondIndepStackFrame("data", dim=-1, size=batch, counter=0, full_size=num_data)
         self.factor = num_data / batch
 

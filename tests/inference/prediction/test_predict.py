@@ -3,11 +3,15 @@
 import math
 import weakref
 
+import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from known_predictives import F64, build, outputs_by_hand
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import SoftmaxAttention, draws, guides
@@ -179,3 +183,20 @@ def test_pieces_of_a_batch_join_to_what_the_whole_gives(monkeypatch):
     for other in results[1:]:
         torch.testing.assert_close(other.draws, results[0].draws)
         torch.testing.assert_close(other.expected_entropy, results[0].expected_entropy)
+
+
+def test_samples_that_run_one_after_another_take_whole_chunks():
+    """The first chunk is small, since it was to run all samples at once; the others hold as many examples as fit."""
+    calls = []
+
+    class Weighted(PyroModule):
+        def forward(self, x, y=None):
+            weight = pyro.sample("weight", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+            calls.append(len(x))
+            with pyro.plate("data", len(x)):
+                return pyro.sample("y", dist.Normal(nn.functional.linear(x, weight[None])[:, 0], 0.1), obs=y)
+
+    found = predict(Weighted(), None, torch.randn(20, 4), num_samples=300)
+    assert found.mean.shape == (20,)
+    assert calls.count(19) == 300
+    assert len(calls) < 2 * 300 + 10
