@@ -90,8 +90,8 @@ class ProbabilisticAttention(SiteModule):
         """Check x and its mask, and return x with zeros at padding.
 
         Raises:
-            ValueError: x not ``(..., batch, tokens, dim)`` or without tokens, mask not boolean ``(batch, tokens)``, or a
-                row of the mask without any token.
+            ValueError: x not ``(..., batch, tokens, dim)`` or without tokens; mask not boolean ``(batch, tokens)``, or
+                with a row without any token.
         """
         if x.dim() < 3 or x.shape[-1] != self.dim:
             raise ValueError(
