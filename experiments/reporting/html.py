@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 from dataclasses import dataclass
 
 import matplotlib
@@ -36,7 +37,12 @@ def svg(figure: Figure) -> bytes:
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "probattn"}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return file.getvalue()
+    content = file.getvalue()
+    # Matplotlib names clip paths by digests of addresses in memory: number them in place.
+    names = dict.fromkeys(re.findall(rb'<clipPath id="([^"]+)"', content))
+    numbers = {name: b"clip%d" % number for number, name in enumerate(names)}
+    pattern = rb'(<clipPath id="|url\(#)([^")]+)'
+    return re.sub(pattern, lambda match: match[1] + numbers.get(match[2], match[2]), content)
 
 
 def render(template: str, **content: object) -> str:

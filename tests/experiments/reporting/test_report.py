@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
 from probattn.experiments.plots import model_diagnostics
-from probattn.experiments.reporting import report
+from probattn.experiments.reporting import html, report
 
 
 def test_page_is_whole_self_contained_and_described(result, probabilistic, read, tmp_path):
@@ -117,3 +119,16 @@ def test_a_run_that_was_stopped_early_is_said_so(result, read, tmp_path):
     reader = read(tmp_path / "r.html", [result(n=4, unfinished="30 of 40 epochs"), result("other", n=4)])
     assert "Training stopped early, after 30 of 40 epochs." in reader.text
     assert [row[0]["text"] for row in reader.tables[0]] == ["run", "softmax (30 of 40 epochs)", "other"]
+
+
+def test_figures_have_the_same_bytes_wherever_they_lie_in_memory():
+    figures = []
+    for _ in range(3):  # all are kept, so that no two share an address
+        figures.append(Figure())
+        left, right = figures[-1].subplots(1, 2)
+        left.imshow([[0, 1], [2, 3]])
+        right.barh([0, 1], [0.5, 1]).patches[0].set_clip_path(Circle((0, 0), 0.5, transform=right.transData))
+    first, *others = map(html.svg, figures)
+    assert first.count(b"<clipPath") >= 2
+    assert first.count(b"url(#clip") >= 2
+    assert all(other == first for other in others)
