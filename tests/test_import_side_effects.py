@@ -54,7 +54,9 @@ def run(code):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("modules", [MODULES, MODULES[::-1]], ids=["library first", "command first"])
+@pytest.mark.parametrize(
+    "modules", [MODULES, pytest.param(MODULES[::-1], marks=pytest.mark.slow)], ids=["library first", "command first"]
+)
 def test_imports_change_nothing_but_what_torch_and_pyro_change(modules):
     """Those two change warning filters themselves, which users expect of them."""
     found = run(f"""

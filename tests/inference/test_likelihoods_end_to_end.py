@@ -78,7 +78,10 @@ def batches(x, y, size=100):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("gaussian", "poisson"))) for kind in LIKELIHOODS],
+    params=[
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("student", "negative", "ordinal")))
+        for kind in LIKELIHOODS
+    ],
 )
 def trained(request):
     kind = request.param

@@ -31,8 +31,8 @@ AUTOGUIDES = {
     "AutoHierarchicalNormalMessenger": autoguide.AutoHierarchicalNormalMessenger,
     "AutoRegressiveMessenger": autoguide.AutoRegressiveMessenger,
 }
-FAST = ("AutoNormal", "AutoMultivariateNormal", "AutoIAFNormal", "AutoDelta", "AutoStructured", "AutoNormalMessenger")
-"""One of each construction; `make test-all` runs all."""
+FAST = ("AutoNormal", "AutoMultivariateNormal", "AutoStructured", "AutoNormalMessenger")
+"""Common ones of each construction; `make test-all` runs all."""
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_fit_guide_finds_a_gamma_posterior():
             pyro.sample("y", dist.Poisson(rate), obs=y)
 
     exact = dist.Gamma(2 + y.sum(), 5.0)
-    for auto in (autoguide.AutoNormal, autoguide.AutoMultivariateNormal, autoguide.AutoStructured):
+    for auto in (autoguide.AutoNormal, autoguide.AutoStructured):
         guide = auto(model)
         inference.fit_guide(model, guide, (torch.zeros(4), y), steps=400)
         rate = torch.stack([guide(torch.zeros(4))["rate"].detach() for _ in range(500)])

@@ -68,6 +68,7 @@ def test_svi_reaches_the_best_bound_of_the_guides_family(idioms, problem, elbo, 
     assert ((found.mean(0) - location).abs() < 0.5 * spread).all()
 
 
+@pytest.mark.slow
 def test_renyi_bounds_are_tighter_than_the_elbo(idioms, problem):
     model, x, y = problem
     evidence = idioms.conjugate(model, x, y)[0]

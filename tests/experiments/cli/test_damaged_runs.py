@@ -72,7 +72,7 @@ def test_evaluate_of_a_run_without_a_whole_epoch(command, kep, contents, is_one_
     assert contents(kep) == before
 
 
-@pytest.mark.parametrize("best_is_last", [True, False])
+@pytest.mark.parametrize("best_is_last", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_advice_about_a_lost_best_checkpoint_works(command, kep, best_is_last, assignments, tiny, contents):
     last = checkpoint.read(kep / "last.pt")
     last["extra"]["best_epoch"] = last["extra"]["epoch"] - (not best_is_last)

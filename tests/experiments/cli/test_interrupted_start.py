@@ -27,7 +27,7 @@ def run(tmp_path, module, code, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("module", ["torch", "typer"])
+@pytest.mark.parametrize("module", ["torch", pytest.param("typer", marks=pytest.mark.slow)])
 def test_an_interrupt_while_the_command_is_imported_is_one_line(tmp_path, module):
     assert run(tmp_path, module, "from probattn_command import main\nmain()", "presets") == (130, "", "stopped\n")
 

@@ -74,7 +74,8 @@ def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arg
 START = [sys.executable, "-m", "probattn.experiments"]
 
 
-@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_encodes_few_characters(tmp_path, encoding):
     """Tables, symbols and names fall back to what it can display."""
     environment = os.environ | {"PYTHONIOENCODING": encoding}

@@ -51,7 +51,9 @@ def usual():
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
 @pytest.mark.skipif(HUGE.exists() and "[always]" in HUGE.read_text(), reason="pages of another size")
-@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, id=name, marks=[pytest.mark.slow] * (name == "worker")) for name, how in HOW.items()]
+)
 def test_steps_are_given_no_new_pages(how, usual):
     assert usual >= PAGES
     assert faults(how) < usual / 5  # the heap may grow once more

@@ -81,7 +81,7 @@ def uniformity(found, levels=40, bins=8):
     return stats.chisquare(found.bincount(minlength=levels).reshape(bins, -1).sum(1).numpy()).pvalue
 
 
-@pytest.mark.parametrize("likelihood", [Categorical, Gaussian])
+@pytest.mark.parametrize("likelihood", [pytest.param(Categorical, marks=pytest.mark.slow), Gaussian])
 def test_data_from_the_model_itself_have_uniform_p_values_and_from_another_prior_not(build, likelihood):
     """With many ties between classes, and with none between numbers, whose p-values are uniform as they are."""
     x = torch.randn(5, 4, dtype=F64) + 0.05 * torch.randn(12, 5, 4, dtype=F64)

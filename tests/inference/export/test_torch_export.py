@@ -116,7 +116,8 @@ class Tagger(nn.Module):
         return self.head(self.encoder(self.embed(x).transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1))
 
 
-@pytest.mark.parametrize("num_samples", [pytest.param(None, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_samples", [None, 3])
 def test_a_converted_network_of_another_library(network_of, reloaded, seeded, texts, num_samples, tmp_path):
     converted = replace_attention(Tagger(), attention=CGPAttention.partial(noise=0.3))
     model = Supervised(converted, TokenCategorical(), num_data=10).double()
@@ -131,6 +132,7 @@ def test_a_converted_network_of_another_library(network_of, reloaded, seeded, te
             assert_close(found[key], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_of_all_examples_are_kept_and_those_of_one_are_drawn_anew(images, reloaded, seeded, vit, tmp_path):
     x = images(3)
     for layer, anew in ((KEP, False), (CGPAttention.partial(noise=0.3), True)):

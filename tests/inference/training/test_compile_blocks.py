@@ -84,9 +84,8 @@ def _graphs_alone(monkeypatch):
 
 
 @pytest.mark.usefixtures("_graphs_alone")
-@pytest.mark.parametrize(
-    "layer", [pytest.param(name, marks=[pytest.mark.slow] * (name != "kep-svgp")) for name in LAYERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS)
 def test_graphs_compute_what_the_program_computes(layer):
     depth = 2 if layer in ("kep-svgp", "sgpa") else 1
     assert_as_uncompiled(LAYERS[layer], depth=depth, rtol=1e-9, atol=1e-9)

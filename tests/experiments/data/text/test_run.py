@@ -221,6 +221,7 @@ def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(com
     assert (trained / "tokenizer.json").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_figures")
 def test_predictions_of_changed_texts_are_made_anew(command, trained, corpus):
     assert command("evaluate", trained)[0] == 0
