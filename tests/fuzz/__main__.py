@@ -56,7 +56,7 @@ def main() -> int:
     options = _parse()
     began, tries, failures = time.monotonic(), collections.Counter(), collections.Counter()
     for number in itertools.count(options.seed):
-        if tries.total() == options.tries or time.monotonic() - began > 60 * options.minutes:
+        if tries.total() == options.tries or time.monotonic() - began >= 60 * options.minutes:
             break
         name = options.only[number % len(options.only)]
         print(f"{name}, seed {number}: ", end="", flush=True)
