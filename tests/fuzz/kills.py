@@ -94,6 +94,7 @@ def start(arguments: Sequence[str], *, cwd: Path, before: Callable[[], None] = l
         return pid
     status = 1
     try:
+        torch.set_num_threads(1)  # before other threads do: PyTorch's thread pool of a fork is made at the first call
         os.setpgid(0, 0)
         os.chdir(cwd)
         output = os.open(f"{os.getpid()}.log", os.O_WRONLY | os.O_CREAT)

@@ -56,6 +56,7 @@ def child(function, *arguments):
     if pid == 0:
         status = 1
         try:
+            torch.set_num_threads(1)  # makes PyTorch's thread pool of this fork, before other threads race to it
             function(*arguments)
             status = 0
         except KeyboardInterrupt:

@@ -58,6 +58,7 @@ def child(function, *arguments):
     pid = os.fork()
     if pid == 0:
         try:
+            torch.set_num_threads(1)  # makes PyTorch's thread pool of this fork, before other threads race to it
             function(*arguments)
             os._exit(0)
         except BaseException:
