@@ -83,18 +83,20 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the records of a log file, null as NaN; a last line that a crash left half-written is dropped.
 
     Raises:
-        DamagedFileError: a line has changed since it was written; it is named.
+        DamagedFileError: a line has changed since it was written, or is there twice; it is named.
     """
     *lines, rest = path.read_bytes().split(b"\n")
-    records = []
+    records, last = [], {}
     for number, line in enumerate([*lines, rest] if _is_complete(rest) else lines, start=1):
         record = _from_line(line)
-        if record is None:
+        is_repeated = record is not None and record["step"] <= last.get(record["kind"], -1)
+        if record is None or is_repeated:
             raise DamagedFileError(
                 f"{path}, line {number} is damaged or was edited: it does not match its digest; restore the log from a "
                 "copy, or remove it, with which the curves of the earlier epochs are lost"
             )
         records.append(record)
+        last[record["kind"]] = record["step"]
     return records
 
 

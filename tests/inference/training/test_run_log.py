@@ -94,3 +94,15 @@ def test_the_file_is_strict_json_and_null_comes_back_as_nan(tmp_path, value):
     text = (tmp_path / "log.jsonl").read_text()
     assert json.loads(text, parse_constant=lambda name: pytest.fail(name))["value"] is None
     assert math.isnan(read_log(tmp_path / "log.jsonl")[0]["value"])
+
+
+def test_a_line_that_is_there_twice_is_refused(tmp_path):
+    """Found by the fuzzer of damaged files: each line is intact by itself."""
+    with RunLog(tmp_path) as log:
+        for step in (1, 2, 3):
+            log.write("step", step, loss=1.0)
+    path = tmp_path / "log.jsonl"
+    first, second, third = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + second + second + third)
+    with pytest.raises(DamagedFileError, match="line 3 is damaged"):
+        read_log(path)
