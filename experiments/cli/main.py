@@ -1,17 +1,16 @@
 """The ``probattn`` command."""
 
 import os
-import re
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import torch
 import typer
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
 from probattn.experiments.cli import bench, export
+from probattn.experiments.cli.error_messages import fail_with_message
 from probattn.experiments.cli.terminal import (
     COUNT,
     SEED,
@@ -332,33 +331,6 @@ def main() -> NoReturn:
     try:
         status = program(prog_name="probattn", standalone_mode=False)
     except Exception as error:
-        if hasattr(error, "format_message"):  # Typer's errors, whose classes are not public
-            _fail_with_usage(error)
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or OUT_OF_MEMORY.search(str(error)):
-            fail(f"out of memory: {str(error).splitlines()[0]}; reduce the samples, the batch size or the network")
-        if not isinstance(error, _user_errors()):
-            raise
-        fail(f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error))
+        fail_with_message(error)
+        raise
     raise SystemExit(status if isinstance(status, int) else 0)
-
-
-OUT_OF_MEMORY = re.compile("can't allocate memory|Storage size calculation overflowed")
-"""Messages of PyTorch's errors where memory on the CPU does not suffice; they have no class of their own."""
-
-
-def _fail_with_usage(error: Exception) -> NoReturn:
-    """Print an error about options or arguments."""
-    message = " ".join(error.format_message().split())
-    if not message:  # the help was displayed instead
-        raise SystemExit(error.exit_code)
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "probattn"
-    fail(f"{message.rstrip('.')}; see `{command} --help`", status=error.exit_code)
-
-
-def _user_errors() -> tuple[type[Exception], ...]:
-    from probattn.experiments.data.errors import DatasetError
-    from probattn.functional.errors import NumericalError
-    from probattn.inference import CheckpointError, DamagedFileError
-
-    return DatasetError, CheckpointError, DamagedFileError, NumericalError, OSError, ValueError

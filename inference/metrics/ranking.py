@@ -1,4 +1,4 @@
-"""How well scores rank positive above negative examples: ROC curve and precision–recall curve.
+"""Ranking of positive above negative examples by scores: ROC curve and precision–recall curve.
 
 ``scores (n,)`` are finite; equal scores share one threshold. ``positive (n,)`` is boolean. Counts are exact integers,
 so the results are those of float64 for any n.

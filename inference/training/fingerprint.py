@@ -24,7 +24,7 @@ _NOT_COMPARED = {"training", "name_or_path"}
 
 
 class Fingerprint(NamedTuple):
-    """What a run is trained on and with, apart from its options, as values by name.
+    """Data, loaders and settings of a model that a run is trained with, as values by name.
 
     Args:
         modules: of each module of model and guide its type, public attributes that are numbers, strings or tuples of

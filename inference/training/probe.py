@@ -19,7 +19,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Probe(NamedTuple):
-    """What reading a loader's first batch twice has shown.
+    """Result of reading a loader's first batch twice.
 
     Args:
         loader: the loader.

@@ -91,8 +91,9 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         record = _from_line(line)
         is_repeated = record is not None and record["step"] <= last.get(record["kind"], -1)
         if record is None or is_repeated:
+            problem = "repeats an earlier one" if is_repeated else "does not match its digest"
             raise DamagedFileError(
-                f"{path}, line {number} is damaged or was edited: it does not match its digest; restore the log from a "
+                f"{path}, line {number} is damaged or was edited: it {problem}; restore the log from a "
                 "copy, or remove it, with which the curves of the earlier epochs are lost"
             )
         records.append(record)
