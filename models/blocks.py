@@ -8,10 +8,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
-from probattn.attention.dropout import dropout_rate
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import at_mean, local_posteriors
+from probattn.models.dropout import Dropout
 from probattn.param_effects import SkipParamEffects
 from probattn.torch_compat import is_dropout
 
@@ -34,10 +34,10 @@ class Block(SkipParamEffects, PyroModule):
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = attention(dim, heads)
-        self.dropout = nn.Dropout(dropout_rate(dropout))
+        self.dropout = Dropout(dropout)
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim), nn.Dropout(dropout)
+            nn.Linear(dim, mlp_dim), nn.GELU(), Dropout(dropout), nn.Linear(mlp_dim, dim), Dropout(dropout)
         )
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:

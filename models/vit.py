@@ -7,10 +7,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
-from probattn.attention.dropout import dropout_rate
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
+from probattn.models.dropout import Dropout
 from probattn.param_effects import SkipParamEffects
 
 
@@ -53,7 +53,7 @@ class ViT(SkipParamEffects, PyroModule):
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
-        self.dropout = nn.Dropout(dropout_rate(dropout))
+        self.dropout = Dropout(dropout)
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
