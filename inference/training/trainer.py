@@ -25,6 +25,7 @@ from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.epoch_log import EpochLog
 from probattn.inference.training.fingerprint import Fingerprint, fingerprint
 from probattn.inference.training.inexact import find_reasons
+from probattn.inference.training.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
@@ -89,14 +90,25 @@ class Trainer:
             compile_blocks(model)
         self._module = self._fabric.setup_module(elbo(model, guide))
         capturable = options.capture and self._fabric.device.type == "cuda"
-        groups = parameter_groups(model, guide, weight_decay=options.weight_decay)
-        self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         num_data = attribute(model, "num_data")
+        natural, scale = None, options.guide_lr_scale
+        if options.guide_optimizer == "ngd" and (gaussians := gaussian_modules(guide)):
+            natural = NaturalGradientDescent(gaussians, lr_scale=scale, scale=num_data / options.kl_weight)
+            scale = 1.0
+        groups = parameter_groups(
+            model,
+            guide,
+            weight_decay=options.weight_decay,
+            guide_lr_scale=scale,
+            without=() if natural is None else natural.parameters(),
+        )
+        self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         self._eager_step = Step(
             Objective(self._module, elbo, options=options, num_data=num_data, vectorize=vectorize),
             self._optimizer,
             backward=self._fabric.backward,
             clip_norm=options.clip_norm,
+            natural=natural,
             parts={"model": model, "guide": guide},
         )
         self._graph_step = self._make_graph_step()

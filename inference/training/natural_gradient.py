@@ -1,0 +1,59 @@
+"""Natural-gradient descent of the Gaussian modules of a guide."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from probattn.families import Delta, Diagonal, Full, LowRank
+
+
+class NaturalGradientDescent(torch.optim.Optimizer):
+    """Natural-gradient steps of a guide's Gaussian modules on their ELBO (Salimbeni et al., 2018).
+
+    It has no state. Each step has the length ``lr · scale``, the natural gradient being that of the loss.
+
+    Args:
+        modules: Gaussian modules of a guide (see :func:`gaussian_modules`).
+        lr_scale: factor of the step's learning rate (see :func:`~.parameter_groups.set_lr`).
+        scale: N / kl_weight for a loss of −ELBO/N, so that ``lr`` 1 is a full step on the tempered objective: with
+            weight w of the KL this is w · (KL + data term / w).
+    """
+
+    def __init__(self, modules: Sequence[Full | Diagonal], *, lr_scale: float = 1.0, scale: float) -> None:
+        self.modules, self.scale = modules, scale
+        groups = [{"params": list(module.parameters()), "lr_scale": lr_scale} for module in self.modules]
+        super().__init__(groups, {"lr": 1.0})
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that it updates."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Callable | None = None) -> None:
+        """Update mean and covariance of each module whose parameters have gradients."""
+        for module, group in zip(self.modules, self.param_groups, strict=True):
+            if all(parameter.grad is not None for parameter in group["params"]):
+                module.natural_step(group["lr"] * self.scale)
+
+
+def gaussian_modules(guide: nn.Module) -> list[Full | Diagonal]:
+    """Return a guide's modules of the families ``full`` and ``diagonal``.
+
+    Raises:
+        ValueError: a module of another family of this library, or a guide with parameters and no Gaussian module.
+    """
+    found = {name: part for name, part in guide.named_modules() if isinstance(part, Full | Diagonal | LowRank | Delta)}
+    for name, part in found.items():
+        if not isinstance(part, Full | Diagonal):
+            raise ValueError(
+                f"guide_optimizer='ngd' takes natural-gradient steps of Gaussians in natural parameters, and the guide "
+                f"of site {name.removesuffix('.unconstrained')} is {type(part).__name__}: build the guide with family "
+                "'full' or 'diagonal' (layer.guide=full), or set guide_optimizer='adam'"
+            )
+    if not found and any(True for _ in guide.parameters()):
+        raise ValueError(
+            f"guide_optimizer='ngd' takes natural-gradient steps of the families 'full' and 'diagonal', and this guide "
+            f"({type(guide).__name__}) has neither: use guides.for_model(model), or set guide_optimizer='adam'"
+        )
+    return list(found.values())
