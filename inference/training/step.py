@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
 from probattn.handlers import exclusive
+from probattn.inference.natural_gradient import NaturalGradientDescent
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan
-from probattn.inference.training.natural_gradient import NaturalGradientDescent
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.parameter_groups import set_lr
 

@@ -17,6 +17,7 @@ from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, make_fabric
 from probattn.inference.elbo import ELBOS
 from probattn.inference.io import checkpoint
+from probattn.inference.natural_gradient import NaturalGradientDescent, check_gaussian, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.best_weights import find_best, read_best
@@ -25,7 +26,6 @@ from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.epoch_log import EpochLog
 from probattn.inference.training.fingerprint import Fingerprint, fingerprint
 from probattn.inference.training.inexact import find_reasons
-from probattn.inference.training.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
@@ -92,8 +92,10 @@ class Trainer:
         capturable = options.capture and self._fabric.device.type == "cuda"
         num_data = attribute(model, "num_data")
         natural, scale = None, options.guide_lr_scale
-        if options.guide_optimizer == "ngd" and (gaussians := gaussian_modules(guide)):
-            natural = NaturalGradientDescent(gaussians, lr_scale=scale, scale=num_data / options.kl_weight)
+        if options.guide_optimizer == "ngd":
+            check_gaussian(guide)
+            if gaussians := gaussian_modules(guide):
+                natural = NaturalGradientDescent(gaussians, lr_scale=scale, scale=num_data / options.kl_weight)
             scale = 1.0
         groups = parameter_groups(
             model,
