@@ -99,7 +99,7 @@ class _Refit:
         self.model, self.guide, self.data = model, guide, data
         self.num_samples, self.kl_weight = num_samples, kl_weight
         self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
-        self.elbo = TraceMeanField_ELBO()
+        self.elbo, self.mean_size = TraceMeanField_ELBO(), 1.0
 
     def run(self, *, epochs: int, lr: float, tolerance: float) -> GuideRefit:
         """Refit and return the result."""
@@ -139,10 +139,10 @@ class _Refit:
         return optimizers
 
     def _step(self, batch: tuple, optimizers: list[torch.optim.Optimizer]) -> None:
+        """Update the parameters on a batch, weighted by its size, so that an epoch counts each example once."""
         for optimizer in optimizers:
             optimizer.zero_grad()
-        loss = self._loss(batch)
-        loss.backward()
+        (self._loss(batch) * len(batch[0]) / self.mean_size).backward()
         for optimizer in optimizers:
             optimizer.step()
 
@@ -160,7 +160,7 @@ class _Refit:
     @torch.no_grad()
     def _estimate(self) -> tuple[float, dict[str, float]]:
         """Return the ELBO in nats per example and the KL of each global site in nats, with samples of a fixed seed."""
-        total, kl, number = 0.0, {}, 0
+        total, kl, number, batches = 0.0, {}, 0, 0
         with torch.random.fork_rng():
             torch.manual_seed(0)
             for batch in self.data:
@@ -172,9 +172,10 @@ class _Refit:
                     total -= 0.0 if kind == "penalty" else size * value
                     if kind == "kl" and site not in local:
                         kl[site] = kl.get(site, 0.0) + size * value / self.kl_weight
-                number += size
+                number, batches = number + size, batches + 1
         if not number:
             raise ValueError("no data: the loader gave no batch")
+        self.mean_size = number / batches
         return total / number / self.num_data, {site: value / number for site, value in kl.items()}
 
     @torch.no_grad()
