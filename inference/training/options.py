@@ -46,8 +46,8 @@ class TrainOptions:
             linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
         monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the likelihood has: for
             classes ``metrics.DISPLAY``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
-            regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"accuracy"``
-            for classifiers and ``"log_prob"`` for other models.
+            regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"nll"`` for
+            classifiers and ``"log_prob"`` for other models.
         patience: number of epochs without improvement before early stopping, or None.
         num_samples: number of posterior samples of the predictive in validation.
         precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).

@@ -264,7 +264,7 @@ class Trainer:
 
     def _compare_with_best(self, values: dict[str, float]) -> bool:
         """Return True if this epoch is the best so far, which each is without validation data, and remember it."""
-        monitor = self.options.monitor or ("accuracy" if "valid/accuracy" in values else "log_prob")
+        monitor = self.options.monitor or ("nll" if "valid/accuracy" in values else "log_prob")
         self.value = values.get(f"valid/{monitor}")
         if self.valid is not None and self.value is None:
             known = ", ".join(name.removeprefix("valid/") for name in values if name.startswith("valid/"))

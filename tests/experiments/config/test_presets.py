@@ -30,7 +30,7 @@ FURTHER_OPTIONS = {
     "kl_anneal_epochs": 0,
     "alpha_start": 1.0,
     "alpha_end": 1.0,
-    "monitor": "accuracy",
+    "monitor": "nll",
     "patience": None,
     "num_samples": 10,
     "precision": "32",
@@ -115,7 +115,7 @@ TEXT = {"kind": "text", "dropout": 0.1, "min_count": 2, "max_words": None, "spel
 IMDB_NETWORK = TEXT | {"dim": 128, "depth": 1, "heads": 8, "mlp_dim": 128, "max_length": 512, "max_words": 20_000}
 COLA_NETWORK = TEXT | {"dim": 128, "depth": 2, "heads": 4, "mlp_dim": 256, "max_length": 64, "spelling": 16}
 IMDB_TRAINING = CIFAR_TRAINING | {"epochs": 20, "min_lr": 1e-4, "weight_decay": 0.0}
-COLA_TRAINING = CIFAR_TRAINING | {"epochs": 50, "lr": 5e-4, "weight_decay": 0.0, "monitor": "mcc"}
+COLA_TRAINING = CIFAR_TRAINING | {"epochs": 50, "lr": 5e-4, "weight_decay": 0.0, "monitor": "nll"}
 CGP_COLA_TRAINING = COLA_TRAINING | {"schedule": "linear", "warmup_epochs": 0}
 COLA_SGPA = SGPA | {"inducing": 16, "kernel": "exponential", "variance": 0.1}
 START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}
