@@ -87,7 +87,7 @@ def train(
         history = runs.train(settings, folder, name=preset, root=data, resume=resume, say=say)
     if len(history.epochs) == done:
         say(f"{folder} was finished already, after {done} epochs; nothing to do")
-    monitor = settings.train.monitor or "accuracy"
+    monitor = settings.train.monitor or "nll"
     if history.best_value is None:
         fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
     say(

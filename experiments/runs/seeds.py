@@ -85,7 +85,7 @@ def summary(histories: Sequence[History], settings: Settings) -> str:
     Raises:
         SettingsError: a seed has no epoch with a value of the monitored metric.
     """
-    monitor, values = settings.train.monitor or "accuracy", [history.best_value for history in histories]
+    monitor, values = settings.train.monitor or "nll", [history.best_value for history in histories]
     if None in values:
         raise SettingsError(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
     lines = [

@@ -80,6 +80,12 @@ def test_a_monitor_that_the_model_does_not_have_is_an_error_that_names_those_it_
     assert train.started == 0
 
 
+def test_the_default_monitor_of_a_classifier_is_its_negative_log_likelihood():
+    model, guide, train, valid = build()
+    history = fit(model, guide, train, valid, **short(lr=0.05))
+    assert history.best_value == min(epoch["valid/nll"] for epoch in history.epochs)
+
+
 def test_the_default_monitor_of_a_regression_is_its_log_probability():
     model, guide, _, _ = build(likelihood=Gaussian())
     batches = [(torch.randn(8, 4, 3), torch.randn(8, 1))]
