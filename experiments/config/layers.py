@@ -50,6 +50,9 @@ class KEPSVGPSettings:
     penalty: Literal["example", "authors"] = "example"
     scale: float = 1.0
     learn_scale: bool = True
+    mean: Literal["zero", "softmax"] = "zero"
+    amplitude: float = 0.1
+    dropout: Share = 0.0
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
 
     @property

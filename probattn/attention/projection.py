@@ -50,5 +50,31 @@ class DataProjection(nn.Module):
         return torch.stack(ksvd.data_dependent_weights(rows, self.weights).chunk(2, dim=-1))
 
 
+PROJECTIONS = ("data", "plain")
+
+
+def resolve(projection: str, heads: int, head_dim: int, rank: int, *, tokens: int | None, multiple: int) -> nn.Module:
+    """Return the projection of that name in :data:`PROJECTIONS`.
+
+    Args:
+        projection: the name.
+        heads, head_dim, rank: as for the projections.
+        tokens: the number of tokens, if it is fixed.
+        multiple: f(X) has at most ``rank · multiple`` rows.
+
+    Raises:
+        ValueError: an unknown name; a rank or a multiple out of bounds.
+    """
+    if not 1 <= rank <= head_dim:
+        raise ValueError(f"rank must lie in 1..{head_dim} = dim / heads, the most singular values; got {rank}")
+    if projection not in PROJECTIONS:
+        raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+    if multiple < 1:
+        raise ValueError(f"need multiple ≥ 1, got {multiple}")
+    if projection == "plain":
+        return PlainProjection(heads, head_dim, rank)
+    return DataProjection(heads, head_dim, rank, rows=min(tokens or rank * multiple, rank * multiple))
+
+
 def _orthogonal(heads: int, rows: int, rank: int) -> nn.Parameter:
     return nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(rows, rank)) for _ in range(heads)]))
