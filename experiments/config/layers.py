@@ -43,7 +43,7 @@ class KEPSVGPSettings:
     rank: Count = 10
     pair: Literal["er", "ee", "rr"] = "er"
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
-    projection: Literal["data", "plain"] = "data"
+    projection: Literal["data", "plain", "svd"] = "data"
     multiple: Count = 10
     prior: Literal["normal", "laplace", "student_t"] = "normal"
     eta: float = 10.0

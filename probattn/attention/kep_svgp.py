@@ -24,7 +24,9 @@ class KEPSVGPAttention(KSVDAttention):
     heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
-    Parameter ``scale``: Λ > 0 ``(head, inducing index)``, the learned singular values of the attention kernel.
+    Parameter ``scale``: Λ > 0 ``(head, inducing index)``. The law of F under the prior does not depend on it: F = E v,
+    v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
+    equation for each head and example does; :meth:`spectrum` returns the singular values themselves.
 
     Args:
         dim: width of the tokens.
@@ -32,11 +34,13 @@ class KEPSVGPAttention(KSVDAttention):
         rank: s, the number of singular triplets and of outputs of each head; at most the head width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
         pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
-        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
+        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r themselves; or ``"svd"``, two
+            steps of subspace iteration from a learned W_e, after which E and R carry the leading singular directions
+            and values of K_att. Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
         tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
-        eta: weight η of the KSVD penalty.
+        eta: weight η of the KSVD penalty, which fits learned projections.
         penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
         scale: initial λ.
         learn_scale: learn Λ.
@@ -59,7 +63,7 @@ class KEPSVGPAttention(KSVDAttention):
         rank: int,
         merge: Literal["add", "concat", "concat_lowrank"] = "add",
         pair: Literal["er", "ee", "rr"] = "er",
-        projection: Literal["data", "plain"] = "data",
+        projection: Literal["data", "plain", "svd"] = "data",
         tokens: int | None = None,
         multiple: int = 10,
         prior: priors.Prior | str | None = None,
@@ -80,7 +84,8 @@ class KEPSVGPAttention(KSVDAttention):
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
-        self.scale_unconstrained.requires_grad_(learn_scale)
+        self.solves = projection == "svd"
+        self.scale_unconstrained.requires_grad_(learn_scale and not self.solves)
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         if mean == "softmax":
@@ -114,7 +119,8 @@ class KEPSVGPAttention(KSVDAttention):
             lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
             return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, fitted), scale, lengths)
 
-        self.penalty("ksvd", penalty)
+        if not self.solves:
+            self.penalty("ksvd", penalty)
         u = self.sample("u", self._prior_at(scale))
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
         output = dtypes.apply_linear(self.out, self.join_heads(values))

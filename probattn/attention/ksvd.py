@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from probattn.attention import projection as projections
 from probattn.attention.base import ProbabilisticAttention
-from probattn.functional import ksvd
+from probattn.functional import dtypes, ksvd, subspace
 
 Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 """E, R, W_e and W_r."""
@@ -36,7 +36,7 @@ class KSVDAttention(ProbabilisticAttention):
 
     def scores_of(self, query_key: Tensor, x: Tensor, mask: Tensor | None) -> Scores:
         """Return :meth:`scores` of given queries and keys ``(2, ..., H, N, d)`` of x."""
-        weights = self.projection(x, mask)
+        weights = self.projection(x, mask, query_key)
         scores = ksvd.scores(query_key, weights)
         if mask is not None:
             scores = scores.where(mask[:, None, :, None], 0.0)
@@ -47,6 +47,18 @@ class KSVDAttention(ProbabilisticAttention):
         query, key = map(ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2))
         matrix = query @ key.mT
         return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
+
+    def spectrum(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the singular values of K_att on the columns of E, of each example, ``(..., H, s)``, descending.
+
+        They are those of Hᵀ K_att, H an orthonormal basis of E, at most those of K_att; with ``projection="svd"`` they
+        are those of E itself, near the leading ones of K_att.
+        """
+        query_key = self.queries_and_keys(self.checked(x, mask))
+        _, _, w_e, _ = self.scores_of(query_key, x, mask)
+        with self.precise():
+            gram = subspace.grams(subspace.features(query_key, mask))
+            return subspace.singular_values(gram, dtypes.at_least_float32(w_e))
 
     def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Check x, its mask, and the number of tokens if that is fixed; return x with zeros at padding."""

@@ -17,6 +17,8 @@ LAYERS = {
     "kernel": KernelAttention,
     "kep-svgp": KEP,
     "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
+    "kep-svgp-svd": KEPSVGPAttention.partial(rank=2, projection="svd"),
+    "kep-svgp-around-softmax": KEPSVGPAttention.partial(rank=2, multiple=2, mean="softmax"),
     "sgpa": SGPAttention.partial(inducing=3),
     "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
     "sgpa-standard": SGPAttention.partial(inducing=None),

@@ -1,0 +1,118 @@
+"""Leading singular subspaces of the attention kernel K_att = φ_q φ_kᵀ by subspace iteration, and what lies outside.
+
+Everything is computed from the ``(d, d)`` Gram matrices of the features, linear in the number of tokens. Bases are
+polar factors, Y (YᵀY)^(−1/2), which have no signs and no order and are continuous in Y. In place of YᵀY stands
+YᵀY + ε tr(YᵀY) I, with the smallest relative jitter ε: rank-deficient Y have finite values and gradients.
+
+Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width, ``s`` rank.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probattn.functional import dtypes, jitter, ksvd
+
+
+class Grams(NamedTuple):
+    """Gram matrices φ_qᵀ φ_q and φ_kᵀ φ_k, ``(..., H, d, d)``."""
+
+    query: Tensor
+    key: Tensor
+
+
+def features(query_key: Tensor, mask: Tensor | None) -> Tensor:
+    """Return φ_q and φ_k, zero at padding, in float32 or better, ``(2, ..., B, H, N, d)``.
+
+    Args:
+        query_key: queries and keys of that shape.
+        mask: ``(B, N)``, True where there is a token.
+    """
+    phi = ksvd.cosine_features(dtypes.at_least_float32(query_key))
+    return phi if mask is None else phi.where(mask[:, None, :, None], 0.0)
+
+
+def grams(phi: Tensor) -> Grams:
+    """Return the Gram matrices of features ``(2, ..., H, N, d)``, zero at padding."""
+    return Grams(*(phi.mT @ phi))
+
+
+def iterate(gram: Grams, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of scores E = φ_q W_e and R = φ_k W_r on the leading singular subspaces of K_att.
+
+    A step is H_e = polar(φ_q W_e), H_r = polar(K_attᵀ H_e), W_e = φ_kᵀ H_r, so that E = K_att H_r; at the end
+    W_r = φ_qᵀ polar(E), so that R = K_attᵀ polar(E). If H_r = V O spans the leading right singular vectors V, with any
+    orthogonal O, then E = U Λ O and R = V Λ O: E Eᵀ, R Rᵀ and E Rᵀ are those of the exact decomposition (10).
+
+    Args:
+        gram: of the features.
+        start: W_e at the start, ``(..., H, d, s)``.
+        steps: number of steps, at least 1.
+
+    Returns:
+        W_e and W_r, ``(..., H, d, s)``.
+    """
+    w_e = start
+    for _ in range(steps):
+        w_r = gram.query @ orthonormal(gram.query, w_e)
+        w_e = gram.key @ orthonormal(gram.key, w_r)
+    return w_e, gram.query @ orthonormal(gram.query, w_e)
+
+
+def orthonormal(gram: Tensor, weights: Tensor) -> Tensor:
+    """Return the weights of the polar factor of Y = φ W: W (YᵀY)^(−1/2).
+
+    Args:
+        gram: φᵀ φ ``(..., d, d)``.
+        weights: W ``(..., d, s)``.
+    """
+    return weights @ inverse_sqrt(weights.mT @ gram @ weights)
+
+
+def inverse_sqrt(matrix: Tensor) -> Tensor:
+    """Return (M + ε tr(M) I)^(−1/2) of positive semi-definite M ``(..., s, s)``, of order 1/√ε where M = 0.
+
+    By the coupled Newton-Schulz iteration (Higham, 2008, eq. 6.35) with the scaling of Chen & Chow (2014): products
+    alone, so that gradients exist where eigenvalues coincide.
+    """
+    share = jitter.JITTERS[matrix.dtype][0]
+    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    trace = trace.where(trace > torch.finfo(matrix.dtype).tiny, 1.0) * (1 + share)
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    root = matrix / trace + share / (1 + share) * unit
+    inverse = None
+    for scaling in _scalings(share, torch.finfo(matrix.dtype).eps):
+        product = root if inverse is None else inverse @ root
+        factor = 0.5 * scaling * (3 * unit - scaling**2 * product)
+        root, inverse = root @ factor, factor if inverse is None else factor @ inverse
+    return inverse * trace.rsqrt()
+
+
+def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
+    """Return the singular values of polar(E)ᵀ K_att, the part of K_att on the columns of E = φ_q W_e.
+
+    Those of K_att itself are at least as large; they are equal where E spans its leading left singular vectors.
+
+    Args:
+        gram: of the features.
+        w_e: ``(..., H, d, s)``.
+
+    Returns:
+        ``(..., H, s)``, descending.
+    """
+    w_r = gram.query @ orthonormal(gram.query, w_e)
+    energies = torch.linalg.eigvalsh(w_r.mT @ gram.key @ w_r)
+    return energies.clamp(min=0).sqrt().flip(-1)
+
+
+@functools.lru_cache
+def _scalings(share: float, precision: float) -> tuple[float, ...]:
+    """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the precision."""
+    low, factors = share**0.5 / 2, []
+    while 1 - low > 0.5 * precision**0.5:
+        scaling = (3 / (1 + low + low**2)) ** 0.5
+        low = 0.5 * scaling * low * (3 - scaling**2 * low**2)
+        factors.append(scaling)
+    return (*factors, 1.0)
