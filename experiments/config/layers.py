@@ -50,6 +50,8 @@ class KEPSVGPSettings:
     penalty: Literal["example", "authors"] = "example"
     scale: float = 1.0
     learn_scale: bool = True
+    residual: float | None = None
+    weight_prior: float | None = None
     mean: Literal["zero", "softmax"] = "zero"
     amplitude: float = 0.1
     dropout: Share = 0.0

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention import merge as merges
+from probattn.attention import residual as residuals
 from probattn.attention.dropout import dropout_rate
 from probattn.attention.kep_svgp_options import PENALTIES, check
 from probattn.attention.ksvd import KSVDAttention
 from probattn.attention.mean import SoftmaxMean
+from probattn.attention.weight_prior import negative_log_density
 from probattn.functional import dtypes, kep_svgp
 
 
@@ -23,7 +25,10 @@ class KEPSVGPAttention(KSVDAttention):
     both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
     heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
 
-    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11);
+    ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior; ``weight_prior``, a
+    global factor. Parameter ``residual_amplitude``: a > 0 ``(head,)``.
+
     Parameter ``scale``: Λ > 0 ``(head, inducing index)``. The law of F under the prior does not depend on it: F = E v,
     v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
     equation for each head and example does; :meth:`spectrum` returns the singular values themselves.
@@ -44,6 +49,12 @@ class KEPSVGPAttention(KSVDAttention):
         penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
         scale: initial λ.
         learn_scale: learn Λ.
+        residual: initial a > 0 of noise ε ~ N(0, a² diag(r₁ + r₂)), independent over tokens and outputs, added to the
+            merged F (W₁ does not act on it). r is the variance outside each branch's scores (see
+            :func:`~probattn.functional.subspace.residual_variances`): diag((I − P) K_att K_attᵀ (I − P)), P the
+            projection on the columns of E; with ``"svd"`` diag(K_att K_attᵀ − E Eᵀ). None: no noise.
+        weight_prior: standard deviation, times √(number of inputs), of a Gaussian prior of the output map and of W₁.
+            Its weight is that of the KL of ``u``, 1/N for each of N examples. None: no prior.
         mean: mean of the process: ``"zero"``, or ``"softmax"``, with which the output is softmax attention, by the same
             queries and keys, plus ``amplitude`` times the GP's. The KSVD penalty then fits W_e, W_r and Λ alone: no
             gradient of it reaches the queries, the keys and what is below them.
@@ -71,25 +82,26 @@ class KEPSVGPAttention(KSVDAttention):
         penalty: Literal["example", "authors"] = "example",
         scale: float = 1.0,
         learn_scale: bool = True,
+        residual: float | None = None,
+        weight_prior: float | None = None,
         mean: Literal["zero", "softmax"] = "zero",
         amplitude: float = 0.1,
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads, rank=rank, projection=projection, tokens=tokens, multiple=multiple, bias=bias)
-        check(
-            {"pair": pair, "penalty": penalty, "mean": mean}, positive={"scale": scale, "amplitude": amplitude}, eta=eta
-        )
-        self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
+        positive = {"scale": scale, "amplitude": amplitude, "residual": residual, "weight_prior": weight_prior}
+        check({"pair": pair, "penalty": penalty, "mean": mean}, positive=positive, eta=eta)
+        self.pair, self.eta, self.prior, self.weight_prior = pair, eta, priors.resolve(prior), weight_prior
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
         self.solves = projection == "svd"
         self.scale_unconstrained.requires_grad_(learn_scale and not self.solves)
+        self.residual_amplitude = None if residual is None else residuals.amplitude(heads, residual)
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
-        if mean == "softmax":
-            self.dropout = dropout_rate(dropout)
+        self.dropout = None if mean == "zero" else dropout_rate(dropout)
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""
@@ -112,7 +124,7 @@ class KEPSVGPAttention(KSVDAttention):
         """
         x, scale = self.checked(x, mask), self.scale
         query_key = self.queries_and_keys(x)
-        e, r, *_ = scores = self.scores_of(query_key, x, mask)
+        e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
 
         def penalty() -> Tensor:
             fitted = scores if self.mean is None else self.scores_of(query_key.detach(), x.detach(), mask)
@@ -121,12 +133,16 @@ class KEPSVGPAttention(KSVDAttention):
 
         if not self.solves:
             self.penalty("ksvd", penalty)
+        if self.weight_prior is not None:
+            weights = ((self.out.weight, self.out.in_features), *self.merge.fan_ins())
+            self.global_penalty("weight_prior", lambda: negative_log_density(weights, self.weight_prior))
         u = self.sample("u", self._prior_at(scale))
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
+        if self.residual_amplitude is not None:
+            values = values + residuals.sample(self, query_key, mask, (w_e, w_r))
         output = dtypes.apply_linear(self.out, self.join_heads(values))
-        if self.mean is None:
-            return output
-        return self.mean(output, query_key, x, mask, self.dropout if self.training else 0.0)
+        rate = self.dropout if self.training else 0.0
+        return output if self.mean is None else self.mean(output, query_key, x, mask, rate)
 
     def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
         """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""

@@ -11,12 +11,12 @@ CHOICES = {"pair": ("er", "ee", "rr"), "penalty": ("example", "authors"), "mean"
 PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
-def check(choices: dict[str, str], *, positive: dict[str, float], eta: float) -> None:
+def check(choices: dict[str, str], *, positive: dict[str, float | None], eta: float) -> None:
     """Check options of the layer by name.
 
     Args:
         choices: options of :data:`CHOICES`.
-        positive: options that must be positive.
+        positive: options that must be positive, or None where they are off.
         eta: weight of the KSVD penalty.
 
     Raises:
@@ -26,7 +26,7 @@ def check(choices: dict[str, str], *, positive: dict[str, float], eta: float) ->
         if value not in CHOICES[option]:
             raise ValueError(f"{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
     for option, value in positive.items():
-        if not value > 0:
+        if value is not None and not value > 0:
             raise ValueError(f"need {option} > 0, got {value}")
     if not eta >= 0:
         raise ValueError(f"need eta ≥ 0, got {eta}")

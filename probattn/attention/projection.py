@@ -1,7 +1,7 @@
 """KSVD projection weights W_e and W_r (KEP-SVGP paper, section 3.2).
 
-A projection is called as ``projection(x, mask, query_key)``, with tokens ``(..., N, H · d)``, their mask, and queries and
-keys ``(2, ..., H, N, d)``.
+A projection is called as ``projection(x, mask, query_key)``, with tokens ``(..., N, H · d)``, their mask, and queries
+and keys ``(2, ..., H, N, d)``.
 """
 
 import torch

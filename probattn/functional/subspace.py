@@ -107,6 +107,37 @@ def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
     return energies.clamp(min=0).sqrt().flip(-1)
 
 
+def residual_variances(phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, solved: bool) -> tuple[Tensor, Tensor]:
+    """Return the variance of each branch that its scores E = φ_q W_e and R = φ_k W_r leave out.
+
+    For E, with the projection P on its columns: diag((I − P) K_att K_attᵀ (I − P)). That is linear in the number of
+    tokens: (I − P) φ_q = φ_q B, B = I − W Wᵀ φ_qᵀ φ_q for orthonormal φ_q W. With ``solved``, E = K_att H_r, and it is
+    diag(K_att (I − H_r H_rᵀ) K_attᵀ) = diag(K_att K_attᵀ) − diag(E Eᵀ). For R it is the same of K_attᵀ.
+
+    Args:
+        phi: φ_q and φ_k, ``(2, ..., H, N, d)``.
+        gram: their Gram matrices.
+        w_e, w_r: ``(..., H, d, s)``.
+        solved: the weights are those of :func:`iterate`.
+
+    Returns:
+        For E and for R, ``(..., H, N)``, not negative, zero at padding.
+    """
+    branches = zip(phi, (w_e, w_r), gram, reversed(gram), strict=True)
+    return tuple(_outside(*branch, solved=solved) for branch in branches)
+
+
+def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved: bool) -> Tensor:
+    """Return diag(φ M φᵀ), M = C − W Wᵀ or B C Bᵀ, for C the Gram matrix of the other features."""
+    if solved:
+        inner = other - weights @ weights.mT
+    else:
+        basis = orthonormal(own, weights)
+        kept = torch.eye(own.shape[-1]).to(own) - basis @ (basis.mT @ own)
+        inner = kept @ other @ kept.mT
+    return ((phi @ inner) * phi).sum(-1).clamp(min=0)
+
+
 @functools.lru_cache
 def _scalings(share: float, precision: float) -> tuple[float, ...]:
     """Return factors of Newton-Schulz steps that take all of [√share, 1] to 1, up to the precision."""

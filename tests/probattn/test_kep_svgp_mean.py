@@ -53,7 +53,7 @@ def test_output_is_softmax_attention_plus_the_amplitude_times_the_process(bias, 
 def test_the_process_has_no_mean_of_its_own():
     assert make().out.bias is None
     assert make(mean="zero").out.bias is not None
-    assert not hasattr(make(mean="zero"), "dropout")
+    assert make(mean="zero", dropout=0.5).dropout is None
 
 
 def test_draws_are_a_leading_dimension_of_u_and_of_x():

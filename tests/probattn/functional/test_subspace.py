@@ -111,8 +111,9 @@ def test_degenerate_kernels_have_finite_values_and_gradients(case, dtype):
     assert phi.grad.isfinite().all()
     kernel = phi[0] @ phi[1].mT
     covariance = scores[0] @ scores[0].mT
+    tolerance = {torch.float32: 5e-3, torch.float64: 1e-6}[dtype]
     values = torch.linalg.eigvalsh((kernel @ kernel.mT - covariance).detach().double())
-    assert (values[:, 0] > -1e-3 * kernel.square().sum((-2, -1)) - 1e-9).all()
+    assert (values[:, 0] > -tolerance * kernel.square().sum((-2, -1)) - 1e-9).all()
 
 
 def test_features_are_zero_at_padding():
