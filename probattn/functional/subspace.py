@@ -1,8 +1,9 @@
 """Leading singular subspaces of the attention kernel K_att = φ_q φ_kᵀ by subspace iteration, and what lies outside.
 
 Everything is computed from the ``(d, d)`` Gram matrices of the features, linear in the number of tokens. Bases are
-polar factors, Y (YᵀY)^(−1/2), which have no signs and no order and are continuous in Y. In place of YᵀY stands
-YᵀY + ε tr(YᵀY) I, with the smallest relative jitter ε: rank-deficient Y have finite values and gradients.
+Y L⁻ᵀ with the Cholesky factor L Lᵀ = YᵀY, and polar factors Y (YᵀY)^(−1/2): unlike singular vectors both are continuous
+in Y. In place of YᵀY stands YᵀY + ε tr(YᵀY) I, with a small relative jitter ε, so that rank-deficient Y have finite
+values and gradients.
 
 Shapes: ``...`` are leading dimensions (draws, batch), ``N`` tokens, ``H`` heads, ``d`` head width, ``s`` rank.
 """
@@ -42,7 +43,7 @@ def grams(phi: Tensor) -> Grams:
 def iterate(gram: Grams, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Return the weights of scores E = φ_q W_e and R = φ_k W_r on the leading singular subspaces of K_att.
 
-    A step is H_e = polar(φ_q W_e), H_r = polar(K_attᵀ H_e), W_e = φ_kᵀ H_r, so that E = K_att H_r; at the end
+    A step is H_e = orth(φ_q W_e), H_r = orth(K_attᵀ H_e), W_e = φ_kᵀ H_r, so that E = K_att H_r; at the end
     W_r = φ_qᵀ polar(E), so that R = K_attᵀ polar(E). If H_r = V O spans the leading right singular vectors V, with any
     orthogonal O, then E = U Λ O and R = V Λ O: E Eᵀ, R Rᵀ and E Rᵀ are those of the exact decomposition (10).
 
@@ -58,17 +59,20 @@ def iterate(gram: Grams, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     for _ in range(steps):
         w_r = gram.query @ orthonormal(gram.query, w_e)
         w_e = gram.key @ orthonormal(gram.key, w_r)
-    return w_e, gram.query @ orthonormal(gram.query, w_e)
+    return w_e, gram.query @ w_e @ inverse_sqrt(w_e.mT @ gram.query @ w_e)
 
 
 def orthonormal(gram: Tensor, weights: Tensor) -> Tensor:
-    """Return the weights of the polar factor of Y = φ W: W (YᵀY)^(−1/2).
+    """Return the weights of an orthonormal basis of Y = φ W, W L⁻ᵀ for L Lᵀ = YᵀY + ε tr(YᵀY) I.
 
     Args:
         gram: φᵀ φ ``(..., d, d)``.
         weights: W ``(..., d, s)``.
     """
-    return weights @ inverse_sqrt(weights.mT @ gram @ weights)
+    matrix = weights.mT @ gram @ weights
+    share, trace, unit = _jitter_of(matrix)
+    tril = jitter.cholesky(matrix / trace + share * unit, "EᵀE, the Gram matrix of scores")
+    return torch.linalg.solve_triangular(tril, weights.mT, upper=False).mT * trace.rsqrt()
 
 
 def inverse_sqrt(matrix: Tensor) -> Tensor:
@@ -77,10 +81,8 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
     By the coupled Newton-Schulz iteration (Higham, 2008, eq. 6.35) with the scaling of Chen & Chow (2014): products
     alone, so that gradients exist where eigenvalues coincide.
     """
-    share = jitter.JITTERS[matrix.dtype][0]
-    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    trace = trace.where(trace > torch.finfo(matrix.dtype).tiny, 1.0) * (1 + share)
-    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    share, trace, unit = _jitter_of(matrix)
+    trace = trace * (1 + share)
     root = matrix / trace + share / (1 + share) * unit
     inverse = None
     for scaling in _scalings(share, torch.finfo(matrix.dtype).eps):
@@ -91,7 +93,7 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
 
 
 def singular_values(gram: Grams, w_e: Tensor) -> Tensor:
-    """Return the singular values of polar(E)ᵀ K_att, the part of K_att on the columns of E = φ_q W_e.
+    """Return the singular values of Hᵀ K_att, H an orthonormal basis of E = φ_q W_e: of K_att on E's columns.
 
     Those of K_att itself are at least as large; they are equal where E spans its leading left singular vectors.
 
@@ -136,6 +138,14 @@ def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved
         kept = torch.eye(own.shape[-1]).to(own) - basis @ (basis.mT @ own)
         inner = kept @ other @ kept.mT
     return ((phi @ inner) * phi).sum(-1).clamp(min=0)
+
+
+def _jitter_of(matrix: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Return the relative jitter, the trace ``(..., 1, 1)`` or 1 where it is 0, and the identity."""
+    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    trace = trace.where(trace > torch.finfo(matrix.dtype).tiny, 1.0)
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return jitter.JITTERS[matrix.dtype][0], trace, unit
 
 
 @functools.lru_cache

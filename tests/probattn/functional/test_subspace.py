@@ -1,5 +1,7 @@
 """Subspace iteration on the attention kernel against dense SVD in float64."""
 
+import itertools
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -67,12 +69,34 @@ def test_a_kernel_of_rank_s_is_decomposed_exactly(seed):
     assert_close(subspace.singular_values(subspace.grams(phi), w_e), exact.values, rtol=1e-6, atol=1e-6)
 
 
-def test_scores_turn_with_the_start_and_their_covariance_stays():
+def test_covariances_of_the_scores_do_not_depend_on_the_basis_of_the_start():
     phi, start = features_of(), randn(32, 4, seed=3)
-    turn, _ = torch.linalg.qr(randn(4, 4, seed=5))
+    mixed = start @ randn(4, 4, seed=5)
     gram = subspace.grams(phi)
-    for weights, turned in zip(subspace.iterate(gram, start, 2), subspace.iterate(gram, start @ turn, 2), strict=True):
-        assert_close(turned, weights @ turn)
+    (e, r), (other_e, other_r) = (
+        [feature @ weight for feature, weight in zip(phi, subspace.iterate(gram, w, 2), strict=True)]
+        for w in (start, mixed)
+    )
+    for left, right, other_left, other_right in (
+        (e, e, other_e, other_e),
+        (r, r, other_r, other_r),
+        (e, r, other_e, other_r),
+    ):
+        assert_close(left @ right.mT, other_left @ other_right.mT, rtol=1e-5, atol=1e-5)
+
+
+def test_scores_change_continuously_where_singular_values_cross():
+    """Along a path of kernels whose leading singular vectors change places, scores move no faster than the path."""
+    basis = torch.linalg.qr(randn(6, 6))[0]
+    start = randn(6, 2, seed=3)
+
+    def e_of(t):
+        values = torch.tensor([1 + t, 1 - t, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64)
+        phi = torch.stack([basis * values, basis])
+        return phi[0] @ subspace.iterate(subspace.grams(phi), start, 2)[0]
+
+    path = [e_of(t) for t in torch.linspace(-0.1, 0.1, 41).tolist()]
+    assert max((after - before).norm() for before, after in itertools.pairwise(path)) < 5 * 0.005
 
 
 def test_singular_values_are_those_of_the_kernel_on_the_columns_of_e():
