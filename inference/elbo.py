@@ -259,7 +259,7 @@ def _set_zero_log_prob(site: dict) -> None:
 
 
 def _has_prior_as_posterior(site: dict) -> bool:
-    prior = getattr(site["fn"], "base_dist", site["fn"])
+    prior = site["fn"].base_dist if isinstance(site["fn"], ExpandedDistribution) else site["fn"]
     return prior is site["infer"].get("posterior")
 
 

@@ -46,13 +46,18 @@ class KEPSVGPSettings:
     rank: Count = 10
     pair: Literal["er", "ee", "rr"] = "er"
     merge: Literal["add", "concat", "concat_lowrank"] = "concat"
-    projection: Literal["data", "plain"] = "data"
+    projection: Literal["data", "plain", "svd"] = "data"
     multiple: Count = 10
     prior: Literal["normal", "laplace", "student_t"] = "normal"
     eta: float = 10.0
     penalty: Literal["example", "authors"] = "example"
     scale: float = 1.0
     learn_scale: bool = True
+    residual: float | None = None
+    weight_prior: float | None = None
+    mean: Literal["zero", "softmax"] = "zero"
+    amplitude: float = 0.1
+    dropout: Share = 0.0
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
     guide_scale: PositiveFloat = 0.1
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn.attention.mean import SoftmaxMean
 from probattn.models.third_party.find_attention import AttentionParts, LinearMap
 
 JOINT_MAPS = ("query_key_value", "query_value", "query_key")
@@ -18,7 +19,7 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
     """Build a layer with the query, key, value and output weights of another, where it has counterparts.
 
     Query and key weights are multiplied by the layer's ``gain``, as its initial ones are. The output map has a
-    counterpart in layers with values.
+    counterpart in layers with values, and in those whose mean is softmax attention, which is then the old layer.
 
     Args:
         factory: ``(dim, heads) -> layer``; a ``bias`` or ``dropout`` parameter that it leaves open is set as in the old
@@ -41,6 +42,9 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
             _copy(getattr(layer, name), layer.gain, [(part, getattr(old, part)) for part in name.split("_")])
             if name.endswith("value"):
                 _copy(layer.out, 1.0, [("out", old.out)])
+    if isinstance(getattr(layer, "mean", None), SoftmaxMean):
+        _copy(layer.mean.value, 1.0, [("value", old.value)])
+        _copy(layer.mean.out, 1.0, [("out", old.out)])
     return layer
 
 

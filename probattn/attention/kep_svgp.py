@@ -9,23 +9,29 @@ from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention import merge as merges
-from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.projection import DataProjection, PlainProjection
-from probattn.functional import dtypes, kep_svgp, ksvd
+from probattn.attention import residual as residuals
+from probattn.attention.dropout import dropout_rate
+from probattn.attention.kep_svgp_options import PENALTIES, check
+from probattn.attention.ksvd import KSVDAttention
+from probattn.attention.mean import SoftmaxMean
+from probattn.attention.weight_prior import negative_log_density
+from probattn.functional import dtypes, kep_svgp
 
-PAIRS, PROJECTIONS = ("er", "ee", "rr"), ("data", "plain")
-PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
-
-class KEPSVGPAttention(ProbabilisticAttention):
+class KEPSVGPAttention(KSVDAttention):
     """KEP-SVGP attention (Chen et al., ICML 2024): two GP branches on the singular vectors of the attention kernel.
 
     The program of one layer: scores E, R by KSVD (eq. 10); **u_d ~ N(0, Λ²)** for each head and output d, shared by
     both branches; F^e = E Λ⁻¹ u and F^r = R Λ⁻¹ u, which have the law (16); merged by (19); one linear map from all
     heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
 
-    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11).
-    Parameter ``scale``: Λ > 0 ``(head, inducing index)``, the learned singular values of the attention kernel.
+    Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11);
+    ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior; ``weight_prior``, a
+    global factor. Parameter ``residual_amplitude``: a > 0 ``(head,)``.
+
+    Parameter ``scale``: Λ > 0 ``(head, inducing index)``. The law of F under the prior does not depend on it: F = E v,
+    v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
+    equation for each head and example does; :meth:`spectrum` returns the singular values themselves.
 
     Args:
         dim: width of the tokens.
@@ -33,15 +39,28 @@ class KEPSVGPAttention(ProbabilisticAttention):
         rank: s, the number of singular triplets and of outputs of each head; at most the head width.
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
         pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
-        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e, or ``"plain"``.
+        projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r themselves; or ``"svd"``, two
+            steps of subspace iteration from a learned W_e, after which E and R carry the leading singular directions
+            and values of K_att. Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
         tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
-        eta: weight η of the KSVD penalty.
+        eta: weight η of the KSVD penalty, which fits learned projections.
         penalty: ``"example"`` squares J/n of each head and example; ``"authors"`` is the form of the authors' code.
         scale: initial λ.
         learn_scale: learn Λ.
-        bias: give query and key a bias.
+        residual: initial a > 0 of noise ε ~ N(0, a² diag(r₁ + r₂)), independent over tokens and outputs, added to the
+            merged F (W₁ does not act on it). r is the variance outside each branch's scores (see
+            :func:`~probattn.functional.subspace.residual_variances`): diag((I − P) K_att K_attᵀ (I − P)), P the
+            projection on the columns of E; with ``"svd"`` diag(K_att K_attᵀ − E Eᵀ). None: no noise.
+        weight_prior: standard deviation, times √(number of inputs), of a Gaussian prior of the output map and of W₁.
+            Its weight is that of the KL of ``u``, 1/N for each of N examples. None: no prior.
+        mean: mean of the process: ``"zero"``, or ``"softmax"``, with which the output is softmax attention, by the same
+            queries and keys, plus ``amplitude`` times the GP's. The KSVD penalty then fits W_e, W_r and Λ alone: no
+            gradient of it reaches the queries, the keys and what is below them.
+        amplitude: initial factor of the GP's output, learned, positive; only with ``mean="softmax"``.
+        dropout: dropout rate of the softmax mean's probabilities in training, in [0, 1).
+        bias: give query, key and the softmax mean's value a bias.
 
     Raises:
         ValueError: an invalid option, with the valid ones.
@@ -55,7 +74,7 @@ class KEPSVGPAttention(ProbabilisticAttention):
         rank: int,
         merge: Literal["add", "concat", "concat_lowrank"] = "add",
         pair: Literal["er", "ee", "rr"] = "er",
-        projection: Literal["data", "plain"] = "data",
+        projection: Literal["data", "plain", "svd"] = "data",
         tokens: int | None = None,
         multiple: int = 10,
         prior: priors.Prior | str | None = None,
@@ -63,23 +82,26 @@ class KEPSVGPAttention(ProbabilisticAttention):
         penalty: Literal["example", "authors"] = "example",
         scale: float = 1.0,
         learn_scale: bool = True,
+        residual: float | None = None,
+        weight_prior: float | None = None,
+        mean: Literal["zero", "softmax"] = "zero",
+        amplitude: float = 0.1,
+        dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
-        super().__init__(dim, heads)
-        self._check(rank, pair, projection, multiple, penalty, scale, eta)
-        self.rank, self.tokens, self.pair, self.eta = rank, tokens, pair, eta
-        self.prior = priors.resolve(prior)
-        self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
-        if projection == "plain":
-            self.projection = PlainProjection(heads, self.head_dim, rank)
-        else:
-            rows = min(tokens or rank * multiple, rank * multiple)
-            self.projection = DataProjection(heads, self.head_dim, rank, rows=rows)
+        super().__init__(dim, heads, rank=rank, projection=projection, tokens=tokens, multiple=multiple, bias=bias)
+        positive = {"scale": scale, "amplitude": amplitude, "residual": residual, "weight_prior": weight_prior}
+        check({"pair": pair, "penalty": penalty, "mean": mean}, positive=positive, eta=eta)
+        self.pair, self.eta, self.prior, self.weight_prior = pair, eta, priors.resolve(prior), weight_prior
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
-        self.scale_unconstrained.requires_grad_(learn_scale)
-        self.out = nn.Linear(heads * rank, dim)
+        self.solves = projection == "svd"
+        self.scale_unconstrained.requires_grad_(learn_scale and not self.solves)
+        self.residual_amplitude = None if residual is None else residuals.amplitude(heads, residual)
+        self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
+        self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
+        self.dropout = None if mean == "zero" else dropout_rate(dropout)
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and merge, pair, projection and prior."""
@@ -101,50 +123,27 @@ class KEPSVGPAttention(ProbabilisticAttention):
             ``(*draws, batch, tokens, dim)``, with draws of u as leading dimensions.
         """
         x, scale = self.checked(x, mask), self.scale
-        e, r, w_e, w_r = self.scores(x, mask)
-        lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        self.penalty("ksvd", lambda: self._weighted_penalty(e, r, w_e, w_r, scale, lengths))
+        query_key = self.queries_and_keys(x)
+        e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
+
+        def penalty() -> Tensor:
+            fitted = scores if self.mean is None else self.scores_of(query_key.detach(), x.detach(), mask)
+            lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, fitted), scale, lengths)
+
+        if not self.solves:
+            self.penalty("ksvd", penalty)
+        if self.weight_prior is not None:
+            weights = ((self.out.weight, self.out.in_features), *self.merge.fan_ins())
+            self.global_penalty("weight_prior", lambda: negative_log_density(weights, self.weight_prior))
         u = self.sample("u", self._prior_at(scale))
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
-        return dtypes.apply_linear(self.out, self.join_heads(values))
-
-    def scores(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)`` (eq. 10)."""
-        query_key = self.query_key(x).unflatten(-1, (2, self.heads, self.head_dim)).movedim(-3, 0).transpose(-3, -2)
-        weights = self.projection(x, mask)
-        scores = ksvd.scores(query_key, weights)
-        if mask is not None:
-            scores = scores.where(mask[:, None, :, None], 0.0)
-        return *scores, *weights
-
-    def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""
-        query, key = map(ksvd.cosine_features, self.split_heads(self.query_key(self.checked(x, mask)), 2))
-        matrix = query @ key.mT
-        return matrix if mask is None else matrix.where(mask[:, None, None, :], 0.0)
-
-    def checked(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Check x, its mask, and the number of tokens if that is fixed; return x with zeros at padding."""
-        x = super().checked(x, mask)
-        if self.tokens not in (None, x.shape[-2]):
-            hint = 'where the length varies, use merge="add" without tokens, or pad and mask'
-            raise ValueError(f"this layer was built for {self.tokens} tokens, got {x.shape[-2]}; {hint}")
-        return x
+        if self.residual_amplitude is not None:
+            values = values + residuals.sample(self, query_key, mask, (w_e, w_r))
+        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        rate = self.dropout if self.training else 0.0
+        return output if self.mean is None else self.mean(output, query_key, x, mask, rate)
 
     def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
         """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
         return priors.at(self.prior, scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1), event_dim=3)
-
-    def _weighted_penalty(self, *tensors: Tensor | int) -> Tensor:
-        *precise, scale, lengths = tensors
-        return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, precise), scale, lengths)
-
-    def _check(self, rank, pair, projection, multiple, penalty, scale, eta) -> None:
-        if not 1 <= rank <= self.head_dim:
-            raise ValueError(f"rank must lie in 1..{self.head_dim} = dim / heads, the most singular values; got {rank}")
-        choices = (("pair", pair, PAIRS), ("projection", projection, PROJECTIONS), ("penalty", penalty, PENALTIES))
-        for option, value, known in choices:
-            if value not in known:
-                raise ValueError(f"{option} must be one of {', '.join(known)}, got {value!r}")
-        if multiple < 1 or scale <= 0 or eta < 0:
-            raise ValueError(f"need multiple ≥ 1, scale > 0, eta ≥ 0; got {multiple}, {scale}, {eta}")

@@ -38,12 +38,9 @@ class SoftmaxAttention(ProbabilisticAttention):
             A tensor of x's shape.
         """
         x = self.checked(x, mask)
-        query, key, value = (t.flatten(0, -4) for t in self.split_heads(self.query_key_value(x), 3))
-        if mask is not None:
-            mask = mask.expand(x.shape[:-1]).reshape(-1, 1, 1, x.shape[-2])
         rate = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=rate)
-        return self.out(self.join_heads(attended)).view(x.shape)
+        attended = attend(*self.split_heads(self.query_key_value(x), 3), mask, dropout=rate)
+        return self.out(self.join_heads(attended))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return softmax probabilities ``(..., H, N, N)``, zero in the columns of padded keys."""
@@ -52,3 +49,21 @@ class SoftmaxAttention(ProbabilisticAttention):
         if mask is not None:
             score = score.where(mask[:, None, None, :], -torch.inf)
         return score.softmax(-1)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dropout: float = 0.0) -> Tensor:
+    """Return softmax(Q Kᵀ / √d) V over the real tokens.
+
+    Args:
+        query, key, value: ``(*draws, batch, H, N, d)``.
+        mask: ``(batch, N)``, True where there is a token.
+        dropout: dropout rate of the probabilities.
+
+    Returns:
+        ``(*draws, batch, H, N, d)``.
+    """
+    if mask is not None:
+        mask = mask.expand(*query.shape[:-3], -1).reshape(-1, 1, 1, mask.shape[-1])
+    flat = (part.flatten(0, -4) for part in (query, key, value))
+    attended = F.scaled_dot_product_attention(*flat, attn_mask=mask, dropout_p=dropout)
+    return attended.view(query.shape)
