@@ -134,6 +134,10 @@ def test_every_parameter_is_in_one_group():
     together = [id(parameter) for group in (first, second) for parameter in group["params"]]
     expected = [id(parameter) for module in (model, guide) for parameter in module.parameters()]
     assert sorted(together) == sorted(expected)
+    assert [group["lr_scale"] for group in (first, second)] == [1.0, 1.0]
+    weights, others, own = parameter_groups(model, guide, weight_decay=0.3, guide_lr_scale=30.0)
+    assert [group["lr_scale"] for group in (weights, others, own)] == [1.0, 1.0, 30.0]
+    assert [id(each) for each in own["params"]] == [id(each) for each in guide.parameters()]
     (only,) = parameter_groups(nn.LayerNorm(3), nn.Identity(), weight_decay=0.3)
     assert only["weight_decay"] == 0.0
 

@@ -20,6 +20,8 @@ VARIANTS = {
     "without validation": {"valid": False},
     "clip": {"clip_norm": 0.05},
     "anneal": {"kl_anneal_epochs": 3, "warmup_epochs": 2.5, "kl_weight": 0.5},
+    "guide rate": {"guide_lr": 0.2},
+    "natural": {"guide_optimizer": "ngd", "clip_norm": 0.05, "kl_weight": 0.5},
     "alpha": {"alpha_start": 0.0, "alpha_end": 0.8, "schedule": "linear", "attention": Regularised},
     "num_particles": {"num_particles": 2, "elbo": "trace"},
     "patience": {"patience": 3, "monitor": "nll", "lr": 0.5, "epochs": 6},
