@@ -21,7 +21,7 @@ Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Tensor]
 def attention_spectra(
     model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Compute the singular values of each layer's attention matrix, and the learned Λ of KEP-SVGP.
+    """Compute the singular values of each layer's attention matrix, and the Λ of KEP-SVGP.
 
     Compare spectra between depths and runs of one layer type, not between types, whose matrices differ: softmax, the
     attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or
@@ -34,11 +34,16 @@ def attention_spectra(
     Returns:
         By path of each layer with an ``attention_matrix``, in execution order: its singular values ``(heads, N)``,
         averaged over examples (those beyond an example's length count as 0), and λ ``(heads, rank)``, with rank 0 for
-        layers without it; both descending.
+        layers without it; both descending. With ``projection="svd"``, where λ is constant, the singular values on the
+        scores' columns (``layer.spectrum``) take its place, averaged likewise.
     """
     layers = {path: layer for path, layer in _attention_layers(model).items() if hasattr(layer, "attention_matrix")}
 
+    solved: dict[nn.Module, list[Tensor]] = {}
+
     def singular_values(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> Tensor:
+        if isinstance(layer, KEPSVGPAttention) and layer.solves:
+            solved.setdefault(layer, []).append(layer.spectrum(x, mask).detach().flatten(0, -3))
         matrix = layer.attention_matrix(x, mask)
         if mask is not None:
             matrix = matrix.where(mask[:, None, :, None], 0.0)
@@ -49,8 +54,11 @@ def attention_spectra(
     for path, parts in _collect(model, guide, data, layers, singular_values).items():
         tokens = max(part.shape[-1] for part in parts)
         values = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in parts]).mean(0)
-        learned = isinstance(layers[path], KEPSVGPAttention)
-        scale = layers[path].scale.detach() if learned else values.new_empty(len(values), 0)
+        scale = values.new_empty(len(values), 0)
+        if layers[path] in solved:
+            scale = torch.cat(solved[layers[path]]).mean(0)
+        elif isinstance(layers[path], KEPSVGPAttention):
+            scale = layers[path].scale.detach()
         spectra[path] = values.cpu(), scale.sort(descending=True).values.cpu()
     return spectra
 

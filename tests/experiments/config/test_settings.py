@@ -223,6 +223,13 @@ def test_every_option_reaches_the_layer():
     assert type(layer.kernel).__name__ == "ARD"
     layer = SGPASettings(inducing=None, draws="joint").factory(16)(8, 2)
     assert (layer.inducing, layer.draws) == (None, "joint")
+    settings = KEPSVGPSettings(
+        projection="svd", mean="softmax", amplitude=0.2, dropout=0.1, residual=0.5, weight_prior=2.0
+    )
+    layer = settings.factory(16)(20, 2)
+    assert layer.solves
+    assert (layer.mean.amplitude.item(), layer.dropout) == (pytest.approx(0.2), 0.1)
+    assert (layer.residual_amplitude.tolist(), layer.weight_prior) == (pytest.approx([0.5, 0.5]), 2.0)
     settings = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False)
     layer = settings.factory(16)(8, 2)
     assert (layer.canonical_guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)

@@ -112,6 +112,16 @@ def loops(layer, x):
     return matrices.detach()
 
 
+def test_spectra_of_computed_singular_vectors_stand_beside_those_of_the_kernel():
+    """Scores of as many columns as the kernel's rank reach all of it."""
+    torch.manual_seed(0)
+    attention = KEPSVGPAttention(4, 2, rank=2, projection="svd")
+    model = Classifier(Masked(attention, KEPSVGPAttention(4, 2, rank=2)), num_data=10).double()
+    x, mask = torch.randn(5, 4, 4, dtype=F64), torch.arange(4).expand(5, 4) < torch.tensor([[4], [3], [2], [4], [1]])
+    for values, reached in list(attention_spectra(model, guides.for_model(model), [(x, None, mask)]).values())[:1]:
+        torch.testing.assert_close(reached, values[:, :2], rtol=1e-3, atol=1e-3)
+
+
 def test_spectra_are_mean_singular_values_of_each_examples_attention_matrix():
     model, guide = vit_model()
     model.train()

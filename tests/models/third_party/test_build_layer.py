@@ -54,6 +54,21 @@ def test_weights_and_biases_have_their_rows_and_gain(factory, joint, rows, scale
     assert {parameter.dtype for parameter in layer.parameters()} == {F64}
 
 
+def test_softmax_attention_as_a_mean_is_the_old_layer():
+    module, read = old(dropout=0.25)
+    layer = build_layer(KEPSVGPAttention.partial(rank=4, mean="softmax"), read)
+    assert layer.dropout == 0.25
+    torch.testing.assert_close(layer.query_key.weight, module.in_proj_weight[:16])
+    torch.testing.assert_close(layer.query_key.bias, module.in_proj_bias[:16])
+    torch.testing.assert_close(layer.mean.value.weight, module.in_proj_weight[16:])
+    torch.testing.assert_close(layer.mean.value.bias, module.in_proj_bias[16:])
+    assert torch.equal(layer.mean.out.weight, module.out_proj.weight)
+    assert torch.equal(layer.mean.out.bias, module.out_proj.bias)
+    layer = build_layer(KEPSVGPAttention.partial(rank=4, mean="softmax"), old(bias=False)[1])
+    assert layer.mean.value.bias is None
+    assert not layer.mean.out.bias.any()
+
+
 def test_copies_share_no_memory():
     module, read = old()
     layer = build_layer(SoftmaxAttention, read)
