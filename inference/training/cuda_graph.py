@@ -45,15 +45,16 @@ class CUDAGraphStep:
         self.objective, self.optimizer = step.objective, step.optimizer
         self.backward, self.clip_norm = step.backward, step.clip_norm
         self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
+        self.lrs = like.new_zeros(len(self.optimizer.param_groups)).unbind()
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
         self.run = GraphCache(self._run) if like.is_cuda else self._run
 
     def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
         """Update the parameters on one batch; the next call may overwrite the outcome."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.coefficients.lr
         for static, value in zip(self.coefficients, coefficients, strict=True):
             static.fill_(value)
+        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
+            group["lr"] = lr.fill_(coefficients.lr * group["lr_scale"])
         return self.run(batch)
 
     def has_failed(self) -> bool:

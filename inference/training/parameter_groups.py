@@ -1,31 +1,61 @@
-"""Parameter groups of the optimiser: weights with weight decay, all other parameters without."""
+"""Parameter groups of the optimiser, by weight decay and by learning rate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 
 from torch import nn
 
 ParameterGroup = dict[str, list[nn.Parameter] | float]
 
 
-def parameter_groups(model: nn.Module, guide: nn.Module, *, weight_decay: float) -> list[ParameterGroup]:
+def parameter_groups(
+    model: nn.Module, guide: nn.Module, *, weight_decay: float, lr_scale: Mapping[str, float] | None = None
+) -> list[ParameterGroup]:
     """Return the non-empty parameter groups of a model and its guide for a PyTorch optimiser.
 
     Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
-    regularises it.
+    regularises it. The key ``lr_scale`` of a group is the factor on its learning rate, 1 for the guide.
 
     Args:
         model: the model.
         guide: its guide.
-        weight_decay: weight decay of the first group.
+        weight_decay: weight decay of the groups of weights.
+        lr_scale: factors on the learning rate by pattern of names (see :func:`lr_factors`).
+
+    Raises:
+        ValueError: a pattern that matches no parameter.
     """
-    decayed = set(decayed_names(model))
-    weights = [parameter for name, parameter in model.named_parameters() if name in decayed]
-    others = [parameter for name, parameter in model.named_parameters() if name not in decayed]
-    groups = [
-        {"params": weights, "weight_decay": weight_decay},
-        {"params": [*others, *guide.parameters()], "weight_decay": 0.0},
+    decayed, factors = set(decayed_names(model)), lr_factors(model, lr_scale or {})
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault((name in decayed, factors[name]), []).append(parameter)
+    groups.setdefault((False, 1.0), []).extend(guide.parameters())
+    return [
+        {"params": parameters, "weight_decay": weight_decay if is_decayed else 0.0, "lr_scale": factor}
+        for (is_decayed, factor), parameters in sorted(groups.items(), key=lambda group: group[0], reverse=True)
+        if parameters
     ]
-    return [group for group in groups if group["params"]]
+
+
+def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor on the learning rate of each parameter of a model, by name.
+
+    Args:
+        model: the model.
+        lr_scale: factors by pattern of names, as in :mod:`fnmatch`: ``"network.encoder.*"``, or several with ``|``
+            between them. The last pattern that matches a name counts; without one the factor is 1.
+
+    Raises:
+        ValueError: a pattern that matches no parameter.
+    """
+    factors = {name: 1.0 for name, _ in model.named_parameters()}
+    for pattern, factor in lr_scale.items():
+        matched = [name for name in factors if any(fnmatchcase(name, each) for each in pattern.split("|"))]
+        if not matched:
+            some = ", ".join(list(factors)[:3])
+            raise ValueError(f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as {some}")
+        factors |= dict.fromkeys(matched, factor)
+    return factors
 
 
 def decayed_names(model: nn.Module) -> list[str]:

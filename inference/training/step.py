@@ -50,7 +50,7 @@ class Step:
             NonFiniteError: a NaN or Inf; names its source.
         """
         for group in self.optimizer.param_groups:
-            group["lr"] = coefficients.lr
+            group["lr"] = coefficients.lr * group["lr_scale"]
         loss = self._loss(batch, coefficients)
         self.optimizer.zero_grad()
         self.backward(loss)

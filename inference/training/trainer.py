@@ -89,7 +89,7 @@ class Trainer:
             compile_blocks(model)
         self._module = self._fabric.setup_module(elbo(model, guide))
         capturable = options.capture and self._fabric.device.type == "cuda"
-        groups = parameter_groups(model, guide, weight_decay=options.weight_decay)
+        groups = parameter_groups(model, guide, weight_decay=options.weight_decay, lr_scale=options.lr_scale)
         self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         num_data = attribute(model, "num_data")
         self._eager_step = Step(
