@@ -1,5 +1,6 @@
 """Text classifier on a pretrained encoder, of which some attention layers are replaced by layers of this library."""
 
+import copy
 from typing import Literal
 
 from pyro.nn import PyroModule
@@ -70,6 +71,12 @@ class PretrainedClassifier(SkipParamEffects, PyroModule):
 
 
 def _convert(encoder: nn.Module, attention: LayerFactory, last: int | None) -> ConvertedNetwork:
+    """Return a converted copy of an encoder, without the pooler that some apply after the last hidden states."""
     if last == 0:
-        return ConvertedNetwork(encoder)
-    return replace_attention(encoder, attention=attention, layers="all" if last is None else range(-last, 0))
+        converted = ConvertedNetwork(copy.deepcopy(encoder))
+    else:
+        layers = "all" if last is None else range(-last, 0)
+        converted = replace_attention(encoder, attention=attention, layers=layers)
+    if getattr(converted.wrapped, "pooler", None) is not None:
+        converted.wrapped.pooler = None
+    return converted

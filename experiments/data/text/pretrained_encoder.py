@@ -67,13 +67,13 @@ class PretrainedEncoder:
         Raises:
             DatasetError: the encoder is missing or lacks weights.
         """
-        return self.architecture() if self.source is None else _without_pooler(load_model(self.source)[0])
+        return self.architecture() if self.source is None else load_model(self.source)[0]
 
     def architecture(self) -> "PreTrainedModel":
         """Return the encoder with random weights."""
         from transformers import AutoModel
 
-        return _without_pooler(AutoModel.from_config(self.config, dtype=torch.float32))
+        return AutoModel.from_config(self.config, dtype=torch.float32)
 
     def save(self, path: Path) -> None:
         """Write configuration and tokenizer as JSON, atomically, with the keys ``config`` and ``tokenizer``."""
@@ -105,10 +105,3 @@ class PretrainedEncoder:
                 f"{path} holds no encoder ({error}); restore that of the run, or train a new one"
             ) from error
         return cls(config, tokenizer, None)
-
-
-def _without_pooler(model: "PreTrainedModel") -> "PreTrainedModel":
-    """Return a model without its pooler, which is applied after the last hidden states."""
-    if getattr(model, "pooler", None) is not None:
-        model.pooler = None
-    return model
