@@ -21,8 +21,8 @@ def load_tokenizer(name: str) -> "PreTrainedTokenizerBase":
         DatasetError: the extra ``huggingface`` or the tokenizer is missing.
     """
     tokenizer = _load(name, lambda transformers, **source: transformers.AutoTokenizer.from_pretrained(name, **source))
-    if len(tokenizer) == 0:
-        raise DatasetError(f"the tokenizer of the encoder {name!r} has no vocabulary; give a folder with its files")
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # what transformers makes up where there are no files
+        raise DatasetError(f"the encoder {name!r} has no tokenizer: add its files, such as tokenizer.json")
     return tokenizer
 
 

@@ -44,8 +44,8 @@ class PretrainedEncoder:
                 texts are truncated.
 
         Raises:
-            DatasetError: the extra ``huggingface`` is missing; the encoder is missing, has a decoder, or has no fast
-                tokenizer.
+            DatasetError: the extra ``huggingface`` is missing; the encoder is missing, has a decoder, has no fast
+                tokenizer, or that of another model.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
         config, tokenizer = load_config(name), load_tokenizer(name)
@@ -53,6 +53,11 @@ class PretrainedEncoder:
         if not tokenizer.is_fast:
             raise DatasetError(f"the encoder {name!r} has no fast tokenizer (tokenizer.json), which is needed here")
         pipeline = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        if pipeline.get_vocab_size() > config.vocab_size:
+            raise DatasetError(
+                f"the tokenizer of the encoder {name!r} has {pipeline.get_vocab_size()} tokens and its model "
+                f"{config.vocab_size}; give the tokenizer that the model was trained with"
+            )
         pipeline.no_padding()
         pipeline.enable_truncation(max_length)
         return cls(config, pipeline, name)

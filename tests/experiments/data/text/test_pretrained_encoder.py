@@ -109,7 +109,16 @@ def test_an_incomplete_folder_says_what_to_give(folder, missing):
     for file in folder.iterdir():
         if file.name.startswith(missing) or (missing == "tokenizer" and file.name.startswith(("vocab", "special"))):
             file.unlink()
-    with pytest.raises(DatasetError, match="bert.*(Give a folder with config.json, the tokenizer's|has no vocabulary)"):
+    with pytest.raises(
+        DatasetError, match="bert.*(Give a folder with config.json, the tokenizer's|has no tokenizer: add its files)"
+    ):
+        load(folder)
+
+
+def test_the_tokenizer_of_a_larger_model_is_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 18}))
+    with pytest.raises(DatasetError, match="has 19 tokens and its model 18; give the tokenizer that the model was"):
         load(folder)
 
 
