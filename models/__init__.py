@@ -2,6 +2,7 @@
 
 from probattn.models import likelihoods
 from probattn.models.blocks import last
+from probattn.models.pretrained import PretrainedClassifier
 from probattn.models.supervised import Classifier, Supervised
 from probattn.models.text import TextTagger, TextTransformer
 from probattn.models.third_party import replace_attention
@@ -9,6 +10,7 @@ from probattn.models.vit import ViT
 
 __all__ = [
     "Classifier",
+    "PretrainedClassifier",
     "Supervised",
     "TextTagger",
     "TextTransformer",

@@ -15,8 +15,10 @@ from probattn.experiments.cli.terminal import (
     COUNT,
     SEED,
     Data,
+    Encoder,
     SettingChanges,
     check_folder,
+    encoder_change,
     fail,
     interruptible,
     make_encodable,
@@ -61,6 +63,7 @@ def train(
         Path | None, typer.Option(callback=check_folder, help="Folder of the run; default runs/PRESET.")
     ] = None,
     set_: SettingChanges = None,
+    encoder: Encoder = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, max=MAX_RUNS, help="Train seeds 0 to N-1 into OUT/seed-0, ….")
     ] = None,
@@ -72,12 +75,13 @@ def train(
         from probattn.experiments.config import presets
         from probattn.experiments.runs import train as runs
 
-        settings = presets.preset(preset).with_changes(set_ or ())
+        changes = [*(set_ or ()), *encoder_change(encoder)]
+        settings = presets.preset(preset).with_changes(changes)
         folder = out or Path("runs") / preset
         if seeds is not None:
             from probattn.experiments.runs import seeds as sweep
 
-            sweep.check_seedless(set_ or ())
+            sweep.check_seedless(changes)
             common = {"name": preset, "root": data, "resume": resume, "workers": workers, "say": say}
             histories = sweep.train_seeds(settings, folder, seeds=seeds, **common)
             say(sweep.summary(histories, settings))
@@ -190,13 +194,15 @@ def demo(
 @app.command()
 def presets() -> None:
     """List the presets."""
+    from probattn.experiments.config.networks import EncoderSettings
     from probattn.experiments.config.presets import PRESETS
 
     table = Table(Column("preset", no_wrap=True), "data", "network", "layer", Column("epochs", justify="right"))
     for name, settings in PRESETS.items():
         network, layer, start = settings.network, settings.layer, settings.warm_start
         where = {0: "", None: ", every block"}.get(layer.last, f", last {layer.last}")
-        shape = f"{network.depth} × {network.dim}, {network.heads} heads"
+        is_encoder = isinstance(network, EncoderSettings)
+        shape = "pretrained encoder" if is_encoder else f"{network.depth} × {network.dim}, {network.heads} heads"
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
         table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
     show_table(table)
@@ -236,6 +242,7 @@ def study(
         ),
     ] = None,
     set_: SettingChanges = None,
+    encoder: Encoder = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
     ] = None,
@@ -250,7 +257,8 @@ def study(
         if presets and layers:
             fail("give presets, or --layers for those on digits, not both")
         names = presets or known.digits(layers or "softmax,kep-svgp")
-        todo = whole.plan(names, seeds=seeds, epochs=epochs, out=out, changes=set_ or (), root=data)
+        changes = [*(set_ or ()), *encoder_change(encoder)]
+        todo = whole.plan(names, seeds=seeds, epochs=epochs, out=out, changes=changes, root=data)
         say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
         whole.run_study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
         _compare([job.folder for job in todo], out / "comparison")

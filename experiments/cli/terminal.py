@@ -84,9 +84,18 @@ Data = Annotated[
     typer.Option(callback=_existing, help="Existing folder of the data sets; default $PROBATTN_DATA, else ./data."),
 ]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Pretrained Hugging Face encoder of the finetune presets: network.encoder."),
+]
 COUNT = {"min": 1, "max": 2**31 - 1}
 SEED = {"min": 0, "max": 2**63 - 1}
 """Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+
+
+def encoder_change(encoder: str | None) -> list[str]:
+    """Return ``--encoder FOLDER`` as a change of settings."""
+    return [] if encoder is None else [f"network.encoder={encoder}"]
 
 
 def make_encodable() -> None:

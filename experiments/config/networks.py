@@ -62,11 +62,30 @@ class TextSettings:
     encoder: Annotated[str, AfterValidator(_absolute)] | None = None
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class EncoderSettings:
+    """Pretrained encoder that is trained further, with a linear head.
+
+    ``encoder`` is the name or folder of a Hugging Face encoder, whose tokenizer gives the tokens. Only the layer of the
+    ``layer.last`` blocks is replaced. ``dropout`` is that of the head; the encoder has its own. ``pooling`` is over the
+    real tokens, or takes the first one.
+    """
+
+    kind: Literal["encoder"] = "encoder"
+    encoder: Annotated[str, AfterValidator(_absolute)] | None = None
+    max_length: Count = 128
+    dropout: Share = 0.1
+    pooling: Literal["mean", "cls"] = "mean"
+
+
 def _kind(network: Any) -> Any:
     """Return the kind of network; runs from before there were texts did not save it."""
     return network.get("kind", "vit") if isinstance(network, dict) else getattr(network, "kind", None)
 
 
 NetworkSettings = Annotated[
-    Annotated[ViTSettings, Tag("vit")] | Annotated[TextSettings, Tag("text")], Discriminator(_kind)
+    Annotated[ViTSettings, Tag("vit")]
+    | Annotated[TextSettings, Tag("text")]
+    | Annotated[EncoderSettings, Tag("encoder")],
+    Discriminator(_kind),
 ]

@@ -131,12 +131,14 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _parse(key: str, text: str, annotation: Any) -> Any:
-    """Parse a value given on the command line."""
+    """Parse a value given on the command line; a mapping as JSON."""
     if any("\ud800" <= character <= "\udfff" for character in text):  # JSON holds no surrogates
         raise SettingsError(f"{key}: not valid UTF-8, got {text!r}")
     if text.lower() == "none" and type(None) in get_args(annotation):
         return None
     with readable_errors(key):
+        if text.startswith("{"):
+            return TypeAdapter(annotation, config=STRICT).validate_json(text)
         return TypeAdapter(annotation, config=STRICT).validate_strings(text)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.networks import ViTSettings
+from probattn.experiments.config.networks import EncoderSettings, ViTSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import datasets as image_datasets
@@ -17,9 +17,9 @@ from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.text import datasets as text_datasets
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.tokens import TokenSettings
+from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.environment import total_memory
-from probattn.models import Classifier, TextTransformer, ViT, last
+from probattn.models import Classifier, PretrainedClassifier, TextTransformer, ViT, last
 
 GPUS = ("gpu", "cuda")
 """Values of ``train.accelerator`` that require a GPU."""
@@ -36,12 +36,23 @@ class Loaders(NamedTuple):
 
 
 def load_data(settings: Settings, root: Path | None) -> Dataset:
-    """Load the data set of a run."""
+    """Load the data set of a run.
+
+    Raises:
+        SettingsError: the network is a pretrained encoder, and none is given.
+        DatasetError: the data cannot be read.
+    """
     data, network = settings.data, settings.network
+    if isinstance(network, EncoderSettings) and network.encoder is None:
+        raise SettingsError(
+            "this preset trains a pretrained encoder: give its folder with --encoder FOLDER (config.json, "
+            "model.safetensors and the tokenizer's files, as Hugging Face's save_pretrained writes them)"
+        )
     options = {"root": root, "seed": data.seed, "limit": data.limit}
     if isinstance(network, ViTSettings):
         return image_datasets.load(data.name, **options)
-    tokens = TokenSettings(**{name: getattr(network, name) for name in TokenSettings._fields})
+    kind = PretrainedTokenSettings if isinstance(network, EncoderSettings) else TokenSettings
+    tokens = kind(**{name: getattr(network, name) for name in kind._fields})
     return text_datasets.load(data.name, tokens, **options)
 
 
@@ -74,14 +85,15 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
         SettingsError: the machine has less memory.
     """
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        network = _network(settings, dataset)
-    weights = sum(each.nbytes for each in (*network.parameters(), *network.buffers()))
+        modules = _parts_of_encoder(settings, dataset) if _is_encoder(settings) else [_network(settings, dataset)]
+    weights = sum(each.nbytes for module in modules for each in (*module.parameters(), *module.buffers()))
     needed, memory = copies * weights, total_memory("cpu")
     if needed > memory:
         purpose = "the weights" if copies == 1 else "the weights with their gradients and Adam's moments"
+        smaller = "reduce network.dim, network.depth or network.mlp_dim"
         raise SettingsError(
             f"{purpose} would take {needed / 2**30:,.0f} GiB of memory, and this machine has {memory / 2**30:,.0f} GiB:"
-            " reduce network.dim, network.depth or network.mlp_dim, or the layer's sizes"
+            f" {'take a smaller encoder' if _is_encoder(settings) else smaller}, or the layer's sizes"
         )
 
 
@@ -104,6 +116,8 @@ def find_device(accelerator: str) -> str:
 
 def _network(settings: Settings, dataset: Dataset) -> nn.Module:
     network = settings.network
+    if isinstance(network, EncoderSettings):
+        return _encoder_network(settings, dataset)
     options = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
     options["classes"] = len(dataset.classes)
     if isinstance(network, ViTSettings):
@@ -112,6 +126,31 @@ def _network(settings: Settings, dataset: Dataset) -> nn.Module:
         return ViT(image_size=size, patch_size=network.patch_size, channels=channels, **options)
     options["attention"] = _attention(settings, tokens=None)
     return TextTransformer(dataset.tokens.embedding(network.dim), max_length=network.max_length, **options)
+
+
+def _encoder_network(settings: Settings, dataset: TextDataset) -> nn.Module:
+    network, layer = settings.network, settings.layer
+    return PretrainedClassifier(
+        dataset.tokens.encoder.network(),
+        classes=len(dataset.classes),
+        dropout=network.dropout,
+        pooling=network.pooling,
+        attention=layer.factory(None),
+        last=layer.last,
+    )
+
+
+def _parts_of_encoder(settings: Settings, dataset: TextDataset) -> list[nn.Module]:
+    """Return the encoder and the new layers of a run's network, to measure their size."""
+    encoder = dataset.tokens.encoder
+    config, layer = encoder.config, settings.layer
+    number = config.num_hidden_layers if layer.last is None else layer.last
+    layers = [layer.factory(None)(config.hidden_size, config.num_attention_heads) for _ in range(number)]
+    return [encoder.architecture(), *layers]
+
+
+def _is_encoder(settings: Settings) -> bool:
+    return isinstance(settings.network, EncoderSettings)
 
 
 def _attention(settings: Settings, *, tokens: int | None) -> list[LayerFactory]:

@@ -46,6 +46,7 @@ class CUDAGraphStep:
         self.objective, self.optimizer, self.optimizers = step.objective, step.optimizer, step.optimizers
         self.backward, self.clip_norm = step.backward, step.clip_norm
         self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
+        self.lrs = like.new_zeros(len(self.optimizer.param_groups)).unbind()
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
         self.run = GraphCache(self._run) if like.is_cuda else self._run
 
@@ -53,6 +54,8 @@ class CUDAGraphStep:
         """Update the parameters on one batch; the next call may overwrite the outcome."""
         for static, value in zip(self.coefficients, coefficients, strict=True):
             static.fill_(value)
+        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
+            group["lr"] = lr.fill_(coefficients.lr * group["lr_scale"])
         return self.run(batch)
 
     def has_failed(self) -> bool:

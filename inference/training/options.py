@@ -30,6 +30,9 @@ class TrainOptions:
             reaches the optimum of a conjugate model on the full batch. ``clip_norm`` does not act on them.
         schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: number of epochs of linear warm-up before that.
+        lr_scale: factors on the learning rate of parameters of the model, by pattern of their names, such as
+            ``{"network.encoder.*": 0.1}``: ``*`` and ``?`` as in :mod:`fnmatch`, ``|`` between alternatives; the last
+            pattern that matches a name counts, and one that matches no parameter is an error. None leaves all at 1.
         weight_decay: L2 penalty of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or
             inducing inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor on the guide.
         clip_norm: maximum norm of the gradient, or None.
@@ -72,6 +75,7 @@ class TrainOptions:
     min_lr: float = 1e-5
     schedule: Literal["cosine", "linear"] = "cosine"
     warmup_epochs: float = 0
+    lr_scale: dict[str, float] | None = None
     weight_decay: float = 0.0
     clip_norm: float | None = None
     elbo: Literal["mean_field", "trace"] = "mean_field"
@@ -104,6 +108,7 @@ class TrainOptions:
             "min_lr": 0 <= self.min_lr <= self.lr,
             "schedule": self.schedule in SCHEDULES,
             "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
+            "lr_scale": all(0 <= factor < math.inf for factor in (self.lr_scale or {}).values()),
             "weight_decay": 0 <= self.weight_decay < math.inf,
             "clip_norm": self.clip_norm is None or 0 < self.clip_norm < math.inf,
             "elbo": self.elbo in ("mean_field", "trace"),

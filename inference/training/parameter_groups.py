@@ -1,6 +1,7 @@
-"""Parameter groups of the optimiser, by weight decay and learning rate."""
+"""Parameter groups of the optimiser, by weight decay and by learning rate."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ def parameter_groups(
     guide: nn.Module,
     *,
     weight_decay: float,
+    lr_scale: Mapping[str, float] | None = None,
     guide_lr_scale: float = 1.0,
     without: Collection[nn.Parameter] = (),
 ) -> list[ParameterGroup]:
@@ -25,10 +27,14 @@ def parameter_groups(
         model: the model.
         guide: its guide.
         weight_decay: weight decay of the weights.
+        lr_scale: factors on the model's learning rate by pattern of names (see :func:`lr_factors`).
         guide_lr_scale: ``lr_scale`` of the guide's parameters.
         without: parameters that another optimiser updates.
+
+    Raises:
+        ValueError: a pattern that matches no parameter.
     """
-    decayed = set(decayed_names(model))
+    decayed, factors = set(decayed_names(model)), lr_factors(model, lr_scale or {})
     groups: dict[tuple[float, float], ParameterGroup] = {}
 
     def add(parameter: nn.Parameter, *, decay: float, lr_scale: float) -> None:
@@ -36,7 +42,7 @@ def parameter_groups(
         groups.setdefault((decay, lr_scale), group)["params"].append(parameter)
 
     for name, parameter in sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed):
-        add(parameter, decay=weight_decay if name in decayed else 0.0, lr_scale=1.0)
+        add(parameter, decay=weight_decay if name in decayed else 0.0, lr_scale=factors[name])
     others = {id(parameter) for parameter in without}
     for parameter in guide.parameters():
         if id(parameter) not in others:
@@ -49,6 +55,27 @@ def set_lr(optimizers: Iterable[torch.optim.Optimizer], lr: float | Tensor) -> N
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
+
+
+def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor on the learning rate of each parameter of a model, by name.
+
+    Args:
+        model: the model.
+        lr_scale: factors by pattern of names, as in :mod:`fnmatch`: ``"network.encoder.*"``, or several with ``|``
+            between them. The last pattern that matches a name counts; without one the factor is 1.
+
+    Raises:
+        ValueError: a pattern that matches no parameter.
+    """
+    factors = {name: 1.0 for name, _ in model.named_parameters()}
+    for pattern, factor in lr_scale.items():
+        matched = [name for name in factors if any(fnmatchcase(name, each) for each in pattern.split("|"))]
+        if not matched:
+            some = ", ".join(list(factors)[:3])
+            raise ValueError(f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as {some}")
+        factors |= dict.fromkeys(matched, factor)
+    return factors
 
 
 def decayed_names(model: nn.Module) -> list[str]:

@@ -101,6 +101,7 @@ class Trainer:
             model,
             guide,
             weight_decay=options.weight_decay,
+            lr_scale=options.lr_scale,
             guide_lr_scale=scale,
             without=() if natural is None else natural.parameters(),
         )

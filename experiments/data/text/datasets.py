@@ -15,7 +15,7 @@ from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import cola, imdb, tokens
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.tokens import Tokens, TokenSettings
+from probattn.experiments.data.text.tokens import PretrainedTokenSettings, Tokens, TokenSettings
 
 NAMES = ("cola", "imdb")
 """The names of :func:`load`."""
@@ -77,7 +77,7 @@ class TextDataset:
 
 def load(
     name: str,
-    settings: TokenSettings,
+    settings: TokenSettings | PretrainedTokenSettings,
     *,
     root: str | os.PathLike[str] | None = None,
     seed: int = 0,

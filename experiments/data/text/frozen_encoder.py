@@ -4,14 +4,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from probattn.experiments.data.cache import read_or_compute
-from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.text.hugging_face import check_length, load_config, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,12 +38,10 @@ class FrozenEncoder:
     """
 
     def __init__(self, name: str, *, max_length: int, cache: Path) -> None:
-        self._model, self._tokenizer, initialised = _load(name)
-        positions = getattr(self._model.config, "max_position_embeddings", max_length)
-        longest = min(self._tokenizer.model_max_length, positions)
-        shortest = self._tokenizer.num_special_tokens_to_add() + 1
-        if not shortest <= max_length <= longest:
-            raise ValueError(f"max_length must be {shortest} to {longest} for the encoder {name!r}, got {max_length}")
+        self._tokenizer, config = load_tokenizer(name), load_config(name)
+        check_length(max_length, name, self._tokenizer, config)
+        model, initialised = load_model(name)
+        self._model = model.requires_grad_(False)
         self.width: int = self._model.config.hidden_size
         self._max_length = max_length
         self._cache = cache
@@ -85,38 +83,6 @@ class FrozenEncoder:
             states = self._model(input_ids=padded, attention_mask=mask).last_hidden_state
             features |= {index: state[: len(tokens[index])] for index, state in zip(indices, states, strict=True)}
         return [features[index] for index in range(len(tokens))]
-
-
-def _load(name: str) -> tuple["PreTrainedModel", Any, set[str]]:
-    """Return model, tokenizer, and the names of the weights that are missing in the model's files."""
-    try:
-        from transformers import AutoModel, AutoTokenizer
-    except ImportError as error:
-        raise DatasetError("frozen encoders need transformers: pip install probattn[huggingface]") from error
-    options = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
-    source = {"trust_remote_code": False}  # without it transformers asks the user
-    for local_files_only in (True, False):
-        try:
-            source["local_files_only"] = local_files_only
-            tokenizer = AutoTokenizer.from_pretrained(name, **source)
-            model, loading = AutoModel.from_pretrained(name, **source, **options)
-            break
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            failure = error
-    else:
-        raise DatasetError(
-            f"cannot load the encoder {name!r}: {failure}. Give a folder with config.json, the tokenizer's files and "
-            f"model.safetensors, or a name of the Hugging Face hub and run once with a network."
-        ) from failure
-    missing = set(loading["missing_keys"])
-    used = sorted(
-        key for key in missing if not key.startswith("pooler.")
-    )  # the pooler is applied after the last hidden states
-    if used:
-        raise DatasetError(f"{name!r} lacks weights of its encoder, such as {used[0]}; take a complete copy")
-    if model.config.is_encoder_decoder:
-        raise DatasetError(f"{name!r} is an encoder with a decoder; take an encoder, such as a BERT")
-    return model.eval().requires_grad_(False), tokenizer, missing
 
 
 def _identity(model: "PreTrainedModel", *, without: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tokens of a text data set: words with their spelling, or the features of a frozen encoder."""
+"""Tokens of a text data set: words with their spelling, features of a frozen encoder, or ids of an encoder to train."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
@@ -29,14 +30,18 @@ class TokenSettings(NamedTuple):
     encoder: str | None
 
 
+class PretrainedTokenSettings(NamedTuple):
+    """Settings of an encoder's tokens; see :class:`~probattn.experiments.config.networks.EncoderSettings`."""
+
+    encoder: str
+    max_length: int
+
+
 class Tokens(Protocol):
-    """Conversion of texts to tensors, and the embedding that reads them."""
+    """Conversion of texts to tensors."""
 
     def encode(self, texts: Sequence[str]) -> list[Tensor]:
         """Return a tensor ``(tokens, ...)`` for each text."""
-
-    def embedding(self, dim: int) -> nn.Module:
-        """Return the module that maps a padded batch ``(batch, tokens, ...)`` to ``(batch, tokens, dim)``."""
 
     def save_preprocessing(self, folder: Path) -> None:
         """Save in a run's folder what determines its tokens, unless it is there already."""
@@ -86,6 +91,41 @@ class WordTokens:
 
 
 @dataclass(frozen=True, eq=False)
+class PretrainedTokens:
+    """Token ids of an encoder that is trained further, which is read when it is first used."""
+
+    make_encoder: Callable[[], PretrainedEncoder]
+
+    @cached_property
+    def encoder(self) -> PretrainedEncoder:
+        """The encoder with its tokenizer."""
+        return self.make_encoder()
+
+    def encode(self, texts: Sequence[str]) -> list[Tensor]:
+        """Return the ids ``(n,)`` of each text."""
+        return self.encoder.encode(texts)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``encoder.json`` with the encoder's configuration and tokenizer, unless it exists."""
+        if not (folder / ENCODER).exists():
+            self.encoder.save(folder / ENCODER)
+
+    def for_run(self, folder: Path) -> "PretrainedTokens":
+        """Return the tokens of the run's ``encoder.json``; the encoder's own folder is not needed.
+
+        Raises:
+            DatasetError: the file is missing, or the extra ``huggingface``.
+            DamagedFileError: the file is damaged.
+            ValueError: it holds no encoder.
+        """
+        if not (folder / ENCODER).exists():
+            raise DatasetError(f"{folder} lacks {ENCODER}, without which its texts cannot be read; restore it")
+        tokens = PretrainedTokens(partial(PretrainedEncoder.read, folder / ENCODER))
+        _ = tokens.encoder  # read now, so that damage is an error here
+        return tokens
+
+
+@dataclass(frozen=True, eq=False)
 class EncoderTokens:
     """Features of a frozen encoder, computed once and cached on disk."""
 
@@ -120,12 +160,14 @@ class EncoderTokens:
         return self
 
 
-def fit(settings: TokenSettings, train: Texts, *, cache: Path) -> Tokens:
+def fit(settings: TokenSettings | PretrainedTokenSettings, train: Texts, *, cache: Path) -> Tokens:
     """Return the tokens of these settings; words are fitted to the training part when they are first used.
 
     Raises:
-        DatasetError: the encoder cannot be loaded.
+        DatasetError: the frozen encoder cannot be loaded.
     """
+    if isinstance(settings, PretrainedTokenSettings):
+        return PretrainedTokens(partial(PretrainedEncoder.load, settings.encoder, max_length=settings.max_length))
     if settings.encoder is not None:
         return EncoderTokens(FrozenEncoder(settings.encoder, max_length=settings.max_length, cache=cache))
     length, count, most, spelling, _ = settings

@@ -20,6 +20,7 @@ from probattn.inference import warm_start
 TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
 FURTHER_OPTIONS = {
     "schedule": "cosine",
+    "lr_scale": None,
     "clip_norm": None,
     "elbo": "mean_field",
     "samples_per": "example",
@@ -233,8 +234,9 @@ def test_there_are_no_other_presets():
         "cgp/cifar10-softmax",
         "cgp/cifar100",
         "cgp/cifar100-softmax",
+        *(f"finetune/{corpus}{layer}" for corpus in ("imdb", "cola") for layer in ("", "-softmax")),
     }
-    assert len(TWINS) == 7
+    assert len(TWINS) == 9
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
     assert replace(ours, layer=SoftmaxSettings(), train=train, warm_start=None) == theirs
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("finetune/")])
 def test_every_preset_builds_and_its_warm_start_fits(name):
     """The layers take the network's tokens, and the attention's projections are carried over."""
     settings = PRESETS[name].with_changes(["network.depth=2"])

@@ -1,5 +1,7 @@
 """Which parameters of every layer and network have weight decay, by name, and that the optimiser follows it."""
 
+import re
+
 import pytest
 import torch
 from pyro.distributions import constraints
@@ -15,9 +17,9 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.inference import fit
+from probattn.inference import CheckpointError, fit
 from probattn.inference.io.checkpoint import read
-from probattn.inference.training.parameter_groups import decayed_names, parameter_groups
+from probattn.inference.training.parameter_groups import decayed_names, lr_factors, parameter_groups
 from probattn.models import Classifier, TextTransformer, ViT, likelihoods
 from probattn.models.embeddings import FILTERS, SpelledEmbedding, WordEmbedding
 
@@ -168,3 +170,92 @@ def test_a_run_with_weight_decay_goes_on_with_its_groups(tmp_path):
         groups = read(tmp_path / out / "last.pt")["extra"]["optimizer"]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+
+
+class Two(nn.Module):
+    """Two parts with a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+        self.head = nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("lr_scale", "expected"),
+    [
+        ({}, (1, 1, 1, 1, 1, 1)),
+        ({"encoder.*": 0.1}, (0.1, 0.1, 0.1, 0.1, 1, 1)),
+        ({"encoder.*": 0.1, "*.bias": 2}, (0.1, 2, 0.1, 2, 1, 2)),
+        ({"*.bias": 2, "encoder.*": 0.1}, (0.1, 0.1, 0.1, 0.1, 1, 2)),
+        ({"*": 3, "head.*|encoder.1.*|absent": 0}, (3, 3, 0, 0, 0, 0)),
+        ({"encoder.?.weight": 5}, (5, 1, 5, 1, 1, 1)),
+    ],
+)
+def test_the_last_pattern_that_matches_a_name_gives_its_learning_rate(lr_scale, expected):
+    assert tuple(lr_factors(Two(), lr_scale).values()) == expected
+
+
+@pytest.mark.parametrize("pattern", ["network.encoder.*", "Encoder.*", "encoder", "", "a|b"])
+def test_a_pattern_that_matches_nothing_is_refused(pattern):
+    message = re.escape(
+        f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as encoder.0.weight"
+    )
+    with pytest.raises(ValueError, match=message):
+        lr_factors(Two(), {"head.*": 1, pattern: 0.1})
+
+
+def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
+    model, guide = Two(), nn.Linear(1, 1)
+    groups = parameter_groups(model, guide, weight_decay=0.1, lr_scale={"encoder.*": 0.5})
+    found = [(group["weight_decay"], group["lr_scale"], group["params"]) for group in groups]
+    linear, norm = model.encoder
+    expected = [
+        (0.1, 1.0, [model.head.weight]),
+        (0.1, 0.5, [linear.weight]),
+        (0.0, 1.0, [model.head.bias, guide.weight, guide.bias]),
+        (0.0, 0.5, [linear.bias, norm.weight, norm.bias]),
+    ]
+    assert [each[:2] for each in found] == [each[:2] for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert all(first is second for first, second in zip(one[2], other[2], strict=True))
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_each_parameter_moves_by_its_own_learning_rate(capture):
+    """Adam's first step has the length of the learning rate."""
+    model, guide, batches = classifier(SoftmaxAttention)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    scale = {"network.blocks.*": 0.1, "network.head.*": 10.0}
+    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "lr_scale": scale, "capture": capture, "progress": False}
+    fit(model, guide, batches[:1], **options)
+    for name, value in model.named_parameters():
+        step = (value - before[name]).abs().max().item()
+        factor = 0.1 if ".blocks." in name else 10.0 if ".head." in name else 1.0
+        assert step == pytest.approx(1e-3 * factor, rel=1e-2)
+
+
+def test_the_norms_and_biases_of_a_bert_have_no_weight_decay():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=20, **sizes))
+    names = {name for name, _ in bert.named_parameters()}
+    assert names - set(decayed_names(bert)) == {name for name in names if "bias" in name or "LayerNorm" in name}
+
+
+def test_a_resumed_run_keeps_its_learning_rates(tmp_path):
+    scale = {"network.blocks.*": 0.1, "network.head.*": 10.0}
+    options = {"epochs": 3, "lr_scale": scale, "progress": False, "num_samples": 2}
+    results = []
+    for out in ("whole", "stopped"):
+        model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
+        if out == "stopped":
+            with pytest.raises(KeyboardInterrupt):
+                fit(model, guide, Interrupted(batches), out=tmp_path / out, **options)
+            model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
+        fit(model, guide, batches, out=tmp_path / out, resume=out == "stopped", **options)
+        results.append({name: value.detach().clone() for name, value in model.named_parameters()})
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+    model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
+    with pytest.raises(CheckpointError, match=r"lr_scale: .*0\.1.* → None"):
+        fit(model, guide, batches, out=tmp_path / "whole", resume=True, **options | {"lr_scale": None})

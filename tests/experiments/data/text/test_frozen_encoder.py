@@ -8,37 +8,16 @@ from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.loader import TextLoader
 
 pytest.importorskip("transformers")
-from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizer, T5Config, T5Model  # noqa: E402
+from tiny_encoder import VOCABULARY, WIDTH, write_encoder  # noqa: E402
+from transformers import BertForMaskedLM, BertModel, BertTokenizer, T5Config, T5Model  # noqa: E402
 
-VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b", "the", "cat", "sat", ".")
 TEXTS = ("the cat sat .", "a", "ab the cat zebra sat the cat", "cat cat", "the cat sat . the cat sat . the cat")
-WIDTH = 8
 
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-
-
-def write_encoder(folder, *, seed=0, kind=BertModel, **options):
-    folder.mkdir()
-    file = folder.parent / f"{folder.name}.txt"
-    file.write_text("\n".join(VOCABULARY))
-    BertTokenizer(str(file)).save_pretrained(folder)
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        **options,
-    )
-    model = kind(config)
-    model.save_pretrained(folder)
-    return model.eval()
 
 
 @pytest.fixture

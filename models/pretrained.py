@@ -1,0 +1,82 @@
+"""Text classifier on a pretrained encoder, of which some attention layers are replaced by layers of this library."""
+
+import copy
+from typing import Literal
+
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from probattn.attention.base import LayerFactory
+from probattn.attention.dropout import dropout_rate
+from probattn.models.text import masked_mean
+from probattn.models.third_party import ConvertedNetwork, replace_attention
+from probattn.param_effects import SkipParamEffects
+
+
+class PretrainedClassifier(SkipParamEffects, PyroModule):
+    """Text classifier: a pretrained encoder, pooling over tokens, dropout, and a linear head.
+
+    Padding is masked out of attention and pooling, so it never changes an output. The encoder's dropout is active in
+    training mode, in which the classifier starts.
+
+    Args:
+        encoder: Hugging Face encoder, such as a BERT, which is copied; its last hidden states are the features.
+        classes: number of outputs.
+        dropout: dropout rate of the pooled features.
+        pooling: ``"mean"`` over the real tokens, or ``"cls"``, the first token.
+        attention: factory ``(dim, heads) -> layer``; see :func:`~probattn.models.replace_attention`.
+        last: number of attention layers that are replaced, counted from the last one; None: all. With 0 the encoder
+            stays as it is.
+
+    Raises:
+        ValueError: attention that cannot be replaced; ``last`` larger than the number of layers; an invalid option.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        *,
+        classes: int,
+        dropout: float = 0.1,
+        pooling: Literal["mean", "cls"] = "mean",
+        attention: LayerFactory,
+        last: int | None = 1,
+    ) -> None:
+        super().__init__()
+        if pooling not in ("mean", "cls"):
+            raise ValueError(f'pooling must be "mean" or "cls", got {pooling!r}')
+        self.pooling = pooling
+        self.encoder = _convert(encoder, attention, last)
+        self.dropout = nn.Dropout(dropout_rate(dropout))
+        self.head = nn.Linear(encoder.config.hidden_size, classes)
+        self.train()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return logits ``(*draws, batch, classes)``.
+
+        Args:
+            x: token ids ``(batch, tokens)``.
+            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+        """
+        return self.head(self.dropout(self.pooled(x, mask)))
+
+    def pooled(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the pooled features ``(*draws, batch, width)``; arguments as for :meth:`forward`."""
+        states = self.encoder(x, mask)
+        return states[..., 0, :] if self.pooling == "cls" else masked_mean(states, mask)
+
+    def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Initialise the inducing inputs of each new layer from its own input on a batch of the training data."""
+        self.encoder.initialise_inducing(x, mask)
+
+
+def _convert(encoder: nn.Module, attention: LayerFactory, last: int | None) -> ConvertedNetwork:
+    """Return a converted copy of an encoder, without the pooler that some apply after the last hidden states."""
+    if last == 0:
+        converted = ConvertedNetwork(copy.deepcopy(encoder))
+    else:
+        layers = "all" if last is None else range(-last, 0)
+        converted = replace_attention(encoder, attention=attention, layers=layers)
+    if getattr(converted.wrapped, "pooler", None) is not None:
+        converted.wrapped.pooler = None
+    return converted
