@@ -17,7 +17,7 @@ from probattn import (
     families,
 )
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.validation import STRICT, Count, Share
+from probattn.experiments.config.validation import STRICT, Count, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -53,10 +53,10 @@ class KEPSVGPSettings:
     penalty: Literal["example", "authors"] = "example"
     scale: float = 1.0
     learn_scale: bool = True
-    residual: float | None = None
-    weight_prior: float | None = None
+    residual: Positive | None = None
+    weight_prior: Positive | None = None
     mean: Literal["zero", "softmax"] = "zero"
-    amplitude: float = 0.1
+    amplitude: Positive = 0.1
     dropout: Share = 0.0
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
     guide_scale: PositiveFloat = 0.1

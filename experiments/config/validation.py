@@ -17,6 +17,8 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 """Type of a seed of PyTorch's generators."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 """Type of a dropout rate."""
+Positive = Annotated[float, Field(gt=0)]
+"""Type of a standard deviation."""
 
 
 class SettingsError(ValueError):

@@ -78,6 +78,10 @@ def test_a_change_is_parsed_as_its_field_is(assignment, key, value):
         (SGPA, "layer.prior=laplace", "layer.prior", "laplace"),
         (SGPA, "layer.prior=None", "layer.prior", None),
         (KEP, "layer.last=none", "layer.last", None),
+        (KEP, "layer.mean=softmax", "layer.mean", "softmax"),
+        (KEP, "layer.projection=svd", "layer.projection", "svd"),
+        (KEP, "layer.residual=1", "layer.residual", 1.0),
+        (KEP, "layer.weight_prior=0.5", "layer.weight_prior", 0.5),
     ],
 )
 def test_a_change_of_the_newer_settings(settings, assignment, key, value):
@@ -307,6 +311,10 @@ def test_a_preset_is_never_changed():
         ("layer.eta=inf", ["layer.eta", "finite", "'inf'"]),
         ("train.clip_norm=inf", ["train.clip_norm", "finite"]),
         ("layer.learn_scale=maybe", ["layer.learn_scale", "valid boolean", "'maybe'"]),
+        ("layer.amplitude=0", ["layer.amplitude", "greater than 0"]),
+        ("layer.residual=-1", ["layer.residual", "greater than 0"]),
+        ("layer.weight_prior=0", ["layer.weight_prior", "greater than 0"]),
+        ("layer.mean=linear", ["layer.mean", "'zero' or 'softmax'", "'linear'"]),
         ("layer.merge=sum", ["layer.merge", "'add', 'concat' or 'concat_lowrank'", "'sum'"]),
         ("layer.guide=fat", ["layer.guide", "'full', 'diagonal', 'lowrank' or 'delta'", "'fat'"]),
         ("layer.name=softmax", ["layer.name", "kep-svgp", "'softmax'"]),
