@@ -90,7 +90,8 @@ def _load(name: str, load: Callable[..., Any]) -> Any:
     finally:
         if had_bars:
             logging.enable_progress_bar()
+    reason = " ".join(str(failure).split()).rstrip(".")
     raise DatasetError(
-        f"cannot load the encoder {name!r}: {failure}. Give a folder with config.json, the tokenizer's files and "
+        f"cannot load the encoder {name!r}: {reason}. Give a folder with config.json, the tokenizer's files and "
         f"model.safetensors, or a name of the Hugging Face hub and run once with a network."
     ) from failure
