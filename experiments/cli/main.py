@@ -117,6 +117,9 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
     ] = None,
+    convergence: Annotated[
+        bool, typer.Option(help="Test whether the posterior has converged, by 100 training steps of the guide.")
+    ] = True,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")
     ] = None,
@@ -125,7 +128,7 @@ def evaluate(
     from probattn.experiments.evaluation import eval_sets, generated_files
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.evaluation.provenance import digests
-    from probattn.experiments.reporting import evaluation_tables, report
+    from probattn.experiments.reporting import evaluation_tables, posterior_words, report
     from probattn.inference.distributed.collectives import world
 
     baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
@@ -139,6 +142,7 @@ def evaluate(
         corruptions=eval_sets.parse_corruptions(corruptions),
         severities=eval_sets.parse_severities(severities),
         ood=_words(ood),
+        convergence=convergence,
         say=say if shift or ood or method else lambda text: None,
     )
     if world().rank > 0:
@@ -148,6 +152,8 @@ def evaluate(
         show_table(table)
     say("\nDecisions", style="bold")
     for sentence in done.result.decisions.describe():
+        say(sentence)
+    for sentence in posterior_words.warnings(done.result):
         say(sentence)
     files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
     files += evaluation_tables.save(run, done, baselines=baselines)

@@ -230,10 +230,10 @@ def convergence(
     initial: Mapping[str, Tensor] | None = None,
     total_lr: float | None = None,
     kl_weights: tuple[float, float] = (1.0, 1.0),
-    refit_steps: int = 200,
-    refit_lr: float = 0.05,
+    refit_steps: int = 100,
+    refit_lr: float = 0.1,
     max_examples: int = 1024,
-    passes: int = 4,
+    passes: int = 2,
     num_samples: int = 10,
 ) -> Convergence:
     """Test whether a guide has reached its optimum, whether that is the prior, and whether its draws matter.

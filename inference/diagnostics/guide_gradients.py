@@ -41,7 +41,7 @@ class GradientBalance(NamedTuple):
     noise: float
 
 
-MIN_DRAWS = 256
+MIN_DRAWS = 128
 """Draws per batch, at least: with fewer examples, several draws each."""
 
 
@@ -70,7 +70,7 @@ def gradients(
     batches: Sequence[tuple],
     *,
     weights: tuple[float, float] = (1.0, 1.0),
-    passes: int = 4,
+    passes: int = 2,
     per_example: bool = True,
 ) -> dict[str, GradientPair]:
     """Compute the gradients of the KL and of the rest of −ELBO on every parameter of a guide.
