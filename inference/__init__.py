@@ -40,6 +40,7 @@ from probattn.inference.metrics import multilabel, ood, regression
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.nuts import nuts
+from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.predict import predict
@@ -51,6 +52,7 @@ from probattn.inference.training.options import TrainOptions
 __all__ = [
     "CheckpointError",
     "DamagedFileError",
+    "GuideRefit",
     "History",
     "InexactResumeWarning",
     "NonFiniteError",
@@ -86,6 +88,7 @@ __all__ = [
     "predictor_network",
     "prior_predictive_check",
     "psis_khat",
+    "refit_guide",
     "regression",
     "risk_threshold",
     "save",

@@ -12,87 +12,151 @@ from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.coverage import is_real
 from probattn.functional.dtypes import at_least_float32
+from probattn.functional.natural_gradient import natural_step
 from probattn.param_effects import SkipParamEffects
 
 Family = Callable[[dist.TorchDistribution], PyroModule]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
+_TRIL = transform_to(constraints.softplus_lower_cholesky)
 
-class Full(SkipParamEffects, PyroModule):
-    """Gaussian with mean m and covariance S = L Lᵀ over the last dimension of the site (KEP-SVGP paper, eq. 17).
+
+class _RelativeToPrior(SkipParamEffects, PyroModule):
+    """Base of families with u = Λ v, where Λ is the prior's present standard deviation and q(v) has the parameters.
+
+    For a scale family of priors p(u) = p(v) / |Λ| neither the KL of q(u) nor the law of Λ⁻¹ u depends on Λ, as for
+    whitened inducing variables (Hensman et al., 2015).
+
+    Attributes:
+        scale: a robust scale for a prior without a finite standard deviation, else None.
+    """
+
+    def __init__(self, prior: dist.TorchDistribution) -> None:
+        super().__init__()
+        self.register_buffer("scale", None if _has_stddev(prior) else stddev_of(prior).detach())
+
+    def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
+        """Return Λ, ``(..., *event)``."""
+        return at_least_float32(prior.stddev if self.scale is None else self.scale)
+
+    def _draw(self, prior: dist.TorchDistribution) -> Tensor:
+        """Return v of a draw from the prior."""
+        return prior.sample() / self.prior_scale(prior).detach()
+
+
+class Full(_RelativeToPrior):
+    """Gaussian N(Λ m, Λ L Lᵀ Λ) over the last dimension of the site, Λ the prior's present standard deviation.
+
+    The covariance S of the KEP-SVGP paper (eq. 17) is Λ L Lᵀ Λ.
 
     Args:
-        prior: the site's prior, for shape and initial scale.
+        prior: the site's prior, for shape and scale.
         init_scale: initial standard deviation relative to the prior's.
         init_loc: the initial mean is this times a draw from the prior.
+
+    Attributes:
+        loc: m, ``(*event)``.
     """
 
     def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
-        super().__init__()
-        self.loc = nn.Parameter(init_loc * prior.sample())
-        tril = torch.diag_embed(init_scale * stddev_of(prior).detach())
-        self.raw_tril = nn.Parameter(transform_to(constraints.softplus_lower_cholesky).inv(tril))
+        super().__init__(prior)
+        self.loc = nn.Parameter(init_loc * self._draw(prior))
+        tril = torch.diag_embed(torch.full_like(self.loc.detach(), init_scale))
+        self.raw_tril = nn.Parameter(_TRIL.inv(tril))
 
     @property
     def scale_tril(self) -> Tensor:
         """L, lower-triangular with positive diagonal, ``(*event, event[-1])``."""
-        return transform_to(constraints.softplus_lower_cholesky)(at_least_float32(self.raw_tril))
+        return _TRIL(at_least_float32(self.raw_tril))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc = at_least_float32(self.loc)
-        return dist.MultivariateNormal(loc, scale_tril=self.scale_tril).to_event(loc.dim() - 1)
+        loc, scale = at_least_float32(self.loc), self.prior_scale(prior)
+        q = dist.MultivariateNormal(scale * loc, scale_tril=scale.unsqueeze(-1) * self.scale_tril)
+        return q.to_event(loc.dim() - 1)
+
+    @torch.no_grad()
+    def natural_step(self, length: float | Tensor) -> None:
+        """Take a natural-gradient step on the loss whose gradients the parameters have (see :func:`natural_step`)."""
+        loc, raw, grad_loc, grad_tril = map(
+            at_least_float32, (self.loc, self.raw_tril, self.loc.grad, self.raw_tril.grad)
+        )
+        slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
+        grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
+        loc, tril = natural_step(loc, _TRIL(raw), grad_loc, grad_tril, length)
+        self.loc.copy_(loc)
+        self.raw_tril.copy_(_TRIL.inv(tril))
 
 
-class Diagonal(SkipParamEffects, PyroModule):
-    """Gaussian with independent components.
+class Diagonal(_RelativeToPrior):
+    """Gaussian with independent components N(λ m, λ² σ²), λ the prior's present standard deviation.
 
     Args:
-        prior: the site's prior, for shape and initial scale.
+        prior: the site's prior, for shape and scale.
         init_scale: initial standard deviation relative to the prior's.
         init_loc: the initial mean is this times a draw from the prior.
+
+    Attributes:
+        loc: m, ``(*event)``.
     """
 
     def __init__(self, prior: dist.TorchDistribution, *, init_scale: float = 0.1, init_loc: float = 1.0) -> None:
-        super().__init__()
-        self.loc = nn.Parameter(init_loc * prior.sample())
-        self.raw_scale = nn.Parameter(_softplus_inverse(init_scale * stddev_of(prior).detach()))
+        super().__init__(prior)
+        self.loc = nn.Parameter(init_loc * self._draw(prior))
+        self.raw_scale = nn.Parameter(_softplus_inverse(torch.full_like(self.loc.detach(), init_scale)))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, raw_scale = at_least_float32(self.loc), at_least_float32(self.raw_scale)
-        return dist.Normal(loc, F.softplus(raw_scale)).to_event(loc.dim())
+        loc, raw_scale, scale = at_least_float32(self.loc), at_least_float32(self.raw_scale), self.prior_scale(prior)
+        return dist.Normal(scale * loc, scale * F.softplus(raw_scale)).to_event(loc.dim())
+
+    @torch.no_grad()
+    def natural_step(self, length: float | Tensor) -> None:
+        """Take a natural-gradient step on the loss whose gradients the parameters have (see :func:`natural_step`)."""
+        loc, raw, grad_loc, grad_raw = (
+            at_least_float32(each).unsqueeze(-1)
+            for each in (self.loc, self.raw_scale, self.loc.grad, self.raw_scale.grad)
+        )
+        scale, grad_scale = F.softplus(raw).unsqueeze(-1), (grad_raw / raw.sigmoid()).unsqueeze(-1)
+        loc, scale = natural_step(loc, scale, grad_loc, grad_scale, length)
+        self.loc.copy_(loc.squeeze(-1))
+        self.raw_scale.copy_(_softplus_inverse(scale[..., 0, 0]))
 
 
-class LowRank(SkipParamEffects, PyroModule):
-    """Gaussian with covariance D + V Vᵀ over the last dimension of the site.
+class LowRank(_RelativeToPrior):
+    """Gaussian N(Λ m, Λ (D + V Vᵀ) Λ) over the last dimension, Λ the prior's present standard deviation.
 
     Args:
-        prior: the site's prior, for shape and initial scale.
+        prior: the site's prior, for shape and scale.
         rank: columns of V, by default the rounded square root of the last dimension.
         init_scale: initial standard deviation relative to the prior's, half its variance from D and half from V.
         init_loc: the initial mean is this times a draw from the prior.
+
+    Attributes:
+        loc: m, ``(*event)``.
+        factor: V, ``(*event, rank)``.
     """
 
     def __init__(
         self, prior: dist.TorchDistribution, *, rank: int | None = None, init_scale: float = 0.1, init_loc: float = 1.0
     ) -> None:
-        super().__init__()
-        size = prior.event_shape[-1]
-        rank = rank or max(1, round(size**0.5))
-        scale = init_scale * stddev_of(prior).detach() / 2**0.5
-        self.loc = nn.Parameter(init_loc * prior.sample())
+        super().__init__(prior)
+        rank = rank or max(1, round(prior.event_shape[-1] ** 0.5))
+        self.loc = nn.Parameter(init_loc * self._draw(prior))
+        scale = torch.full_like(self.loc.detach(), init_scale / 2**0.5)
         self.raw_scale = nn.Parameter(_softplus_inverse(scale))
         self.factor = nn.Parameter(scale.unsqueeze(-1) * torch.randn(*scale.shape, rank).to(scale) / rank**0.5)
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
         loc, factor, raw_scale = map(at_least_float32, (self.loc, self.factor, self.raw_scale))
-        diagonal = F.softplus(raw_scale).square()
-        return dist.LowRankMultivariateNormal(loc, factor, diagonal).to_event(loc.dim() - 1)
+        scale = self.prior_scale(prior)
+        diagonal = (scale * F.softplus(raw_scale)).square()
+        q = dist.LowRankMultivariateNormal(scale * loc, scale.unsqueeze(-1) * factor, diagonal)
+        return q.to_event(loc.dim() - 1)
 
 
-class Delta(SkipParamEffects, PyroModule):
+class Delta(_RelativeToPrior):
     """Point mass on v = Λ⁻¹ u, for which the objective is the posterior density of v.
 
     The objective of a point mass on u itself is unbounded as a learned Λ goes to 0, since the function values depend
@@ -104,14 +168,12 @@ class Delta(SkipParamEffects, PyroModule):
     """
 
     def __init__(self, prior: dist.TorchDistribution, *, init_loc: float = 1.0) -> None:
-        super().__init__()
-        scale = stddev_of(prior).detach()
-        self.register_buffer("scale", None if _has_stddev(prior) else scale)
-        self.whitened = nn.Parameter(init_loc * prior.sample() / scale)
+        super().__init__(prior)
+        self.whitened = nn.Parameter(init_loc * self._draw(prior))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return the point mass at Λ v, with the log density of the change of variables."""
-        scale, dims = at_least_float32(prior.stddev if self.scale is None else self.scale), self.whitened.dim()
+        scale, dims = self.prior_scale(prior), self.whitened.dim()
         log_density = -scale.log().flatten(-dims).sum(-1)
         return PointMass(scale * self.whitened, log_density=log_density, event_dim=dims)
 
@@ -166,8 +228,8 @@ def resolve(family: str | Family) -> Family:
 
 
 def on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
-    """Return a family's module for a site; named families reach supports other than ℝ by a bijection."""
-    own = family in FAMILIES.values()
+    """Return a family's module for a site; families of this library reach supports other than ℝ by a bijection."""
+    own = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
     if own and prior.support.is_discrete:
         raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
     return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)

@@ -68,12 +68,13 @@ class _KEPSVGP:
         self.loc, self.raw_tril = posterior.loc, posterior.raw_tril
 
     def sample(self, batch: int) -> tuple[Tensor, Tensor]:
-        """Return u = m + L ε for each example, ``(batch, H, s, s)``, and KL(q(u) ‖ p(u))."""
+        """Return u = Λ (m + L ε) for each example, ``(batch, H, s, s)``, and KL(q(u) ‖ p(u))."""
         loc, raw = self.loc, self.raw_tril
         tril = raw.tril(-1) + F.softplus(raw.diagonal(dim1=-2, dim2=-1)).diag_embed()
         noise = torch.randn(batch, *loc.shape, dtype=loc.dtype, device=loc.device)
-        u = loc + (tril @ noise.unsqueeze(-1)).squeeze(-1)
-        return u, kep_svgp.kl_divergence(loc, tril, self.log_scale.exp()).sum()
+        v = loc + (tril @ noise.unsqueeze(-1)).squeeze(-1)
+        scale = self.log_scale.exp()
+        return scale.unsqueeze(-2) * v, kep_svgp.kl_divergence(loc, tril, torch.ones_like(scale)).sum()
 
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         query_key = self.query_key(x).unflatten(-1, (2, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)

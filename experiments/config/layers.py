@@ -4,7 +4,7 @@ import functools
 from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from probattn import (
@@ -36,7 +36,10 @@ class SoftmaxSettings:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class KEPSVGPSettings:
-    """KEP-SVGP attention in the ``last`` blocks, softmax attention below; ``guide`` is a family."""
+    """KEP-SVGP attention in the ``last`` blocks, softmax attention below.
+
+    ``guide`` is a family and ``guide_scale`` its initial standard deviation relative to the prior's.
+    """
 
     name: Literal["kep-svgp"] = "kep-svgp"
     last: Count | None = 1
@@ -51,11 +54,12 @@ class KEPSVGPSettings:
     scale: float = 1.0
     learn_scale: bool = True
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
+    guide_scale: PositiveFloat = 0.1
 
     @property
-    def family(self) -> str:
+    def family(self) -> families.Family:
         """Family of the guide."""
-        return self.guide
+        return _family(self.guide, self.guide_scale)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
@@ -63,7 +67,7 @@ class KEPSVGPSettings:
             raise ValueError(
                 f"merge={self.merge} has weights over tokens: set layer.merge=add where their number varies"
             )
-        return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide"))
+        return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide", "guide_scale"))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -88,7 +92,7 @@ class SGPASettings:
     """SGP attention in the ``last`` blocks (None: in every block).
 
     ``inducing`` is the number of global inducing keys of the decoupled form; None selects the standard form. ``guide``
-    is a family and ``init_loc`` its option.
+    is a family, ``guide_scale`` its initial standard deviation relative to the prior's, and ``init_loc`` its option.
     """
 
     name: Literal["sgpa"] = "sgpa"
@@ -100,6 +104,7 @@ class SGPASettings:
     prior: Literal["normal", "laplace", "student_t"] | None = None
     bias: bool = False
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
+    guide_scale: PositiveFloat = 0.1
     init_loc: float = 0.0
 
     @property
@@ -107,11 +112,11 @@ class SGPASettings:
         """Family of the guide; the name alone for the standard form, which has no global site."""
         if self.inducing is None:
             return self.guide
-        return functools.partial(families.FAMILIES[self.guide], init_loc=self.init_loc)
+        return functools.partial(_family(self.guide, self.guide_scale), init_loc=self.init_loc)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
-        return SGPAttention.partial(**_options(self, "guide", "init_loc"))
+        return SGPAttention.partial(**_options(self, "guide", "guide_scale", "init_loc"))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -167,6 +172,12 @@ LayerSettings = Annotated[
     SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings,
     Field(discriminator="name"),
 ]
+
+
+def _family(name: str, scale: float) -> families.Family:
+    """Return a guide family with its initial standard deviation; a point mass has none."""
+    family = families.FAMILIES[name]
+    return family if family is families.Delta else functools.partial(family, init_scale=scale)
 
 
 def _options(layer: LayerSettings, *others: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from probattn.functional import errors
 from probattn.handlers import exclusive
 from probattn.inference.distributed.collectives import world
 from probattn.inference.training.objective import StepCoefficients
+from probattn.inference.training.parameter_groups import set_lr
 from probattn.inference.training.step import Outcome, Step, clip_gradients
 
 
@@ -42,7 +43,7 @@ class CUDAGraphStep:
     """
 
     def __init__(self, step: Step, *, like: Tensor) -> None:
-        self.objective, self.optimizer = step.objective, step.optimizer
+        self.objective, self.optimizer, self.optimizers = step.objective, step.optimizer, step.optimizers
         self.backward, self.clip_norm = step.backward, step.clip_norm
         self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
@@ -50,8 +51,6 @@ class CUDAGraphStep:
 
     def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
         """Update the parameters on one batch; the next call may overwrite the outcome."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.coefficients.lr
         for static, value in zip(self.coefficients, coefficients, strict=True):
             static.fill_(value)
         return self.run(batch)
@@ -64,12 +63,15 @@ class CUDAGraphStep:
 
     def _run(self, batch: tuple) -> Outcome:
         with exclusive(), pyro.validation_enabled(False), errors.deferred() as failures:
+            set_lr(self.optimizers, self.coefficients.lr)  # here, so that a graph's replay computes the products
             loss = self.objective(batch, self.coefficients)
-            self.optimizer.zero_grad()
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()
             self.backward(loss)
             if self.clip_norm is not None:
                 failures.append(~clip_gradients(self.optimizer, self.clip_norm).isfinite())
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
             failures.append(~loss.isfinite())
             self.failed.logical_or_(torch.stack(failures).any())
         return Outcome(loss.detach(), self.objective.terms())

@@ -23,6 +23,11 @@ class TrainOptions:
     Args:
         epochs: number of passes over the training data.
         lr, min_lr: Adam's learning rate after the warm-up and at the end.
+        guide_lr: learning rate of the guide's parameters after the warm-up, which follows the same schedule (it ends at
+            ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients 0.1.
+        guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian modules, families
+            ``full`` and ``diagonal``. Their length ``guide_lr`` is relative to the step that ``kl_weight`` permits: 1
+            reaches the optimum of a conjugate model on the full batch. ``clip_norm`` does not act on them.
         schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: number of epochs of linear warm-up before that.
         weight_decay: L2 penalty of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or
@@ -62,6 +67,8 @@ class TrainOptions:
 
     epochs: int = 10
     lr: float = 1e-3
+    guide_lr: float | None = None
+    guide_optimizer: Literal["adam", "ngd"] = "adam"
     min_lr: float = 1e-5
     schedule: Literal["cosine", "linear"] = "cosine"
     warmup_epochs: float = 0
@@ -92,6 +99,8 @@ class TrainOptions:
         bounds = {
             "epochs": 1 <= self.epochs <= MAX_COUNT,
             "lr": 0 < self.lr < math.inf,
+            "guide_lr": self.guide_lr is None or 0 < self.guide_lr < math.inf,
+            "guide_optimizer": self.guide_optimizer in ("adam", "ngd"),
             "min_lr": 0 <= self.min_lr <= self.lr,
             "schedule": self.schedule in SCHEDULES,
             "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
@@ -100,7 +109,7 @@ class TrainOptions:
             "elbo": self.elbo in ("mean_field", "trace"),
             "samples_per": self.samples_per in ("example", "batch"),
             "num_particles": 1 <= self.num_particles <= MAX_COUNT,
-            "kl_weight": 0 <= self.kl_weight < math.inf,
+            "kl_weight": (0 if self.guide_optimizer == "adam" else 1e-6) <= self.kl_weight < math.inf,
             "local_kl_weight": 0 <= self.local_kl_weight < math.inf,
             "kl_anneal_epochs": 0 <= self.kl_anneal_epochs < math.inf,
             "alpha_start": 0 <= self.alpha_start < math.inf,
@@ -116,6 +125,12 @@ class TrainOptions:
         wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]
         if wrong:
             raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
+
+    @property
+    def guide_lr_scale(self) -> float:
+        """Factor of the guide's learning rate, ``guide_lr / lr``."""
+        default = self.lr if self.guide_optimizer == "adam" else 0.1
+        return (default if self.guide_lr is None else self.guide_lr) / self.lr
 
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.

@@ -1,31 +1,54 @@
-"""Parameter groups of the optimiser: weights with weight decay, all other parameters without."""
+"""Parameter groups of the optimiser, by weight decay and learning rate."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 ParameterGroup = dict[str, list[nn.Parameter] | float]
 
 
-def parameter_groups(model: nn.Module, guide: nn.Module, *, weight_decay: float) -> list[ParameterGroup]:
-    """Return the non-empty parameter groups of a model and its guide for a PyTorch optimiser.
+def parameter_groups(
+    model: nn.Module,
+    guide: nn.Module,
+    *,
+    weight_decay: float,
+    guide_lr_scale: float = 1.0,
+    without: Collection[nn.Parameter] = (),
+) -> list[ParameterGroup]:
+    """Return the parameter groups of a model and its guide for a PyTorch optimiser.
 
     Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
-    regularises it.
+    regularises it. The learning rate of a group is that of the step times its ``lr_scale`` (see :func:`set_lr`).
 
     Args:
         model: the model.
         guide: its guide.
-        weight_decay: weight decay of the first group.
+        weight_decay: weight decay of the weights.
+        guide_lr_scale: ``lr_scale`` of the guide's parameters.
+        without: parameters that another optimiser updates.
     """
     decayed = set(decayed_names(model))
-    weights = [parameter for name, parameter in model.named_parameters() if name in decayed]
-    others = [parameter for name, parameter in model.named_parameters() if name not in decayed]
-    groups = [
-        {"params": weights, "weight_decay": weight_decay},
-        {"params": [*others, *guide.parameters()], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    groups: dict[tuple[float, float], ParameterGroup] = {}
+
+    def add(parameter: nn.Parameter, *, decay: float, lr_scale: float) -> None:
+        group = {"params": [], "weight_decay": decay, "lr_scale": lr_scale}
+        groups.setdefault((decay, lr_scale), group)["params"].append(parameter)
+
+    for name, parameter in sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed):
+        add(parameter, decay=weight_decay if name in decayed else 0.0, lr_scale=1.0)
+    others = {id(parameter) for parameter in without}
+    for parameter in guide.parameters():
+        if id(parameter) not in others:
+            add(parameter, decay=0.0, lr_scale=guide_lr_scale)
+    return list(groups.values())
+
+
+def set_lr(optimizers: Iterable[torch.optim.Optimizer], lr: float | Tensor) -> None:
+    """Set the learning rate of each parameter group to ``lr`` times its ``lr_scale``."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_scale"]
 
 
 def decayed_names(model: nn.Module) -> list[str]:

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
 from probattn.handlers import exclusive
+from probattn.inference.natural_gradient import NaturalGradientDescent
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan
 from probattn.inference.training.objective import Objective, StepCoefficients
+from probattn.inference.training.parameter_groups import set_lr
 
 
 class Outcome(NamedTuple):
@@ -25,9 +27,10 @@ class Step:
 
     Args:
         objective: loss of a batch.
-        optimizer: of all parameters.
+        optimizer: of all parameters, except those that ``natural`` updates.
+        natural: natural-gradient steps of the guide's Gaussian modules, or None.
         backward: function that computes the gradient of a loss.
-        clip_norm: maximum norm of the gradient, or None.
+        clip_norm: maximum norm of the gradient of ``optimizer``'s parameters, or None.
         parts: model and guide by name, for error messages.
     """
 
@@ -38,9 +41,11 @@ class Step:
         *,
         backward: Callable[[Tensor], None],
         clip_norm: float | None,
+        natural: NaturalGradientDescent | None = None,
         parts: Mapping[str, nn.Module],
     ) -> None:
         self.objective, self.optimizer, self.backward = objective, optimizer, backward
+        self.optimizers = (optimizer,) if natural is None else (optimizer, natural)
         self.clip_norm, self.parts = clip_norm, dict(parts)
 
     def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
@@ -49,15 +54,16 @@ class Step:
         Raises:
             NonFiniteError: a NaN or Inf; names its source.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = coefficients.lr
+        set_lr(self.optimizers, coefficients.lr)
         loss = self._loss(batch, coefficients)
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         self.backward(loss)
         if self.clip_norm is not None and not clip_gradients(self.optimizer, self.clip_norm).isfinite():
             raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
         with exclusive():  # other threads predict with the weights before or after it
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
         return Outcome(loss.detach(), self.objective.terms())
 
     def refuse_non_finite(self, batch: tuple, symptom: str) -> None:

@@ -17,6 +17,7 @@ from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, make_fabric
 from probattn.inference.elbo import ELBOS
 from probattn.inference.io import checkpoint
+from probattn.inference.natural_gradient import NaturalGradientDescent, check_gaussian, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.best_weights import find_best, read_best
@@ -89,14 +90,27 @@ class Trainer:
             compile_blocks(model)
         self._module = self._fabric.setup_module(elbo(model, guide))
         capturable = options.capture and self._fabric.device.type == "cuda"
-        groups = parameter_groups(model, guide, weight_decay=options.weight_decay)
-        self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         num_data = attribute(model, "num_data")
+        natural, scale = None, options.guide_lr_scale
+        if options.guide_optimizer == "ngd":
+            check_gaussian(guide)
+            if gaussians := gaussian_modules(guide):
+                natural = NaturalGradientDescent(gaussians, lr_scale=scale, scale=num_data / options.kl_weight)
+            scale = 1.0
+        groups = parameter_groups(
+            model,
+            guide,
+            weight_decay=options.weight_decay,
+            guide_lr_scale=scale,
+            without=() if natural is None else natural.parameters(),
+        )
+        self._optimizer = torch.optim.Adam(groups, lr=options.lr, fused=True, capturable=capturable)
         self._eager_step = Step(
             Objective(self._module, elbo, options=options, num_data=num_data, vectorize=vectorize),
             self._optimizer,
             backward=self._fabric.backward,
             clip_norm=options.clip_norm,
+            natural=natural,
             parts={"model": model, "guide": guide},
         )
         self._graph_step = self._make_graph_step()

@@ -71,7 +71,8 @@ def kl_of(elbo, model, guide, u):
     total = 0.0
     for h in range(2):
         for d in range(2):
-            posterior = torch.distributions.MultivariateNormal(q.loc[h, d], scale_tril=q.scale_tril[h, d])
+            tril = lam[h].unsqueeze(-1) * q.scale_tril[h, d]
+            posterior = torch.distributions.MultivariateNormal(lam[h] * q.loc[h, d], scale_tril=tril)
             prior = torch.distributions.MultivariateNormal(torch.zeros_like(lam[h]), scale_tril=torch.diag(lam[h]))
             if elbo is TraceMeanField_ELBO:
                 total = total + torch.distributions.kl_divergence(posterior, prior)

@@ -96,7 +96,8 @@ def test_output_under_the_guide_has_the_closed_form_law(merge):
         trace = poutine.trace(guide).get_trace()
         f = poutine.replay(layer, trace)(x)[:, 0].unflatten(-1, (2, 2))
     e, r, _, _ = layer.scores(x)
-    moments = kep_svgp.marginals(layer.merge(e, r)[0], layer.scale, guide.u.loc, guide.u.scale_tril)
+    one = torch.ones_like(layer.scale)
+    moments = kep_svgp.marginals(layer.merge(e, r)[0], one, guide.u.loc, guide.u.scale_tril)
     for h in range(2):
         for d in range(2):
             samples, mean, covariance = f[:, :, h, d], moments.mean[h, d], moments.covariance[h, d]

@@ -112,8 +112,11 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
     model, _ = build(presets.preset(name).with_changes(tiny), data)
     weights = torch.load(folder / "best.pt")
     model.load_state_dict(weights["model"])
-    means = {"network.blocks.1.attention.u": weights["guide"].get("network.blocks.1.attention.u.loc")}
-    with torch.no_grad(), poutine.condition(data=means if name == KEP else {}):
+    means, path = {}, "network.blocks.1.attention"
+    if name == KEP:
+        scale = weights["model"][f"{path}.scale_unconstrained"].exp().unsqueeze(-2)
+        means[f"{path}.u"] = scale * weights["guide"][f"{path}.u.loc"]
+    with torch.no_grad(), poutine.condition(data=means):
         probs = model.network.eval()(x).softmax(-1)
     expected = by_hand(probs.double().numpy(), data.test.labels.numpy())
     assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-4)

@@ -48,6 +48,8 @@ CIFAR_TRAINING = FURTHER_OPTIONS | {
     "warmup_epochs": 5,
     "weight_decay": 5e-5,
     "log_every": 10,
+    "guide_lr": None,
+    "guide_optimizer": "adam",
 }
 DIGITS_TRAINING = CIFAR_TRAINING | {"epochs": 40, "warmup_epochs": 2, "weight_decay": 0.0, "log_every": 5}
 CIFAR_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 384, "depth": 7, "heads": 12, "mlp_dim": 384, "dropout": 0.1}
@@ -66,6 +68,7 @@ KEP_SVGP = {
     "scale": 1.0,
     "learn_scale": True,
     "guide": "full",
+    "guide_scale": 0.1,
 }
 SOFTMAX = {"name": "softmax", "dropout": 0.0}
 CGP_TRAINING = FURTHER_OPTIONS | {
@@ -76,6 +79,8 @@ CGP_TRAINING = FURTHER_OPTIONS | {
     "warmup_epochs": 0,
     "weight_decay": 0.0,
     "log_every": 10,
+    "guide_lr": None,
+    "guide_optimizer": "adam",
 }
 CGP_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 128, "depth": 5, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
 CORRELATED = {
@@ -103,6 +108,7 @@ SGPA = {
     "prior": None,
     "bias": False,
     "guide": "full",
+    "guide_scale": 0.1,
     "init_loc": 0.0,
 }
 TEXT = {"kind": "text", "dropout": 0.1, "min_count": 2, "max_words": None, "spelling": 0, "encoder": None}

@@ -202,7 +202,7 @@ def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
     ("settings", "layer", "apart"),
     [
         (KernelSettings(), probattn.KernelAttention, set()),
-        (SGPASettings(), probattn.SGPAttention, {"guide", "init_loc"}),
+        (SGPASettings(), probattn.SGPAttention, {"guide", "guide_scale", "init_loc"}),
         (CGPSettings(), probattn.CGPAttention, set()),
         (SparseCGPSettings(), probattn.SparseCGPAttention, {"mixtures"}),
     ],

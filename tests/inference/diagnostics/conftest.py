@@ -84,8 +84,8 @@ def _conjugate(noise=0.5):
     guide = guides.for_model(model)
     q = guide.network.layer.u
     with torch.no_grad():
-        q.loc[0, 0] = loc
-        tril = torch.linalg.cholesky(cov)
+        q.loc[0, 0] = loc / lam
+        tril = torch.linalg.cholesky(cov) / lam.unsqueeze(-1)
         q.raw_tril[0, 0] = transform_to(constraints.softplus_lower_cholesky).inv(tril)
     return model, guide, x, y, b, a, lam, loc, cov
 

@@ -35,10 +35,11 @@ def build(family="full", *, prior=None, overrides=None):
 
 def set_to_prior(model, guide):
     with torch.no_grad():
-        for site, prior in guides.latent_sites(model):
+        for site in guide.sites:
             q = guide.get_submodule(site)
             q.loc.zero_()
-            q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(torch.diag_embed(prior.stddev)))
+            tril = torch.eye(2).expand_as(q.raw_tril)
+            q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril))
 
 
 def test_summary_of_full_gaussians_by_the_formula():
@@ -52,7 +53,7 @@ def test_summary_of_full_gaussians_by_the_formula():
         kl, spread = 0.0, []
         for h in range(heads):
             for d in range(2):
-                tril, m, prior = q.scale_tril[h, d], q.loc[h, d], torch.diag(lam[h] ** 2)
+                tril, m, prior = lam[h, :, None] * q.scale_tril[h, d], lam[h] * q.loc[h, d], torch.diag(lam[h] ** 2)
                 s = tril @ tril.T
                 kl += 0.5 * ((prior.inverse() @ s).trace() + m @ prior.inverse() @ m + prior.logdet() - s.logdet() - 2)
                 spread.append(s.diag().sqrt())
@@ -60,7 +61,7 @@ def test_summary_of_full_gaussians_by_the_formula():
         assert row["size"] == heads * 4
         assert math.isclose(row["prior_std"], lam.mean().item(), rel_tol=1e-9)
         assert math.isclose(row["posterior_std"], torch.cat(spread).mean().item(), rel_tol=1e-9)
-        assert math.isclose(row["posterior_mean_rms"], (q.loc**2).sum().div(heads * 4).sqrt().item(), rel_tol=1e-9)
+        assert math.isclose(row["posterior_mean_rms"], (lam.unsqueeze(-2) * q.loc).square().mean().sqrt().item())
 
 
 def test_summary_of_the_prior_itself_has_no_kl():
@@ -76,8 +77,8 @@ def test_summary_of_other_families():
     model, guide = build(overrides={"network.1.u": "diagonal", "network.0.u": "lowrank"})
     low, diagonal = posterior_summary(model, guide)
     lam, q = model.network[1].scale_unconstrained.exp(), guide.network.get_submodule("1").u
-    std = nn.functional.softplus(q.raw_scale)
-    kl = (lam / std).log() + (std**2 + q.loc**2) / (2 * lam**2) - 0.5
+    std = lam.unsqueeze(-2) * nn.functional.softplus(q.raw_scale)
+    kl = (lam.unsqueeze(-2) / std).log() + (std / lam.unsqueeze(-2)) ** 2 / 2 + q.loc**2 / 2 - 0.5
     assert math.isclose(diagonal["kl"], kl.sum().item(), rel_tol=1e-9)
     assert math.isclose(diagonal["posterior_std"], std.mean().item(), rel_tol=1e-9)
     lam, q = model.network[0].scale_unconstrained.exp(), guide.network.get_submodule("0").u
@@ -85,7 +86,8 @@ def test_summary_of_other_families():
     for h in range(2):
         for d in range(2):
             cov = torch.diag(nn.functional.softplus(q.raw_scale[h, d]) ** 2) + q.factor[h, d] @ q.factor[h, d].T
-            posterior = torch.distributions.MultivariateNormal(q.loc[h, d], cov)
+            cov = torch.outer(lam[h], lam[h]) * cov
+            posterior = torch.distributions.MultivariateNormal(lam[h] * q.loc[h, d], cov)
             prior = torch.distributions.MultivariateNormal(torch.zeros_like(lam[h]), torch.diag(lam[h] ** 2))
             total += torch.distributions.kl_divergence(posterior, prior).item()
     assert math.isclose(low["kl"], total, rel_tol=1e-9)
@@ -108,7 +110,7 @@ def test_summary_estimates_a_kl_without_closed_form():
     for i, row in enumerate(posterior_summary(model, guide, num_samples=20000)):
         b = model.network[i].scale_unconstrained.exp().unsqueeze(-2).expand(-1, 2, -1)
         q = guide.get_submodule(row["site"])
-        m, s = q.loc, nn.functional.softplus(q.raw_scale)
+        m, s = (b * math.sqrt(2) * each for each in (q.loc, nn.functional.softplus(q.raw_scale)))
         folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
         kl = (2 * b).log() + folded / b - 0.5 * (2 * math.pi * math.e * s**2).log()
         assert math.isclose(row["kl"], kl.sum().item(), rel_tol=0.01)
@@ -147,7 +149,7 @@ def test_at_its_mean_is_the_network_with_the_mean_of_q():
         layer, u = model.network[i], guide.network.get_submodule(str(i)).u.loc
         e, r, _, _ = layer.scores(x)
         lam = layer.scale_unconstrained.exp()
-        heads = [(e + r)[:, h] @ torch.diag(1 / lam[h]) @ u[h].T for h in range(len(lam))]
+        heads = [(e + r)[:, h] @ u[h].T for h in range(len(lam))]
         x = layer.out(torch.cat(heads, dim=-1))
     probs = model.network[3](x.mean(-2)).softmax(-1)
     expected = metrics.evaluate(probs.detach(), y)

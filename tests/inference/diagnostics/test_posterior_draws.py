@@ -169,9 +169,9 @@ def test_prior_draws_have_the_scale_of_the_prior_and_posterior_draws_that_of_the
     torch.testing.assert_close(u.std(0), lam, rtol=0.06, atol=0)
     q = guide.network.layers.get_submodule("0").u
     u = posterior_draws(model, guide, x, num_samples=4000)["network.layers.0.u"]
-    sd = (q.scale_tril @ q.scale_tril.mT).diagonal(dim1=-2, dim2=-1).sqrt()
+    sd = lam * (q.scale_tril @ q.scale_tril.mT).diagonal(dim1=-2, dim2=-1).sqrt()
     torch.testing.assert_close(u.std(0), sd.detach(), rtol=0.06, atol=0)
-    assert ((u.mean(0) - q.loc).abs() < 4.5 * sd / 4000**0.5).all()
+    assert ((u.mean(0) - lam * q.loc).abs() < 4.5 * sd / 4000**0.5).all()
 
 
 def test_what_an_auto_guide_draws_for_itself_alone_is_no_latent_site():

@@ -52,8 +52,9 @@ def exact(model, x, y, *, spread=1.0):
     guide = guides.for_model(model)
     mean, tril, _ = posterior(model, x, y)
     with torch.no_grad():
-        guide.network.u.loc.copy_(mean)
-        raw = transform_to(constraints.softplus_lower_cholesky).inv(spread * tril)
+        lam = model.network.scale[0]
+        guide.network.u.loc.copy_(mean / lam)
+        raw = transform_to(constraints.softplus_lower_cholesky).inv(spread * tril / lam.unsqueeze(-1))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 2, 2))
     return guide
 

@@ -23,6 +23,7 @@ from probattn.inference.distributed.collectives import World
 from probattn.inference.training import cuda_graph, trainer
 from probattn.inference.training.cuda_graph import CUDAGraphStep, GraphCache
 from probattn.inference.training.objective import Objective, StepCoefficients
+from probattn.inference.training.parameter_groups import parameter_groups
 from probattn.inference.training.step import Outcome, Step
 from probattn.models import Classifier, ViT
 
@@ -90,7 +91,7 @@ def steps_of(layer, **options):
     model, guide, batches = build(layer)
     elbo = TraceMeanField_ELBO()
     objective = Objective(elbo(model, guide), elbo, options=TrainOptions(**options), num_data=model.num_data)
-    optimizer = torch.optim.Adam([*model.parameters(), *guide.parameters()], lr=0.01, fused=True)
+    optimizer = torch.optim.Adam(parameter_groups(model, guide, weight_decay=0.0), lr=0.01, fused=True)
     parts = {"model": model, "guide": guide}
     eager = Step(objective, optimizer, backward=torch.Tensor.backward, clip_norm=1.0, parts=parts)
     return eager, CUDAGraphStep(eager, like=next(model.parameters())), batches[0]
@@ -110,6 +111,8 @@ def test_a_graph_step_does_not_synchronise_with_the_device(layer):
 RUNS = {
     "defaults": {},
     "schedules": {"clip_norm": 0.5, "kl_anneal_epochs": 2, "alpha_start": 0.2, "warmup_epochs": 1, "num_particles": 2},
+    "guide rate": {"guide_lr": 0.05, "weight_decay": 0.1},
+    "natural": {"guide_optimizer": "ngd", "kl_weight": 0.5, "clip_norm": 0.5},
     "trace": {"elbo": "trace", "samples_per": "batch", "log_every": 2},
 }
 

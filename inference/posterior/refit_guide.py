@@ -1,0 +1,191 @@
+"""The guide's optimum for a fixed network, on a data set of minibatches."""
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from probattn import guides
+from probattn.handlers import draws, is_amortised, kl_weight
+from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
+from probattn.inference.non_finite import NonFiniteError, find_non_finite
+from probattn.inference.posterior.frozen import frozen
+from probattn.programs import Program, as_module, attribute, device, local_params
+
+REDUCTIONS = 3
+"""Number of times that the rates are divided by 3 before the next epoch without a gain ends the refit."""
+
+
+@dataclass(frozen=True)
+class GuideRefit:
+    """Result of :func:`refit_guide`.
+
+    Args:
+        elbo_before, elbo_after: ELBO in nats per example, without penalties and with the KL times ``kl_weight``.
+        kl_before, kl_after: KL of each global site in nats, without weight.
+        sd_before, sd_after: standard deviation of the guide relative to the prior's, averaged over each site's scalars,
+            for sites of :class:`~probattn.guides.Guide` whose distributions have one.
+        epochs: number of epochs.
+        converged: True if the ELBO no longer rose by ``tolerance``; False if the epochs did not suffice.
+    """
+
+    elbo_before: float
+    elbo_after: float
+    kl_before: dict[str, float]
+    kl_after: dict[str, float]
+    sd_before: dict[str, float]
+    sd_after: dict[str, float]
+    epochs: int
+    converged: bool
+
+
+def refit_guide(
+    model: Program,
+    guide: Program,
+    data: Iterable,
+    *,
+    epochs: int = 100,
+    lr: float = 0.2,
+    num_samples: int = 4,
+    kl_weight: float = 1.0,
+    tolerance: float = 1e-4,
+) -> GuideRefit:
+    """Maximise the ELBO over the guide's parameters from their present values, with the model fixed.
+
+    The model is in evaluation mode (without dropout) and keeps its parameters. Gaussian modules take natural-gradient
+    steps, other parameters Adam's. Rates are divided by 3 after an epoch in which the ELBO did not rise by
+    ``tolerance``; after three such reductions the next one ends the refit. The ELBO of an epoch is estimated with the
+    same samples each time, and the guide keeps the parameters with the highest.
+
+    Args:
+        model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
+            which determines the weight of the KL.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
+        data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or with; read once per
+            epoch and estimate.
+        epochs: maximum number of epochs.
+        lr: initial length of natural-gradient steps, at most 1; Adam's rate is a tenth of it.
+        num_samples: posterior samples per example.
+        kl_weight: weight of the KL of global sites; 1 is the ELBO.
+        tolerance: in nats per example.
+
+    Raises:
+        NonFiniteError: the loss is NaN or Inf; names its source. The guide keeps its best parameters.
+        ValueError: an argument out of bounds, no data, a guide of another model, or a model without ``num_data``.
+    """
+    bounds = {"epochs": epochs >= 1, "lr": 0 < lr <= 1, "num_samples": num_samples >= 1}
+    bounds |= {"kl_weight": 0 < kl_weight < math.inf, "tolerance": 0 <= tolerance < math.inf}
+    if wrong := [name for name, holds in bounds.items() if not holds]:
+        raise ValueError(f"out of bounds: {', '.join(wrong)} (see refit_guide)")
+    guide = as_module(guide)
+    if attribute(as_module(model), "num_data") is None:
+        raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
+    with frozen(model), local_params(guide):
+        if guides.is_lazy(guide):
+            guides.materialise(guide, next(iter(data)))
+        guides.check(model, guide)
+        fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight)
+        return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)
+
+
+class _Refit:
+    """State of a refit; arguments are those of :func:`refit_guide`."""
+
+    def __init__(self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, kl_weight: float) -> None:
+        self.model, self.guide, self.data = model, guide, data
+        self.num_samples, self.kl_weight = num_samples, kl_weight
+        self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
+        self.elbo = TraceMeanField_ELBO()
+
+    def run(self, *, epochs: int, lr: float, tolerance: float) -> GuideRefit:
+        """Refit and return the result."""
+        before = best = self._estimate()
+        sd_before = self._relative_sd()
+        kept, since, reductions, epoch = copy.deepcopy(self.guide.state_dict()), best[0], 0, 0
+        optimizers = self._optimizers(lr)
+        try:
+            while optimizers and epoch < epochs and reductions <= REDUCTIONS:
+                for batch in self.data:
+                    self._step(batch, optimizers)
+                epoch += 1
+                found = self._estimate()
+                if found[0] > best[0]:
+                    best, kept = found, copy.deepcopy(self.guide.state_dict())
+                if best[0] < since + tolerance:
+                    reductions += 1
+                    self.guide.load_state_dict(kept)
+                    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+                        group["lr"] /= 3
+                since = best[0]
+        finally:
+            self.guide.load_state_dict(kept)
+            self.guide.zero_grad()
+        converged = not optimizers or reductions > REDUCTIONS
+        return GuideRefit(before[0], best[0], before[1], best[1], sd_before, self._relative_sd(), epoch, converged)
+
+    def _optimizers(self, lr: float) -> list[torch.optim.Optimizer]:
+        """Return natural gradients of the Gaussian modules and Adam for all other parameters, where there are any."""
+        gaussians, optimizers = gaussian_modules(self.guide), []
+        if gaussians:
+            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / self.kl_weight))
+        natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
+        others = [each for each in self.guide.parameters() if id(each) not in natural and each.requires_grad]
+        if others:
+            optimizers.append(torch.optim.Adam(others, lr=lr / 10))
+        return optimizers
+
+    def _step(self, batch: tuple, optimizers: list[torch.optim.Optimizer]) -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = self._loss(batch)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def _loss(self, batch: tuple) -> Tensor:
+        """Return −ELBO of the data set, estimated on a batch, in nats."""
+        batch = tuple(part.to(self.device) for part in batch)
+        with draws("example"), draws(self.num_samples), kl_weight(self.kl_weight):
+            loss = self.elbo.differentiable_loss(self.model, self.guide, *batch)
+        if not loss.isfinite():
+            parts = {"model": as_module(self.model), "guide": self.guide}
+            source = find_non_finite(batch, parts, self.elbo.traces) or "the likelihood"
+            raise NonFiniteError(f"the ELBO is {-loss.item()}, from {source}: lower lr")
+        return loss
+
+    @torch.no_grad()
+    def _estimate(self) -> tuple[float, dict[str, float]]:
+        """Return the ELBO in nats per example and the KL of each global site in nats, with samples of a fixed seed."""
+        total, kl, number = 0.0, {}, 0
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for batch in self.data:
+                size = len(batch[0])
+                self._loss(batch)
+                local = {name for name, site in self.elbo.traces[0].nodes.items() if is_amortised(site)}
+                for name, value in self.elbo.terms().items():
+                    kind, _, site = name.partition("/")
+                    total -= 0.0 if kind == "penalty" else size * value
+                    if kind == "kl" and site not in local:
+                        kl[site] = kl.get(site, 0.0) + size * value / self.kl_weight
+                number += size
+        if not number:
+            raise ValueError("no data: the loader gave no batch")
+        return total / number / self.num_data, {site: value / number for site, value in kl.items()}
+
+    @torch.no_grad()
+    def _relative_sd(self) -> dict[str, float]:
+        if not isinstance(self.guide, guides.Guide):
+            return {}
+        found = {}
+        for site, prior in guides.latent_sites(self.model):
+            posterior = self.guide.get_submodule(site)(prior)
+            try:
+                found[site] = (posterior.stddev / prior.stddev).mean().item()
+            except NotImplementedError:  # a Gaussian mapped to another support
+                continue
+        return found

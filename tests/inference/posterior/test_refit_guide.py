@@ -1,0 +1,139 @@
+"""The guide refitted to a fixed network on minibatches, against the closed-form posterior of a conjugate model."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.inference import NonFiniteError, refit_guide
+from probattn.models import Classifier, Supervised
+
+F64, NOISE, DATA = torch.float64, 0.8, 12
+
+
+def conjugate(*, eta=2.0):
+    """y = F + noise, F = (E + R) Λ⁻¹ u, and a guide that starts far from the posterior; dropout would disturb both."""
+    torch.manual_seed(0)
+    layer = KEPSVGPAttention(2, 1, rank=2, eta=eta)
+    layer.out = nn.Identity()
+    network = PyroModule[nn.Sequential](layer, nn.Dropout(0.5))
+    model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=DATA).double()
+    with torch.no_grad():
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        x = torch.randn(DATA, 4, 2, dtype=F64) + 0.5
+        y = model.eval()(x)
+    model.train()
+    guide = guides.for_model(model).double()
+    with torch.no_grad():
+        guide.get_submodule("network.0.u").loc += 1
+    return model, guide, x, y
+
+
+def posterior(model, x, y, *, kl_weight=1.0):
+    """MATH 1(e) for v = Λ⁻¹ u: mean and covariance of both outputs, and log p(y)."""
+    layer, weight = model.network[0], kl_weight * NOISE**2
+    with torch.no_grad():
+        e, r, _, _ = layer.scores(x)
+        features, targets = (e + r)[:, 0].flatten(0, 1), y.flatten(0, 1)
+        covariance = (torch.eye(2, dtype=F64) + features.T @ features / weight).inverse()
+        marginal = features @ features.T + NOISE**2 * torch.eye(len(targets), dtype=F64)
+        evidence = MultivariateNormal(torch.zeros(len(targets), dtype=F64), marginal).log_prob(targets.T).sum()
+        return (covariance @ features.T @ targets / weight).T, covariance, evidence.item()
+
+
+def kl_to_prior(mean, covariance):
+    prior = MultivariateNormal(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64))
+    return sum(kl_divergence(MultivariateNormal(m, covariance), prior) for m in mean).item()
+
+
+def split(*tensors):
+    return list(zip(*(each.split(5) for each in tensors), strict=True))
+
+
+@pytest.mark.parametrize("kl_weight", [1.0, 0.2])
+def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
+    model, guide, x, y = conjugate()
+    mean, covariance, evidence = posterior(model, x, y, kl_weight=kl_weight)
+    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=16, lr=0.5)
+    q = guide.get_submodule("network.0.u")
+    std = covariance.diag().sqrt()
+    assert result.converged
+    assert 4 <= result.epochs < 100
+    assert (((q.loc[0] - mean) / std).abs() < 0.2).all()
+    fitted = (q.scale_tril @ q.scale_tril.mT)[0]
+    assert (((fitted - covariance) / std.outer(std)).abs() < 0.2).all()
+    assert result.kl_after["network.0.u"] == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
+    assert result.sd_before["network.0.u"] == pytest.approx(0.1)
+    assert result.sd_after["network.0.u"] == pytest.approx(std.mean().item(), rel=0.1)
+    assert result.elbo_after > result.elbo_before + 0.1
+    if kl_weight == 1:
+        assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
+
+
+def test_the_kl_before_is_that_of_the_guide_and_the_penalty_is_no_part_of_the_elbo():
+    results = []
+    for eta in (0.0, 5.0):
+        model, guide, x, y = conjugate(eta=eta)
+        q = guide.get_submodule("network.0.u")
+        expected = kl_to_prior(q.loc[0].detach(), 0.01 * torch.eye(2, dtype=F64))
+        results.append(refit_guide(model, guide, split(x, y), epochs=1, kl_weight=0.3))
+        assert results[-1].kl_before == {"network.0.u": pytest.approx(expected)}
+        assert not results[-1].converged
+        assert results[-1].epochs == 1
+    assert results[0].elbo_before == pytest.approx(results[1].elbo_before, rel=1e-12)
+
+
+def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended():
+    model, guide, x, y = conjugate()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    torch.manual_seed(5)
+    first = refit_guide(model, guide, split(x, y), num_samples=8)
+    second = refit_guide(model, guide, split(x, y), num_samples=8)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in (*model.parameters(), *guide.parameters()))
+    assert all(parameter.requires_grad for parameter in model.network[0].parameters())
+    assert second.elbo_before == pytest.approx(first.elbo_after, rel=1e-9)
+    assert second.elbo_after >= second.elbo_before
+    assert second.elbo_after - first.elbo_after < 0.01
+    assert second.kl_before == pytest.approx(first.kl_after, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", ["diagonal", "lowrank", "delta", AutoNormal])
+def test_guides_of_every_kind_gain(family):
+    model, _, x, y = conjugate()
+    guide = family(model) if family is AutoNormal else guides.for_model(model, family)
+    result = refit_guide(model, guide, split(x, y), epochs=30, lr=0.5)
+    assert result.elbo_after > result.elbo_before
+    assert set(result.kl_after) == {"network.0.u"}
+
+
+def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
+    network = PyroModule[nn.Sequential](CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3))
+    model = Classifier(network, num_data=2).double()
+    batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
+    result = refit_guide(model, guides.for_model(model), [batch])
+    assert (result.converged, result.epochs, result.kl_after) == (True, 0, {})
+    assert result.elbo_after == result.elbo_before
+
+
+def test_errors_name_their_source():
+    model, guide, x, y = conjugate()
+    broken = y.clone()
+    broken[7, 0, 0] = math.inf
+    with pytest.raises(NonFiniteError, match=r"the ELBO is -inf, from the labels, rows \[2\]"):
+        refit_guide(model, guide, split(x, broken))
+    with pytest.raises(ValueError, match="out of bounds: lr, kl_weight"):
+        refit_guide(model, guide, split(x, y), lr=2.0, kl_weight=0.0)
+    with pytest.raises(ValueError, match="the loader gave no batch"):
+        refit_guide(model, guide, [])
+    with pytest.raises(ValueError, match="built for another model"):
+        refit_guide(conjugate()[0], guide, split(x, y))
+    with pytest.raises(ValueError, match=r"set model\.num_data"):
+        refit_guide(model.network, guide, split(x, y))

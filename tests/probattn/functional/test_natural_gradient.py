@@ -1,0 +1,79 @@
+"""Natural-gradient steps against GPyTorch, closed forms, and gradients too noisy for the exact step."""
+
+import gpytorch
+import pytest
+import torch
+from gpytorch.variational import NaturalVariationalDistribution
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn.functional.natural_gradient import natural_step
+
+F64 = torch.float64
+
+
+def gaussian(*shape, seed, spread=0.5):
+    generator = torch.Generator().manual_seed(seed)
+    loc = torch.randn(*shape, generator=generator, dtype=F64)
+    tril = 0.6 * torch.randn(*shape, shape[-1], generator=generator, dtype=F64)
+    return loc, spread * (tril.tril(-1) + torch.eye(shape[-1], dtype=F64))
+
+
+def gradients(loss, loc, tril):
+    loc, tril = loc.clone().requires_grad_(), tril.clone().requires_grad_()
+    return torch.autograd.grad(loss(loc, tril).sum(), (loc, tril))
+
+
+@pytest.mark.parametrize("length", [0.05, 0.7])
+def test_the_step_is_gpytorchs_in_natural_parameters(length):
+    loc, tril = gaussian(2, 3, seed=1)
+    weights = torch.tensor([0.5, -1.0, 2.0], dtype=F64)
+
+    def loss(loc, tril):
+        """A loss of both moments that is no quadratic."""
+        spread = (tril @ tril.mT @ weights * weights).sum(-1)
+        return (loc @ weights).tanh() + 0.4 * spread.sqrt() - tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    ours = natural_step(loc, tril, *gradients(loss, loc, tril), length)
+    theirs = NaturalVariationalDistribution(3, torch.Size([2])).double()
+    precision = (tril @ tril.mT).inverse()
+    theirs.natural_vec.data.copy_((precision @ loc.unsqueeze(-1)).squeeze(-1))
+    theirs.natural_mat.data.copy_(-0.5 * precision)
+    optimizer = gpytorch.optim.NGD(theirs.parameters(), num_data=1, lr=length)
+    q = theirs()
+    loss(q.mean, torch.linalg.cholesky(q.covariance_matrix)).sum().backward()
+    optimizer.step()
+    assert_close(ours[0], theirs().mean.detach())
+    assert_close(ours[1] @ ours[1].mT, theirs().covariance_matrix.detach())
+    assert (ours[1] == ours[1].tril()).all()
+    assert (ours[1].diagonal(dim1=-2, dim2=-1) > 0).all()
+
+
+@pytest.mark.parametrize("spread", [1e-3, 0.5, 30.0])
+def test_one_full_step_reaches_the_posterior_of_a_linear_model_from_any_start(spread):
+    features, y = torch.randn(7, 3, dtype=F64), torch.randn(7, dtype=F64)
+    prior = MultivariateNormal(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
+
+    def loss(loc, tril):
+        misfit = (y - features @ loc).square().sum() + (features @ tril).square().sum()
+        return misfit / (2 * 0.6**2) + kl_divergence(MultivariateNormal(loc, scale_tril=tril), prior)
+
+    loc, tril = gaussian(3, seed=2, spread=spread)
+    loc, tril = natural_step(loc, tril, *gradients(loss, loc, tril), 1.0)
+    covariance = (torch.eye(3, dtype=F64) + features.T @ features / 0.6**2).inverse()
+    assert_close(tril @ tril.T, covariance, rtol=1e-6, atol=1e-9)
+    assert_close(loc, covariance @ features.T @ y / 0.6**2, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [0.1, 1.0])
+@pytest.mark.parametrize("noise", [1.0, 1e3, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_too_long_step_along_a_noisy_gradient_stays_a_gaussian(length, noise, dtype):
+    loc, tril = (each.to(dtype) for each in gaussian(50, 3, seed=3))
+    grad_loc, grad_tril = (noise * each.to(dtype) for each in gaussian(50, 3, seed=4))
+    new_loc, new_tril = natural_step(loc, tril, grad_loc, -grad_tril, length)
+    assert new_loc.isfinite().all()
+    assert (new_tril.diagonal(dim1=-2, dim2=-1) > 0).all()
+    if length < 1:
+        growth = torch.linalg.solve_triangular(tril, new_tril, upper=False)
+        assert (torch.linalg.matrix_norm(growth, 2).square() <= 2 / (1 - length) + 1e-3).all()
