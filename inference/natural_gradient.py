@@ -21,7 +21,9 @@ class NaturalGradientDescent(torch.optim.Optimizer):
             weight w of the KL this is w · (KL + data term / w).
     """
 
-    def __init__(self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, lr_scale: float = 1.0, scale: float) -> None:
+    def __init__(
+        self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, lr_scale: float = 1.0, scale: float
+    ) -> None:
         self.modules, self.scale = modules, scale
         groups = [{"params": list(module.parameters()), "lr_scale": lr_scale} for module in self.modules]
         super().__init__(groups, {"lr": lr})

@@ -118,7 +118,7 @@ def evaluate(
         typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
     ] = None,
     convergence: Annotated[
-        bool, typer.Option(help="Test whether the posterior has converged, by 100 training steps of the guide.")
+        bool, typer.Option(help="Test whether the posterior has converged, by refitting it on small training sets.")
     ] = True,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")

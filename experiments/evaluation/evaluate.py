@@ -80,7 +80,7 @@ def evaluate(
         shift: evaluate on corrupted test images, too.
         corruptions, severities: those of ``shift``.
         ood: names of OOD image sets (see :mod:`probattn.experiments.data.ood.datasets`).
-        convergence: test whether the posterior has converged (refits the guide for 100 steps).
+        convergence: test whether the posterior has converged (see :func:`run_convergence`).
         say: called with a message about the progress.
 
     Raises:

@@ -10,12 +10,17 @@ from probattn.inference.training.objective import StepCoefficients
 
 VALID_EXAMPLES = 1024
 """Validation examples that the spread of predictions is measured on, at most."""
+REFIT_EPOCHS = 5
+"""Epochs of the refit."""
+REFIT_BATCHES = 200
+"""Training batches up to which the guide is refitted: with more, that takes longer than the rest of an evaluation."""
 
 
 def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Convergence:
     """Test whether the guide of a run had converged at its best epoch, under the objective of that epoch.
 
-    The initial guide is built again from ``train.seed``; without a seed the movement is unknown.
+    The initial guide is built again from ``train.seed``; without a seed, and for natural gradients, whose steps no
+    learning rate bounds, the movement is unknown.
 
     Args:
         run: the run.
@@ -34,7 +39,7 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
     initial = None
     valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
     with torch.random.fork_rng(), alpha(steps[-1].alpha):
-        if options.seed is not None:
+        if options.seed is not None and options.guide_optimizer == "adam":
             initial = build(run.settings, run.dataset)[1].state_dict()
         torch.manual_seed(seed)
         return convergence(
@@ -43,7 +48,8 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
             train,
             valid=run.batches(valid),
             initial=initial,
-            total_lr=sum(each.lr for each in steps),
+            total_lr=options.guide_lr_scale * sum(each.lr for each in steps),
             kl_weights=(steps[-1].kl, steps[-1].local_kl),
+            refit_epochs=REFIT_EPOCHS if steps_per_epoch <= REFIT_BATCHES else 0,
             num_samples=num_samples,
         )

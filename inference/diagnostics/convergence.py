@@ -1,11 +1,9 @@
 """Convergence of a guide: distance from its optimum and from the prior, and the effect of its draws on predictions."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +11,13 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.guides import Guide
-from probattn.handlers import is_global_latent
+from probattn.handlers import is_global_latent, kl_weight
 from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance, gradients, objective
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.elbo import TraceMeanField_ELBO
 from probattn.inference.posterior.frozen import frozen
+from probattn.inference.posterior.refit_guide import refit_guide
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.programs import attribute, local_params
@@ -156,7 +155,7 @@ class SiteConvergence:
         }[self.is_converged]
         if self.is_collapsed:
             words += (
-                f", and collapsed to the prior: KL {self.kl:.2g} nats for {self.size} variables, standard deviation "
+                f", and collapsed to the prior: KL {self.kl:.1f} nats for {self.size} variables, standard deviation "
                 f"{self.std_ratio[0]:.2f} of the prior's"
             )
         return words
@@ -175,7 +174,10 @@ class SiteConvergence:
             yield self._gain()
 
     def _gain(self) -> str:
-        return f"refitting gains {self.refit.gain / self.num_data:.2g} nats per example"
+        gain, error = self.refit.gain, self.refit.error
+        if gain <= max(0.1 * MATERIAL_GAIN * self.size, STANDARD_ERRORS * error):
+            return "refitting gains practically nothing"
+        return f"refitting gains {gain / self.num_data:.2g} nats per example"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +232,7 @@ def convergence(
     initial: Mapping[str, Tensor] | None = None,
     total_lr: float | None = None,
     kl_weights: tuple[float, float] = (1.0, 1.0),
-    refit_steps: int = 100,
-    refit_lr: float = 0.1,
+    refit_epochs: int = 5,
     max_examples: int = 1024,
     passes: int = 2,
     num_samples: int = 10,
@@ -244,8 +245,8 @@ def convergence(
       means that a parameter has moved in one direction at full speed throughout and has not arrived;
     - *balance of gradients* on each parameter: ‖g_KL‖ / ‖g_nll‖, their cosine, and ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖),
       which are 1, −1 and 0 at an optimum, beside the noise of g_nll;
-    - *refit*: gain of the ELBO by ``refit_steps`` steps on the guide alone, a lower bound of its distance from the
-      optimum, measured on the same batches and draws before and after;
+    - *refit*: gain of the ELBO by a few epochs of :func:`~probattn.inference.refit_guide`, a lower bound of its
+      distance from the optimum, measured on the same batches and draws before and after;
     - KL and standard deviations relative to the prior's.
 
     On validation data: total variation of single draws and mutual information.
@@ -261,8 +262,8 @@ def convergence(
         initial: the guide's parameters by name before training, such as a copy of its ``state_dict()``.
         total_lr: sum of the guide's learning rates over the steps of the run, under Adam.
         kl_weights: KL weights of global and local sites in the training's objective.
-        refit_steps: 0 skips the refit.
-        refit_lr: initial learning rate of the refit.
+        refit_epochs: epochs of the refit, each of which reads all of ``data`` twice; 0 skips it. Models that do not
+            broadcast over draws, and a KL weight of 0, have no refit.
         max_examples: number of training examples, in whole batches, on which gradients and gain are measured.
         passes: number of passes over them, each with its own draws; at least 2.
         num_samples: draws of the prediction.
@@ -287,11 +288,13 @@ def convergence(
             options = {"weights": kl_weights, "per_example": broadcasts(model, guide, lambda: batches[0])}
             pairs = gradients(model, guide, batches, passes=passes, **options) if isinstance(guide, Guide) else {}
             refits = {}
-            if refit_steps:
-                measure = _Measure(model, guide, batches, passes=passes, **options)
-                refits = _refits(
-                    measure, partial(_refit, model, guide, data, steps=refit_steps, lr=refit_lr, **options)
-                )
+            if refit_epochs and options["per_example"] and kl_weights[0] > 0:
+
+                def refit() -> None:
+                    with kl_weight(1.0, local=kl_weights[1]):
+                        refit_guide(model, guide, data, epochs=refit_epochs, kl_weight=kl_weights[0])
+
+                refits = _refits(_Measure(model, guide, batches, passes=passes, **options), refit)
     num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
     sites = tuple(
         SiteConvergence(
@@ -379,28 +382,6 @@ def _refits(measure: _Measure, refit: Callable[[], None]) -> dict[str, Refit]:
         own = {name: value for name, value in after.items() if name.startswith(f"{site}.")}
         found[site] = found[WHOLE] if len(own) == len(after) else measure.compare(base, before | own)
     return found
-
-
-def _refit(
-    model: nn.Module,
-    guide: nn.Module,
-    data: Iterable,
-    *,
-    weights: tuple[float, float],
-    per_example: bool,
-    steps: int,
-    lr: float,
-) -> None:
-    """Maximise the ELBO over the guide's parameters by Adam with a cosine schedule."""
-    optimiser = torch.optim.Adam(guide.parameters(), lr=lr)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    elbo = TraceMeanField_ELBO()
-    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(data)), steps):
-        optimiser.zero_grad()
-        with objective(batch, weights, per_example=per_example):
-            elbo.differentiable_loss(model, guide, *batch).backward()
-        optimiser.step()
-        schedule.step()
 
 
 def _parameters(
