@@ -98,7 +98,7 @@ class Refit:
 
     def is_material(self, size: int) -> bool:
         """Return True if the gain counts for ``size`` latent variables (see :data:`MATERIAL_GAIN`)."""
-        return self.gain > max(MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)
+        return not self.gain <= max(MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)  # NaN counts, too
 
 
 @dataclass(frozen=True, kw_only=True)
