@@ -178,7 +178,7 @@ def demo(
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.evaluation import evaluate as evaluation
-        from probattn.experiments.reporting import report, table_formats
+        from probattn.experiments.reporting import posterior_words, report, table_formats
         from probattn.experiments.runs import train as runs
 
         results = []
@@ -188,6 +188,8 @@ def demo(
             say(name, style="bold")
             runs.train(settings, folder, name=name, resume=True, say=say)
             results.append(evaluation.evaluate(folder).result)
+            for sentence in posterior_words.warnings(results[-1]):
+                say(sentence)
         show_table(table_formats.terminal(report.summary_table(results)))
         report.write(out / "report.html", results, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")
