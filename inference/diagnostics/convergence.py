@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.guides import Guide
 from probattn.handlers import is_global_latent, kl_weight
-from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance, gradients, objective
+from probattn.inference.diagnostics.guide_gradients import (
+    GradientBalance,
+    GradientPair,
+    balance,
+    gradients,
+    objective,
+    scalars,
+)
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.elbo import TraceMeanField_ELBO
@@ -52,7 +59,8 @@ class ParameterConvergence:
     """Movement and gradients of one parameter of a guide.
 
     Args:
-        name: name in the guide, such as ``loc`` (m) or ``raw_tril`` (the Cholesky factor of S before its softplus).
+        name: name in the guide, such as ``loc`` (m) or ``raw_tril`` (the Cholesky factor of S before its softplus, of
+            which the diagonal counts).
         largest_shift, mean_shift: largest and mean |θ − θ₀| of its scalars relative to the sum of the guide's learning
             rates, Adam's reach; None if the start is unknown.
         gradients: balance of the gradients of KL and likelihood; None if both are 0.
@@ -396,10 +404,8 @@ def _parameters(
     for path in (path for path in pairs if path.startswith(f"{site}.")):
         shifts: tuple[float | None, float | None] = None, None
         if initial is not None and total_lr:
-            shift = (now[path] - initial[path].to(now[path])).abs() / total_lr
-            pair = pairs[path]
-            used = (shift > 0) | (pair.kl != 0) | (pair.likelihood != 0)  # not what is above the diagonal of L
-            shifts = shift.max().item(), shift[used].mean().item() if used.any() else 0.0
+            shift = scalars(path, (now[path] - initial[path].to(now[path])).abs() / total_lr)
+            shifts = shift.max().item(), shift.mean().item()
         name = path.removeprefix(f"{site}.")
         largest, mean = shifts
         found.append(

@@ -12,7 +12,7 @@ from probattn.inference.elbo import TraceMeanField_ELBO
 
 
 class GradientPair(NamedTuple):
-    """Gradients of −ELBO on one parameter, of its shape, in nats.
+    """Gradients of −ELBO on one parameter, in nats.
 
     Args:
         kl: of the weighted KL of the global sites.
@@ -39,6 +39,14 @@ class GradientBalance(NamedTuple):
     cosine: float
     residual: float
     noise: float
+
+
+def scalars(name: str, value: Tensor) -> Tensor:
+    """Return the entries of a parameter that are compared: of a Cholesky factor the diagonal, else all.
+
+    Gradients off the diagonal do not shrink with the standard deviations, unlike those on it, and would hide them.
+    """
+    return value.diagonal(dim1=-2, dim2=-1) if name.endswith("raw_tril") else value
 
 
 MIN_DRAWS = 128
@@ -86,7 +94,7 @@ def gradients(
         per_example: draw for each example, instead of for each batch.
 
     Returns:
-        Gradients by parameter name.
+        Gradients by parameter name, of its :func:`scalars`.
     """
     names, parameters = zip(*guide.named_parameters(), strict=True)
     elbo = TraceMeanField_ELBO()
@@ -111,7 +119,8 @@ def gradients(
     found = {}
     for at, name in enumerate(names):
         values = torch.stack([share * each[at] for share, each in zip(shares, rest, strict=True)])
-        found[name] = GradientPair(kl[at], values.mean(0), values.std(0) / len(values) ** 0.5)
+        parts = kl[at], values.mean(0), values.std(0) / len(values) ** 0.5
+        found[name] = GradientPair(*(scalars(name, part) for part in parts))
     return found
 
 

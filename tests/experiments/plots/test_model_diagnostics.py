@@ -69,7 +69,7 @@ def test_spectrum_by_layer_leaves_out_heads_and_layers_of_zeros():
 
 
 def test_many_lines_are_told_apart_by_colour_and_dashes():
-    spectra = {f"layer {i}": (torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
+    spectra = {f"layer {i}": spectrum(torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
     (ax,) = model_diagnostics.spectrum_by_layer(spectra).axes
     assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines[:-1]}) == 20
 

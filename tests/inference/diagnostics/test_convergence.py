@@ -95,9 +95,9 @@ def test_a_shifted_mean_loses_half_its_squared_mahalanobis_distance():
 def test_a_small_standard_deviation_is_out_of_balance_in_s_alone():
     model, guide, x, y, mean, covariance = build()
     set_guide(guide, mean, covariance / 100)
-    _, site = diagnose(model, guide, x, y)
+    _, site = diagnose(model, guide, x, y, refit_epochs=30)
     lost = 4 * 0.5 * (0.01 - 1 - math.log(0.01))
-    assert 0.5 * lost < site.refit.gain < lost + 0.2
+    assert site.refit.gain == pytest.approx(lost, rel=0.1)
     assert [each.symbol for each in site.parameters if each.is_out_of_balance] == ["S"]
     assert "the KL's gradient on S is" in site.verdict
 
@@ -156,7 +156,7 @@ def test_a_tiny_learning_rate_is_a_speed_limit(refit_epochs):
     found, site = diagnose(model, guide, x, y, **options)
     loc, tril = site.parameters
     assert loc.largest_shift == pytest.approx(1, abs=0.05)
-    assert tril.largest_shift == pytest.approx(1, abs=0.05)
+    assert (tril.largest_shift, tril.mean_shift) == pytest.approx((1, 1), abs=0.05)
     assert site.is_converged is False
     assert f"m moved {loc.largest_shift:.2f} of what the optimiser allowed" in site.verdict
     assert (found.refit is None) == (refit_epochs == 0)
@@ -257,7 +257,7 @@ def test_the_spread_of_draws_is_that_of_the_formulae():
     assert spread.total_variation == pytest.approx(sum(variation).item() / 32)
     assert spread.mutual_information == pytest.approx(information.mean().item())
     assert spread.mutual_information_95 == pytest.approx(information.quantile(0.95).item())
-    assert spread.mutual_information > 1e-3
+    assert spread.mutual_information > 1e-5
 
 
 def test_balance_of_gradients_by_hand():
