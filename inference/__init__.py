@@ -18,6 +18,7 @@ from probattn.inference.decisions.abstention import risk_threshold
 from probattn.inference.diagnostics.arviz_export import to_inference_data
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
+from probattn.inference.diagnostics.convergence import Convergence, convergence
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
@@ -51,6 +52,7 @@ from probattn.inference.training.options import TrainOptions
 
 __all__ = [
     "CheckpointError",
+    "Convergence",
     "DamagedFileError",
     "GuideRefit",
     "History",
@@ -66,6 +68,7 @@ __all__ = [
     "attention_spectra",
     "compare_posteriors",
     "conformal",
+    "convergence",
     "ensemble",
     "export",
     "fit",

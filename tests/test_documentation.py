@@ -87,6 +87,12 @@ def test_layers(page):
     assert (namespace["changed"].probs - 0.5).abs().max() > 0
 
 
+def test_posterior_checks(page):
+    found = page("posterior-checks")["found"]
+    assert [site.is_converged for site in found.sites] == [False]  # as the README says
+    assert found.predictive.mutual_information < 0.01 * found.predictive.entropy
+
+
 def test_prediction(page):
     prediction = page("prediction")["prediction"]
     assert prediction.draws.shape == (10, *prediction.probs.shape) == (10, 256, 2)

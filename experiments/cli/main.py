@@ -121,6 +121,9 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
     ] = None,
+    convergence: Annotated[
+        bool, typer.Option(help="Test whether the posterior has converged, by refitting it on small training sets.")
+    ] = True,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")
     ] = None,
@@ -129,7 +132,7 @@ def evaluate(
     from probattn.experiments.evaluation import eval_sets, generated_files
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.evaluation.provenance import digests
-    from probattn.experiments.reporting import evaluation_tables, report
+    from probattn.experiments.reporting import evaluation_tables, posterior_words, report
     from probattn.inference.distributed.collectives import world
 
     baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
@@ -143,6 +146,7 @@ def evaluate(
         corruptions=eval_sets.parse_corruptions(corruptions),
         severities=eval_sets.parse_severities(severities),
         ood=_words(ood),
+        convergence=convergence,
         say=say if shift or ood or method else lambda text: None,
     )
     if world().rank > 0:
@@ -152,6 +156,8 @@ def evaluate(
         show_table(table)
     say("\nDecisions", style="bold")
     for sentence in done.result.decisions.describe():
+        say(sentence)
+    for sentence in posterior_words.warnings(done.result):
         say(sentence)
     files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
     files += evaluation_tables.save(run, done, baselines=baselines)
@@ -176,7 +182,7 @@ def demo(
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.evaluation import evaluate as evaluation
-        from probattn.experiments.reporting import report, table_formats
+        from probattn.experiments.reporting import posterior_words, report, table_formats
         from probattn.experiments.runs import train as runs
 
         results = []
@@ -186,6 +192,8 @@ def demo(
             say(name, style="bold")
             runs.train(settings, folder, name=name, resume=True, say=say)
             results.append(evaluation.evaluate(folder).result)
+            for sentence in posterior_words.warnings(results[-1]):
+                say(sentence)
         show_table(table_formats.terminal(report.summary_table(results)))
         report.write(out / "report.html", results, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")

@@ -12,6 +12,7 @@ from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
+from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.options import EvaluationOptions
 from probattn.experiments.evaluation.provenance import Provenance, by_method, digests
 from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished, last_epoch
@@ -61,6 +62,7 @@ def evaluate(
     corruptions: Sequence[str] = eval_sets.STANDARD,
     severities: Sequence[int] = eval_sets.SEVERITIES,
     ood: Sequence[str] = (),
+    convergence: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
     """Evaluate a run's best epoch and write ``metrics.json`` and ``predictions/``.
@@ -78,6 +80,7 @@ def evaluate(
         shift: evaluate on corrupted test images, too.
         corruptions, severities: those of ``shift``.
         ood: names of OOD image sets (see :mod:`probattn.experiments.data.ood.datasets`).
+        convergence: test whether the posterior has converged (see :func:`run_convergence`).
         say: called with a message about the progress.
 
     Raises:
@@ -109,13 +112,14 @@ def evaluate(
             corruptions=tuple(corruptions),
             severities=tuple(severities),
             ood=tuple(ood),
+            convergence=convergence,
             root=None if root is None else str(root),
         )
         provenance = broadcast_result(lambda: by_method(run, sets, names, num_samples=num_samples, seed=seed))
         predictions = predict_sets(run, sets, provenance, say=say)
         scores = {name: score(by_set) for name, by_set in predictions.items()}
         posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
-        result = _run_result(run, *posterior, num_samples=num_samples, seed=seed)
+        result = _run_result(run, *posterior, options=options)
         content = {
             "run": run.name,
             "options": asdict(options),
@@ -123,6 +127,7 @@ def evaluate(
             "metrics": result.metrics,
             "variants": result.variants,
             "posterior": result.posterior,
+            "convergence": result.convergence and result.convergence.to_json(),
             "similarity": result.similarity,
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
@@ -180,7 +185,7 @@ def predict_sets(
 
 
 def _run_result(
-    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Scores, *, num_samples: int, seed: int
+    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Scores, *, options: EvaluationOptions
 ) -> RunResult:
     model, guide, data = run.model, run.guide, run.dataset.test
     batches, test = run.batches(data), predictions["test"]
@@ -188,7 +193,8 @@ def _run_result(
     records = read_log(log) if log.exists() else []
     epochs = [record for record in records if record["kind"] == "epoch"]
     examples = [tuple(part[:EXAMPLES] for part in next(iter(batches)))]
-    torch.manual_seed(seed)
+    torch.manual_seed(options.seed)
+    num_samples = options.num_samples
     posterior = posterior_summary(model, guide)
     has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
@@ -208,6 +214,9 @@ def _run_result(
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,
+        convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
+        if posterior and options.convergence
+        else None,
         variants=posterior_variants(model, guide, batches, num_samples=num_samples, drawn=test) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,

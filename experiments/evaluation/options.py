@@ -24,6 +24,7 @@ class EvaluationOptions:
     severities: tuple[int, ...]
     ood: tuple[str, ...]
     root: str | None
+    convergence: bool = True
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
@@ -40,6 +41,7 @@ class EvaluationOptions:
         words = ["probattn", "evaluate", str(folder), "--num-samples", str(self.num_samples)]
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--data", self.root] if self.root is not None else []
+        words += [] if self.convergence else ["--no-convergence"]
         words += _listed("--method", self.by)
         if self.shift:
             words += ["--shift"]

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from probattn.experiments.evaluation.decisions import Decisions
 from probattn.inference import Prediction
+from probattn.inference.diagnostics.attention import Spectrum
+from probattn.inference.diagnostics.convergence import Convergence
 from probattn.inference.training.options import TrainOptions
 
 
@@ -29,8 +31,8 @@ class RunResult:
     labels: Tensor  # (n,)
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
-    spectra: dict[str, tuple[Tensor, Tensor]]  # layer → singular values (heads, N), Λ (heads, s ≥ 0); descending
-    posterior: list[dict]  # site, kl (nats), size, prior_std, posterior_std, posterior_mean_rms
+    spectra: dict[str, Spectrum]  # by layer
+    posterior: list[dict]  # rows of posterior_summary
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
@@ -38,6 +40,7 @@ class RunResult:
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
+    convergence: Convergence | None = None  # None without global latent variables, or if it was not measured
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
     def __post_init__(self):

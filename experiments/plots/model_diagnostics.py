@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from torch import Tensor
 
 from probattn.experiments.plots import style
+from probattn.inference.diagnostics.attention import Spectrum
 
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
@@ -40,24 +40,23 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
     return figure
 
 
-def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
-    """Draw singular values of the attention kernel (a line per head, the mean bold) and the learned Λ (markers).
+def spectrum(spectra: Mapping[str, Spectrum]) -> Figure | None:
+    """Draw singular values of the attention kernel (a line per head, the mean bold) and Λ (markers).
 
     Args:
-        spectra: layer → singular values ``(heads, N)`` and Λ ``(heads, s)``, both descending; layers without Λ (s = 0)
-            are left out.
+        spectra: by layer; layers without Λ are left out.
     """
-    spectra = {layer: pair for layer, pair in spectra.items() if pair[1].numel()}
+    spectra = {layer: each for layer, each in spectra.items() if each.scale.numel()}
     if not spectra:
         return None
     figure, axes = style.panel_grid(len(spectra), height=2.5)
-    for number, (ax, (layer, pair)) in enumerate(zip(axes, spectra.items(), strict=True)):
-        values, scales = (style.to_numpy(part) for part in pair)
+    for number, (ax, (layer, each)) in enumerate(zip(axes, spectra.items(), strict=True)):
+        values, scales = style.to_numpy(each.values), style.to_numpy(each.scale)
         at = np.arange(1, values.shape[-1] + 1)
         ax.plot(at, values.T, color=style.BLUE, alpha=0.5, lw=0.8)[0].set_label("singular values, per head")
         ax.plot(at, values.mean(axis=0), color=style.BLUE, lw=2, label="mean of the heads")
         look = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": style.ORANGE, "mew": 1}
-        ax.plot(np.arange(1, scales.shape[-1] + 1), scales.T, **look)[0].set_label("learned Λ, per head")
+        ax.plot(np.arange(1, scales.shape[-1] + 1), scales.T, **look)[0].set_label("Λ, per head")
         _log_axis(ax, values, scales)
         ax.set_title(style.shorten(layer), **style.TITLE)
         ax.set(xlabel="component", ylabel="singular value" if number % style.COLUMNS == 0 else "")
@@ -66,13 +65,13 @@ def spectrum(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     return figure
 
 
-def spectrum_by_layer(spectra: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
+def spectrum_by_layer(spectra: Mapping[str, Spectrum]) -> Figure | None:
     """Draw the cumulative share of the singular values, the mean of the heads, by layer (KEP-SVGP paper, Fig. 4c).
 
     Args:
         spectra: as for :func:`spectrum`.
     """
-    shares = {layer: _cumulative(style.to_numpy(values)) for layer, (values, _) in spectra.items()}
+    shares = {layer: _cumulative(style.to_numpy(each.values)) for layer, each in spectra.items()}
     shares = {layer: share for layer, share in shares.items() if np.isfinite(share).any()}
     if not shares:
         return None

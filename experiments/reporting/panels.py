@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.decisions import ALPHA
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import decisions, examples, model_diagnostics, ood, predictions, shift
+from probattn.experiments.reporting import posterior_words
 from probattn.inference import Prediction
 
 
@@ -25,6 +26,7 @@ class Panel:
         missing: sentence in place of a missing figure.
         wide: spans the page.
         of_images: left out for texts.
+        finding: sentences about this run before the caption; empty if there is nothing to say.
     """
 
     key: str
@@ -34,6 +36,7 @@ class Panel:
     missing: str
     wide: bool = False
     of_images: bool = False
+    finding: Callable[[RunResult], str] = lambda result: ""
 
 
 def _if_predictions(draw: Callable[[RunResult], Figure | None]) -> Callable[[RunResult], Figure | None]:
@@ -165,11 +168,14 @@ PANELS = (
         "spectrum",
         "Singular spectrum of attention",
         lambda result: model_diagnostics.spectrum(result.spectra),
-        "Singular values of the attention kernel (lines, averaged over examples) and the learned Λ "
-        "(markers). If the KSVD term has converged, the markers lie on the lines; a spectrum that "
-        "falls fast beyond the last marker means that this rank keeps most of the attention.",
-        "Not drawn: this network has no layer that learns the singular values of its kernel.",
+        "Singular values of the attention kernel (lines, averaged over examples) and Λ (markers), the scale of the "
+        "prior of u. The two need not agree: predictions and the KL do not depend on Λ, which only the KSVD term "
+        "moves, and this term, one equation per head and example, can vanish without a singular value decomposition. "
+        "What counts is the share of the kernel's energy that E keeps; a spectrum that falls fast beyond the last "
+        "marker means that this rank can keep most of it.",
+        "Not drawn: this network has no KEP-SVGP attention.",
         wide=True,
+        finding=posterior_words.describe_energy,
     ),
     Panel(
         "spectrum_by_layer",
@@ -195,12 +201,13 @@ PANELS = (
     ),
     Panel(
         "posterior",
-        "Posterior collapse",
+        "Has the posterior converged?",
         lambda result: model_diagnostics.posterior(result.posterior),
-        "A posterior that learned something has a KL clearly above zero, and a standard deviation below the prior's "
-        "(left of the dashed line). A KL near zero with a ratio near 1 is the prior itself: that site "
-        "has collapsed.",
+        "The KL of each site per variable, and its standard deviation relative to the prior's. A KL near zero with a "
+        "ratio near 1 is the prior itself: that site has collapsed. A KL above zero and a ratio below 1 alone say "
+        "little, since an untrained posterior starts there: the table says whether this is the optimum.",
         "Not drawn: this network has no random variable that all examples share.",
         wide=True,
+        finding=lambda result: posterior_words.describe_spread(result.convergence) if result.convergence else "",
     ),
 )

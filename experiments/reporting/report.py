@@ -16,6 +16,7 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
+from probattn.inference.diagnostics.convergence import Convergence, SiteConvergence
 from probattn.inference.io.atomic_write import write_text
 from probattn.inference.metrics import DISPLAY
 
@@ -43,6 +44,8 @@ class Section:
     panels: list[tuple[Panel, EmbeddedFigure | None]]
     diverged_steps: int
     posterior: Table | None
+    verdicts: Table | None
+    gradients: Table | None
     variants: Table | None
 
 
@@ -120,6 +123,8 @@ def _section(result: RunResult) -> Section:
         panels=[(panel, _embed_panel(panel, result)) for panel in PANELS if not (panel.of_images and result.texts)],
         diverged_steps=sum(not all(map(math.isfinite, row)) for row in rows),
         posterior=_posterior_table(result.posterior) if result.posterior else None,
+        verdicts=_verdicts_table(result.convergence) if result.convergence else None,
+        gradients=_gradients_table(result.convergence) if result.convergence else None,
         variants=metrics_table(list(result.variants.items()), corner="each latent site is")
         if result.variants
         else None,
@@ -130,8 +135,8 @@ def _embed_panel(panel: Panel, result: RunResult) -> EmbeddedFigure | None:
     figure = panel.draw(result)
     if figure is None:
         return None
-    alt = f"{panel.title} of {result.label}. {panel.caption}"
-    return html.embed(figure, alt=alt, caption=panel.caption, wide=panel.wide)
+    caption = f"{panel.finding(result)} {panel.caption}".strip()
+    return html.embed(figure, alt=f"{panel.title} of {result.label}. {caption}", caption=caption, wide=panel.wide)
 
 
 def _posterior_table(sites: Sequence[dict]) -> Table:
@@ -143,6 +148,33 @@ def _posterior_table(sites: Sequence[dict]) -> Table:
         rows.append((row["site"], row["size"], kl, *ratios, float(row["posterior_mean_rms"])))
     stds = ("prior std", "posterior std", "ratio of stds", "RMS of the mean")
     return plain_table(("site", "scalars", "KL (nats)", "KL per scalar", *stds), rows)
+
+
+def _verdicts_table(found: Convergence) -> Table:
+    rows = []
+    for each in found.sites:
+        gain, kl, after = (math.nan,) * 3 if each.refit is None else _refit(each)
+        rows.append((each.site, each.verdict, gain, each.kl if each.refit is None else kl, after))
+    return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL", "KL refitted"), rows)
+
+
+def _refit(site: SiteConvergence) -> tuple[float, float, float]:
+    refit = site.refit
+    kls = (math.nan if kl is None else kl for kl in (refit.kl_before, refit.kl))
+    return refit.gain / site.num_data, *kls
+
+
+def _gradients_table(found: Convergence) -> Table | None:
+    rows = [
+        (f"{each.site}, {parameter.symbol}", *shifts, *(math.nan if value is None else value for value in found))
+        for each in found.sites
+        for parameter in each.parameters
+        for found in [parameter.gradients or (None,) * 4]
+        for shifts in [[math.nan if s is None else s for s in (parameter.largest_shift, parameter.mean_shift)]]
+    ]
+    shifts = ("largest shift / Σ lr", "mean shift / Σ lr")
+    columns = ("parameter", *shifts, "KL's / likelihood's gradient", "cosine", "residual", "noise of it")
+    return plain_table(columns, rows) if rows else None
 
 
 def _number_duplicates(names: Sequence[str]) -> list[str]:

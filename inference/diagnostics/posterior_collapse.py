@@ -26,7 +26,8 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
 
     Returns:
         ``site``; ``kl`` in nats; ``size``, the number of scalars; ``prior_std`` and ``posterior_std``, averaged over
-        scalars; ``posterior_mean_rms``, root mean square of the posterior mean.
+        scalars; ``std_ratio``, mean, smallest and largest ratio of the two over scalars; ``posterior_mean_rms``, root
+        mean square of the posterior mean.
     """
     if not isinstance(guide, Guide):
         raise TypeError(f"posterior_summary takes a guide of guides.for_model, got {type(guide).__name__}")
@@ -46,10 +47,16 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
                     "size": prior.event_shape.numel(),
                     "prior_std": prior.stddev.mean().item(),
                     "posterior_std": posterior.stddev.mean().item(),
+                    "std_ratio": spread(posterior.stddev / prior.stddev),
                     "posterior_mean_rms": posterior.mean.square().mean().sqrt().item(),
                 }
             )
     return rows
+
+
+def spread(values: Tensor) -> tuple[float, float, float]:
+    """Return mean, smallest and largest value."""
+    return values.mean().item(), values.min().item(), values.max().item()
 
 
 def local_latent_sites(model: nn.Module, x: Tensor) -> list[str]:

@@ -60,7 +60,7 @@ class Prediction:
 
     @property
     def mutual_information(self) -> Tensor | None:
-        """Entropy minus expected entropy, ≥ 0: epistemic uncertainty, which more data would reduce."""
+        """Entropy minus expected entropy, ≥ 0: what samples differ in, the posterior's epistemic uncertainty."""
         return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
 from probattn.experiments.runs import train
 from probattn.inference import metrics
+from probattn.inference.diagnostics.attention import Spectrum
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 TINY = (
@@ -148,7 +149,9 @@ def make_result(name="softmax", *, n=60, classes=4, channels=1, seed=0, **change
 
 
 def make_probabilistic(name="kep-svgp", n=60, **changes):
-    spectra = {"network.blocks.0.attention": (torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), torch.tensor([[4.0, 2]] * 2))}
+    values, scale = torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), torch.tensor([[4.0, 2]] * 2)
+    shares = {"captured": torch.tensor([0.75, 0.85]), "best": torch.tensor([0.95, 0.99])}
+    spectra = {"network.blocks.0.attention": Spectrum(values, scale, **shares)}
     rows = [
         {
             "site": "network.blocks.0.attention.u",

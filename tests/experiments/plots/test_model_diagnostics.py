@@ -7,11 +7,17 @@ import pytest
 import torch
 
 from probattn.experiments.plots import model_diagnostics
+from probattn.inference.diagnostics.attention import Spectrum
+
+
+def spectrum(values, scales):
+    shares = torch.full(scales.shape[:1], 0.5)
+    return Spectrum(values, scales, shares, shares)
 
 
 def test_spectrum_lines_are_the_input(probabilistic):
-    values, scales = next(iter(probabilistic().spectra.values()))
-    (ax,) = model_diagnostics.spectrum({"layer": (values, scales)}).axes
+    values, scales, *_ = next(iter(probabilistic().spectra.values()))
+    (ax,) = model_diagnostics.spectrum({"layer": spectrum(values, scales)}).axes
     assert ax.get_yscale() == "log"
     drawn = [line.get_ydata().tolist() for line in ax.lines]
     assert drawn == [*values.tolist(), values.mean(0).tolist(), *scales.tolist()]
@@ -24,14 +30,14 @@ def test_spectrum_lines_are_the_input(probabilistic):
 def test_spectrum_survives_zeros_and_keeps_every_scale_in_view():
     values, scales = torch.tensor([[10.0, 1e-9, 0]]), torch.tensor([[1e-5]])
     zero = torch.zeros(1, 3)
-    first, second = model_diagnostics.spectrum({"a": (values, scales), "b": (zero, zero[:, :1])}).axes
+    first, second = model_diagnostics.spectrum({"a": spectrum(values, scales), "b": spectrum(zero, zero[:, :1])}).axes
     assert 1e-6 < first.get_ylim()[0] < 1e-5
     assert second.get_yscale() == "linear"
 
 
 def test_spectrum_leaves_out_layers_that_learn_no_scale(probabilistic):
-    values, scales = next(iter(probabilistic().spectra.values()))
-    spectra = {"softmax": (values, torch.empty(2, 0)), "kep": (values, scales)}
+    values, scales, *_ = next(iter(probabilistic().spectra.values()))
+    spectra = {"softmax": spectrum(values, torch.empty(2, 0)), "kep": spectrum(values, scales)}
     (ax,) = model_diagnostics.spectrum(spectra).axes
     assert ax.get_title("left") == "kep"
     assert model_diagnostics.spectrum({"softmax": spectra["softmax"]}) is None
@@ -39,7 +45,10 @@ def test_spectrum_leaves_out_layers_that_learn_no_scale(probabilistic):
 
 def test_spectrum_by_layer_is_the_mean_of_the_heads_cumulative_shares():
     values = torch.tensor([[4.0, 3, 1], [1, 1, 0]])
-    spectra = {"network.a": (values, torch.empty(2, 0)), "network.b": (2 * values[:1, :2], torch.ones(1, 2))}
+    spectra = {
+        "network.a": spectrum(values, torch.empty(2, 0)),
+        "network.b": spectrum(2 * values[:1, :2], torch.ones(1, 2)),
+    }
     (ax,) = model_diagnostics.spectrum_by_layer(spectra).axes
     first, second, threshold = ax.lines
     assert first.get_xdata().tolist() == [1, 2, 3]
@@ -53,14 +62,14 @@ def test_spectrum_by_layer_is_the_mean_of_the_heads_cumulative_shares():
 def test_spectrum_by_layer_leaves_out_heads_and_layers_of_zeros():
     values = torch.tensor([[4.0, 1], [0, 0]])
     (ax,) = model_diagnostics.spectrum_by_layer(
-        {"a": (values, torch.empty(2, 0)), "b": (0 * values, torch.empty(2, 0))}
+        {"a": spectrum(values, torch.empty(2, 0)), "b": spectrum(0 * values, torch.empty(2, 0))}
     ).axes
     assert [line.get_ydata()[0] for line in ax.lines[:-1]] == pytest.approx([0.8])
-    assert model_diagnostics.spectrum_by_layer({"b": (0 * values, torch.empty(2, 0))}) is None
+    assert model_diagnostics.spectrum_by_layer({"b": spectrum(0 * values, torch.empty(2, 0))}) is None
 
 
 def test_many_lines_are_told_apart_by_colour_and_dashes():
-    spectra = {f"layer {i}": (torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
+    spectra = {f"layer {i}": spectrum(torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
     (ax,) = model_diagnostics.spectrum_by_layer(spectra).axes
     assert len({(line.get_color(), line.get_linestyle()) for line in ax.lines[:-1]}) == 20
 

@@ -11,7 +11,12 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernel import KernelAttention
-from probattn.inference.diagnostics.attention import attention_spectra, mean_pairwise_cosine, token_similarity
+from probattn.inference.diagnostics.attention import (
+    attention_spectra,
+    energy_shares,
+    mean_pairwise_cosine,
+    token_similarity,
+)
 from probattn.models import Classifier, ViT
 
 F64 = torch.float64
@@ -118,8 +123,9 @@ def test_spectra_of_computed_singular_vectors_stand_beside_those_of_the_kernel()
     attention = KEPSVGPAttention(4, 2, rank=2, projection="svd")
     model = Classifier(Masked(attention, KEPSVGPAttention(4, 2, rank=2)), num_data=10).double()
     x, mask = torch.randn(5, 4, 4, dtype=F64), torch.arange(4).expand(5, 4) < torch.tensor([[4], [3], [2], [4], [1]])
-    for values, reached in list(attention_spectra(model, guides.for_model(model), [(x, None, mask)]).values())[:1]:
-        torch.testing.assert_close(reached, values[:, :2], rtol=1e-3, atol=1e-3)
+    spectrum = attention_spectra(model, guides.for_model(model), [(x, None, mask)])["network.first"]
+    torch.testing.assert_close(spectrum.scale, spectrum.values[:, :2], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(spectrum.captured, torch.ones(2, dtype=F64), rtol=1e-3, atol=1e-3)
 
 
 def test_spectra_are_mean_singular_values_of_each_examples_attention_matrix():
@@ -130,12 +136,12 @@ def test_spectra_are_mean_singular_values_of_each_examples_attention_matrix():
     seen = seen_by(model, guide, x)
     assert list(spectra) == [f"network.blocks.{i}.attention" for i in range(3)]
     assert model.training
-    for i, (path, (values, _)) in enumerate(spectra.items()):
+    for i, (path, (values, *_)) in enumerate(spectra.items()):
         layer, inputs = model.network.blocks[i].attention, seen[path.removeprefix("network.")][0]
         expected = torch.stack([torch.linalg.svdvals(loops(layer, each)) for each in inputs.reshape(-1, 9, 8)]).mean(0)
         torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-9)
         assert values.shape == (2, 9)
-    scales = [scale for _, scale in spectra.values()]
+    scales = [spectrum.scale for spectrum in spectra.values()]
     assert [tuple(scale.shape) for scale in scales] == [(2, 0), (2, 0), (2, 2)]
     torch.testing.assert_close(scales[2], torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
 
@@ -144,7 +150,7 @@ def test_spectra_of_batches_are_those_of_all_examples():
     model, guide = vit_model()
     x = torch.randn(5, 3, 6, 6, dtype=F64)
     whole, parts = attention_spectra(model, guide, x), attention_spectra(model, guide, [x[:3], x[3:]])
-    for path, (values, _) in whole.items():
+    for path, (values, *_) in whole.items():
         torch.testing.assert_close(values, parts[path][0])
 
 
@@ -167,10 +173,41 @@ def test_spectra_of_batches_of_several_lengths_are_padded_with_zeros():
     x, y = torch.randn(1, 5, 4, dtype=F64), torch.randn(1, 3, 4, dtype=F64)
     together = attention_spectra(model, guide, [x, y])
     first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, y)
-    for path, (values, _) in together.items():
+    for path, (values, *_) in together.items():
         expected = first[path][0] / 2
         expected[:, :3] += second[path][0] / 2
         torch.testing.assert_close(values, expected)
+
+
+def test_the_energy_that_the_scores_capture_is_that_of_a_projection():
+    model, guide = vit_model()
+    x = torch.randn(4, 3, 6, 6, dtype=F64)
+    spectra = attention_spectra(model, guide, x)
+    layer = model.network.blocks[2].attention
+    inputs = seen_by(model, guide, x)["blocks.2.attention"][0].reshape(-1, 9, 8)
+    captured, best = torch.zeros(2, dtype=F64), torch.zeros(2, dtype=F64)
+    for each in inputs:
+        e, matrices = layer.scores(each[None])[0][0].detach(), loops(layer, each)
+        for h in range(2):
+            projection = e[h] @ (e[h].T @ e[h]).inverse() @ e[h].T
+            energies = torch.linalg.svdvals(matrices[h]) ** 2
+            captured[h] += (projection @ matrices[h]).square().sum() / energies.sum() / len(inputs)
+            best[h] += energies[:2].sum() / energies.sum() / len(inputs)
+    found = spectra["network.blocks.2.attention"]
+    torch.testing.assert_close(found.captured, captured)
+    torch.testing.assert_close(found.best, best)
+    assert (found.captured < found.best).all()
+    assert spectra["network.blocks.0.attention"].captured.numel() == 0
+
+
+def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_count_once():
+    matrix = torch.randn(3, 5, 5, dtype=F64)
+    left, values, _ = torch.linalg.svd(matrix)
+    captured, best = energy_shares(matrix, values, left[..., :2]).unbind(-1)
+    torch.testing.assert_close(captured, best)
+    repeated = energy_shares(matrix, values, left[..., [0, 0]])[:, 0]
+    torch.testing.assert_close(repeated, values[:, 0] ** 2 / (values**2).sum(-1))
+    assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
 
 
 def test_layers_without_an_attention_matrix_have_no_spectrum():
@@ -182,7 +219,7 @@ def test_spectra_are_taken_at_the_mean_of_the_layers_below():
     model, guide = vit_model(KEPSVGPAttention.partial(rank=2))
     x = torch.randn(4, 3, 6, 6, dtype=F64)
     first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, x)
-    for path, (values, _) in first.items():
+    for path, (values, *_) in first.items():
         assert torch.equal(values, second[path][0])
 
 

@@ -1,0 +1,55 @@
+"""Convergence of a run's guide, from its initial state, its options and its data."""
+
+import torch
+
+from probattn.experiments.runs.build import build, generator
+from probattn.experiments.runs.load import TrainedRun
+from probattn.handlers import alpha
+from probattn.inference.diagnostics.convergence import Convergence, convergence
+from probattn.inference.training.objective import StepCoefficients
+
+VALID_EXAMPLES = 1024
+"""Validation examples that the spread of predictions is measured on, at most."""
+REFIT_EPOCHS = 5
+"""Epochs of the refit."""
+REFIT_BATCHES = 200
+"""Training batches up to which the guide is refitted: with more, that takes longer than the rest of an evaluation."""
+
+
+def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Convergence:
+    """Test whether the guide of a run had converged at its best epoch, under the objective of that epoch.
+
+    The initial guide is built again from ``train.seed``; without a seed, and for natural gradients, whose steps no
+    learning rate bounds, the movement is unknown.
+
+    Args:
+        run: the run.
+        num_samples: draws of the predictions.
+        seed: seed of draws and batches.
+    """
+    options = run.settings.train
+    train = run.dataset.training(
+        batch_size=run.settings.data.batch_size, generator=generator(run.settings), device=run.device
+    )
+    steps_per_epoch = len(train)
+    steps = [
+        StepCoefficients.at(step, options=options, steps_per_epoch=steps_per_epoch)
+        for step in range(run.best_epoch * steps_per_epoch)
+    ]
+    initial = None
+    valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
+    with torch.random.fork_rng(), alpha(steps[-1].alpha):
+        if options.seed is not None and options.guide_optimizer == "adam":
+            initial = build(run.settings, run.dataset)[1].state_dict()
+        torch.manual_seed(seed)
+        return convergence(
+            run.model,
+            run.guide,
+            train,
+            valid=run.batches(valid),
+            initial=initial,
+            total_lr=options.guide_lr_scale * sum(each.lr for each in steps),
+            kl_weights=(steps[-1].kl, steps[-1].local_kl),
+            refit_epochs=REFIT_EPOCHS if steps_per_epoch <= REFIT_BATCHES else 0,
+            num_samples=num_samples,
+        )

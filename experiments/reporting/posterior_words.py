@@ -1,0 +1,77 @@
+"""Findings of one run in sentences: convergence of its posterior, spread of samples, energy that its scores keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probattn.experiments.evaluation.run_result import RunResult
+from probattn.inference.diagnostics.convergence import Convergence, PredictiveSpread, SiteConvergence
+
+SMALL_SHARE = 0.01
+"""Share of the entropy below which mutual information counts as practically none."""
+WIDE = 0.5
+"""Standard deviation, relative to the prior's, from which a posterior is not called narrow."""
+
+
+def describe_spread(found: Convergence) -> str:
+    """Return how far single samples are apart on validation data, and the reason if they hardly are."""
+    spread = found.predictive
+    if spread is None:
+        return ""
+    numbers = (
+        f"On validation data the mutual information of label and latent variables is {spread.mutual_information:.1e} "
+        f"nats (95 % quantile {spread.mutual_information_95:.1e}), {_percent(_share(spread))} of the entropy of "
+        f"{spread.entropy:.2f} nats; the total variation between a sample and the mean prediction is "
+        f"{_percent(spread.total_variation)}."
+    )
+    if _share(spread) >= SMALL_SHARE or not found.sites:
+        return numbers
+    return f"Samples hardly differ, so the uncertainty shown is practically all aleatoric. {numbers} {_reason(found)}"
+
+
+def warnings(result: RunResult) -> list[str]:
+    """Return a line for each site whose posterior has not converged, for the terminal."""
+    found = result.convergence
+    return [f"posterior of {each.site}: {each.verdict}" for each in (found.sites if found else ()) if _warns(each)]
+
+
+def describe_energy(result: RunResult) -> str:
+    """Return the share of the attention kernel's energy that the scores E keep, by layer."""
+    parts = []
+    for layer, spectrum in result.spectra.items():
+        if spectrum.captured.numel():
+            captured, best = (each.mean().item() for each in (spectrum.captured, spectrum.best))
+            rank = spectrum.scale.shape[-1]
+            parts.append(
+                f"In {layer} the {rank} columns of E capture {_percent(captured)} of the energy ‖K_att‖², where "
+                f"{rank} columns can capture {_percent(best)}."
+            )
+    return " ".join(parts)
+
+
+def _warns(site: SiteConvergence) -> bool:
+    return site.is_converged is False or site.is_collapsed
+
+
+def _share(spread: PredictiveSpread) -> float:
+    return spread.mutual_information / spread.entropy if spread.entropy > 0 else 0.0
+
+
+def _reason(found: Convergence) -> str:
+    std = _mean_std_ratio(found.sites)
+    if std >= WIDE:
+        return (
+            f"The posterior's standard deviation is {std:.2f} of the prior's: the latent variables vary, but the "
+            "network's output hardly depends on them."
+        )
+    left = any(each.is_converged is False for each in found.sites)
+    rest = "; it has not converged, so this is not what the data say" if left else ""
+    return f"The posterior's standard deviation is only {std:.2f} of the prior's{rest}."
+
+
+def _mean_std_ratio(sites: Sequence[SiteConvergence]) -> float:
+    return sum(each.size * each.std_ratio[0] for each in sites) / sum(each.size for each in sites)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -1,0 +1,44 @@
+"""Convergence of a run's guide: its start, learning rates and data are those of the training."""
+
+import json
+
+import pytest
+import torch
+
+from probattn.experiments.evaluation import evaluate
+from probattn.experiments.evaluation.guide_convergence import run_convergence
+from probattn.experiments.evaluation.options import EvaluationOptions
+from probattn.experiments.runs.build import build
+from probattn.experiments.runs.load import open_run
+from probattn.inference.training.run_log import read_log
+
+SITE = "network.blocks.1.attention.u"
+
+
+def test_movement_is_from_the_initial_guide_relative_to_the_logged_learning_rates(kep):
+    run = open_run(kep)
+    state = torch.get_rng_state()
+    (site,) = run_convergence(run, num_samples=3, seed=0).sites
+    assert torch.equal(torch.get_rng_state(), state)
+    steps = [row for row in read_log(kep / "log.jsonl") if row["kind"] == "step" and row["epoch"] <= run.best_epoch]
+    initial = build(run.settings, run.dataset)[1].state_dict()[f"{SITE}.loc"]
+    shift = (run.guide.state_dict()[f"{SITE}.loc"] - initial).abs()
+    loc = site.parameters[0]
+    assert (site.site, loc.name) == (SITE, "loc")
+    total = sum(row["lr"] for row in steps)
+    assert loc.largest_shift == pytest.approx(shift.max().item() / total, rel=1e-4)
+    assert loc.mean_shift == pytest.approx(shift.mean().item() / total, rel=1e-4)
+    assert loc.largest_shift > 0.5  # two epochs of Adam
+    assert site.is_converged is False
+
+
+def test_evaluate_stores_it_unless_told_not_to(kep):
+    result = evaluate.evaluate(kep).result
+    content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+    (site,) = content["convergence"]["sites"]
+    assert site["verdict"] == result.convergence.sites[0].verdict
+    assert content["convergence"]["predictive"]["mutual_information"] >= 0
+    assert evaluate.evaluate(kep, convergence=False).result.convergence is None
+    content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
+    assert content["convergence"] is None
+    assert "--no-convergence" in EvaluationOptions.from_json(content["options"]).command(kep)

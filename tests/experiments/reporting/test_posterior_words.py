@@ -1,0 +1,86 @@
+"""Sentences about the posterior of a run, in the report and in the terminal."""
+
+from dataclasses import replace
+
+import pytest
+
+from probattn.experiments.reporting import posterior_words, report
+from probattn.inference.diagnostics.convergence import (
+    Convergence,
+    ParameterConvergence,
+    PredictiveSpread,
+    Refit,
+    SiteConvergence,
+)
+
+SITE = "network.blocks.0.attention.u"
+
+
+def found(*, std=0.5, gain=0.0, kl=60.0, information=0.1, sites=True):
+    """Convergence of one site of 120 variables; gain in nats per example of 100."""
+    parameter = ParameterConvergence(name="loc", largest_shift=0.97, mean_shift=0.4)
+    refit = Refit(gain=100 * gain, error=0.1, kl_before=kl, kl=kl / 2)
+    stds = (std, std, std)
+    site = SiteConvergence(
+        site=SITE, size=120, num_data=100, kl=kl, std_ratio=stds, parameters=(parameter,), refit=refit
+    )
+    spread = PredictiveSpread(
+        total_variation=0.005, entropy=0.25, mutual_information=information, mutual_information_95=2 * information
+    )
+    return Convergence(sites=(site,) if sites else (), refit=refit, predictive=spread)
+
+
+def test_samples_that_differ_are_described_by_numbers_alone():
+    words = posterior_words.describe_spread(found())
+    assert words.startswith("On validation data the mutual information of label and latent variables is 1.0e-01 nats")
+    assert "(95 % quantile 2.0e-01), 40 % of the entropy of 0.25 nats" in words
+    assert "total variation between a sample and the mean prediction is 0.5 %." in words
+    assert "hardly" not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"std": 0.125, "gain": 0.4}, "only 0.12 of the prior's; it has not converged, so this is not what the data"),
+        ({"std": 0.125}, "only 0.12 of the prior's."),
+        ({"std": 0.98, "kl": 0.3}, "0.98 of the prior's: the latent variables vary, but the network's output hardly"),
+    ],
+)
+def test_samples_that_hardly_differ_are_said_so_with_the_reason(options, reason):
+    words = posterior_words.describe_spread(found(information=7e-6, **options))
+    assert words.startswith("Samples hardly differ, so the uncertainty shown is practically all aleatoric.")
+    assert "7.0e-06 nats" in words
+    assert reason in words
+
+
+def test_only_posteriors_that_need_it_have_a_line_in_the_terminal(result):
+    assert posterior_words.warnings(result()) == []
+    assert posterior_words.warnings(replace(result(), convergence=found())) == []
+    (line,) = posterior_words.warnings(replace(result(), convergence=found(gain=0.35)))
+    assert line == (
+        f"posterior of {SITE}: not converged: m moved 0.97 of what the optimiser allowed; "
+        "refitting gains 0.35 nats per example"
+    )
+    (line,) = posterior_words.warnings(replace(result(), convergence=found(kl=0.3, std=0.98)))
+    assert "converged: refitting gains practically nothing, and collapsed to the prior: KL 0.3 nats for 120" in line
+
+
+def test_the_energy_that_e_captures_is_in_words(probabilistic, result):
+    assert posterior_words.describe_energy(probabilistic()) == (
+        "In network.blocks.0.attention the 2 columns of E capture 80 % of the energy ‖K_att‖², where 2 columns can "
+        "capture 97 %."
+    )
+    assert posterior_words.describe_energy(result()) == ""
+
+
+def test_the_report_has_verdict_spread_and_energy(probabilistic, read, tmp_path):
+    run = probabilistic(convergence=found(gain=0.35, information=1e-6))
+    reader = read(tmp_path / "r.html", [run])
+    assert "Has the posterior converged?" in reader.text
+    rows = [[cell["text"] for cell in row] for table in reader.tables for row in table]
+    verdict = run.convergence.sites[0].verdict
+    assert [SITE, verdict, "0.35", "60", "30"] in rows
+    assert [f"{SITE}, m", "0.97", "0.4", *["–"] * 4] in rows
+    assert "Samples hardly differ" in reader.text
+    assert "2 columns of E capture 80" in reader.text
+    assert "lie on the lines" not in " ".join(panel.caption for panel in report.PANELS)

@@ -1,0 +1,298 @@
+"""Convergence of a guide: each diagnostic on guides for which it must hold and must not, with closed forms."""
+
+import json
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.distributions import constraints
+from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule
+from torch import nn
+from torch.distributions import transform_to
+
+from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.handlers import draws
+from probattn.inference import predict
+from probattn.inference.diagnostics.convergence import (
+    ParameterConvergence,
+    Refit,
+    SiteConvergence,
+    convergence,
+    predictive_spread,
+)
+from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance
+from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.models import Classifier, Supervised
+
+F64, DATA = torch.float64, 12
+
+
+def build(noise=0.5):
+    """y = F + noise, F = (E + R) v of a whitened u = Λ v: Gaussian in v; N(m, S) of each output in closed form."""
+    torch.manual_seed(0)
+    layer = KEPSVGPAttention(2, 1, rank=2, eta=0.0)
+    layer.out = nn.Identity()
+    model = Supervised(layer, lambda f: dist.Normal(f, noise).to_event(2), num_data=DATA).double()
+    with torch.no_grad():
+        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        x = torch.randn(DATA, 4, 2, dtype=F64) + 0.5
+        y = model(x)
+        e, r, _, _ = layer.scores(x)
+        features, targets = (e + r)[:, 0].flatten(0, 1), y.flatten(0, 1)
+        covariance = (torch.eye(2, dtype=F64) + features.T @ features / noise**2).inverse()
+        mean = (covariance @ features.T @ targets / noise**2).T
+    return model, guides.for_model(model).double(), x, y, mean, covariance
+
+
+def set_guide(guide, mean, covariance):
+    with torch.no_grad():
+        q = guide.network.u
+        q.loc.copy_(mean)
+        tril = torch.linalg.cholesky(covariance).expand_as(q.raw_tril)
+        q.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(tril))
+
+
+def diagnose(model, guide, x, y, **options):
+    torch.manual_seed(1)
+    found = convergence(model, guide, [(x, y)], **{"passes": 4, "refit_epochs": 5} | options)
+    (site,) = found.sites
+    return found, site
+
+
+def test_the_exact_posterior_has_converged_and_not_collapsed():
+    model, guide, x, y, mean, covariance = build()
+    set_guide(guide, mean, covariance)
+    _, site = diagnose(model, guide, x, y)
+    assert site.is_converged
+    assert not site.is_collapsed
+    for parameter in site.parameters:
+        assert not parameter.is_out_of_balance
+        assert parameter.gradients.residual < 2 * parameter.gradients.noise
+        assert parameter.gradients.cosine < -0.5
+    assert abs(site.refit.gain) < 0.2
+    assert site.verdict == "converged: refitting gains practically nothing"
+
+
+def test_a_shifted_mean_loses_half_its_squared_mahalanobis_distance():
+    """KL(N(m + δ, S) ‖ N(m, S)) = ½ δᵀ S⁻¹ δ, summed over outputs."""
+    model, guide, x, y, mean, covariance = build()
+    shift = torch.tensor([1.5, -1.0], dtype=F64) * covariance.diag().sqrt()
+    set_guide(guide, mean + shift, covariance)
+    found, site = diagnose(model, guide, x, y, refit_epochs=15)
+    lost = (shift @ covariance.inverse() @ shift).item()  # ½ for each of two outputs
+    assert found.refit.gain == pytest.approx(lost, rel=0.1)
+    assert found.refit.gain == site.refit.gain
+    assert site.is_converged is False
+    by_name = {parameter.name: parameter for parameter in site.parameters}
+    assert by_name["loc"].is_out_of_balance
+    assert not by_name["raw_tril"].is_out_of_balance
+    assert "gradient on m is" in site.verdict
+    assert f"refitting gains {found.refit.gain / DATA:.2g} nats per example" in site.verdict
+
+
+def test_a_small_standard_deviation_is_out_of_balance_in_s_alone():
+    model, guide, x, y, mean, covariance = build()
+    set_guide(guide, mean, covariance / 100)
+    _, site = diagnose(model, guide, x, y, refit_epochs=30)
+    lost = 4 * 0.5 * (0.01 - 1 - math.log(0.01))
+    assert site.refit.gain == pytest.approx(lost, rel=0.1)
+    assert [each.symbol for each in site.parameters if each.is_out_of_balance] == ["S"]
+    assert "the KL's gradient on S is" in site.verdict
+
+
+def test_the_prior_as_guide_has_collapsed_and_not_converged():
+    model, guide, x, y, mean, covariance = build()
+    set_guide(guide, torch.zeros_like(mean), torch.eye(2, dtype=F64))
+    _, site = diagnose(model, guide, x, y)
+    assert site.is_collapsed
+    assert site.is_converged is False
+    assert site.std_ratio == pytest.approx((1, 1, 1))
+    assert site.kl == pytest.approx(0, abs=1e-9)
+    assert "not converged: " in site.verdict
+    assert "collapsed to the prior: KL 0.0 nats for 4 variables, standard deviation 1.00 of the prior's" in site.verdict
+
+
+def test_the_prior_where_data_say_nothing_has_collapsed_and_converged():
+    model, guide, x, y, _, _ = build(noise=1e4)
+    set_guide(guide, torch.zeros(2, 2, dtype=F64), torch.eye(2, dtype=F64))
+    _, site = diagnose(model, guide, x, y)
+    assert site.is_collapsed
+    assert site.is_converged
+    assert site.verdict.startswith("converged: refitting gains practically nothing, and collapsed to the prior")
+
+
+def test_a_frozen_random_matrix_has_not_converged():
+    model, guide, x, y, _, _ = build()
+    guide.requires_grad_(False)
+    initial = {name: value.clone() for name, value in guide.state_dict().items()}
+    _, site = diagnose(model, guide, x, y, initial=initial, total_lr=1.0)
+    assert site.is_converged is False
+    assert site.refit.is_material(site.size)
+    assert all(parameter.largest_shift == 0 for parameter in site.parameters)
+    assert not any(parameter.requires_grad for parameter in guide.parameters())
+    assert all(torch.equal(value, initial[name]) for name, value in guide.state_dict().items())
+
+
+def train(model, guide, batch, *, lr, steps):
+    """Train by Adam and return the initial parameters and the sum of learning rates."""
+    initial = {name: value.clone() for name, value in guide.state_dict().items()}
+    optimizer, elbo = torch.optim.Adam(guide.parameters(), lr=lr), TraceMeanField_ELBO()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with draws("example"), draws(4):
+            elbo.differentiable_loss(model, guide, *batch).backward()
+        optimizer.step()
+    return initial, lr * steps
+
+
+@pytest.mark.parametrize("refit_epochs", [0, 2])
+def test_a_tiny_learning_rate_is_a_speed_limit(refit_epochs):
+    model, guide, x, y, mean, covariance = build()
+    set_guide(guide, mean + 3, covariance / 100)
+    initial, total_lr = train(model, guide, (x, y), lr=1e-4, steps=30)
+    options = {"initial": initial, "total_lr": total_lr, "refit_epochs": refit_epochs}
+    found, site = diagnose(model, guide, x, y, **options)
+    loc, tril = site.parameters
+    assert loc.largest_shift == pytest.approx(1, abs=0.05)
+    assert (tril.largest_shift, tril.mean_shift) == pytest.approx((1, 1), abs=0.05)
+    assert site.is_converged is False
+    assert f"m moved {loc.largest_shift:.2f} of what the optimiser allowed" in site.verdict
+    assert (found.refit is None) == (refit_epochs == 0)
+
+
+def test_a_run_that_arrived_moved_less_than_its_optimiser_allowed():
+    model, guide, x, y, mean, covariance = build()
+    set_guide(guide, mean + 0.3, covariance)
+    initial = {name: value.clone() for name, value in guide.state_dict().items()}
+    set_guide(guide, mean, covariance)
+    _, site = diagnose(model, guide, x, y, initial=initial, total_lr=0.6, refit_epochs=0)
+    loc, tril = site.parameters
+    assert (loc.largest_shift, loc.mean_shift) == pytest.approx((0.5, 0.5))
+    assert tril.largest_shift == 0
+    assert not loc.is_on_speed_limit
+    assert site.is_converged
+    assert site.verdict == "converged"
+
+
+def test_a_tempered_optimum_has_converged_under_its_own_kl_weight_only():
+    model, guide, x, y, _, _ = build(noise=2.0)
+    with torch.no_grad():
+        e, r, _, _ = model.network.scores(x)
+        features = (e + r)[:, 0].flatten(0, 1)
+    tempered = (torch.eye(2, dtype=F64) + features.T @ features / (0.1 * 2.0**2)).inverse()
+    mean = (tempered @ features.T @ y.flatten(0, 1) / (0.1 * 2.0**2)).T
+    set_guide(guide, mean, tempered)
+    assert diagnose(model, guide, x, y, kl_weights=(0.1, 1.0))[1].is_converged
+    assert diagnose(model, guide, x, y)[1].is_converged is False
+
+
+def test_autoguides_say_what_is_not_known_and_are_refitted():
+    model, _, x, y, _, _ = build()
+    guide = AutoNormal(model)
+    _, site = diagnose(model, guide, x, y, refit_epochs=0)
+    assert site.is_converged is None
+    assert site.parameters == ()
+    assert site.verdict.startswith("unknown: AutoNormal has no parameters of single sites")
+    _, site = diagnose(model, guide, x, y, refit_epochs=4)
+    assert site.is_converged is False
+    assert "refitting gains" in site.verdict
+    assert 0 < site.std_ratio[0] < 0.3  # AutoNormal starts at a tenth of the prior's
+
+
+def classifier(heads=1):
+    layer = KEPSVGPAttention.partial(rank=2)
+    network = PyroModule[nn.Sequential](layer(4, heads), layer(4, heads), Pool(), nn.Linear(4, 3))
+    torch.manual_seed(0)
+    model = Classifier(network, num_data=8).double()
+    return model, guides.for_model(model).double(), torch.randn(8, 3, 4, dtype=F64), torch.arange(8) % 3
+
+
+class Pool(nn.Module):
+    def forward(self, x):
+        return x.mean(-2)
+
+
+def test_each_site_is_refitted_alone_and_a_result_is_json():
+    """The guide of the second site is at its optimum as far as data tell: its output weights are 0."""
+    model, guide, x, y = classifier()
+    with torch.no_grad():
+        for each in (model.network[1].out, model.network[3]):
+            each.weight.zero_()
+        second = guide.get_submodule("network.1.u")
+        second.loc.zero_()
+        second.raw_tril.copy_(transform_to(constraints.softplus_lower_cholesky).inv(torch.eye(2).expand(1, 2, 2, 2)))
+    found = convergence(model, guide, [(x, y)], valid=x, refit_epochs=3, num_samples=3)
+    assert [site.site for site in found.sites] == ["network.0.u", "network.1.u"]
+    assert [site.is_converged for site in found.sites] == [False, True]
+    assert found.sites[0].refit.gain == pytest.approx(found.refit.gain, rel=1e-3)
+    content = json.loads(json.dumps(found.to_json()))
+    assert [site["verdict"] for site in content["sites"]] == [site.verdict for site in found.sites]
+    assert content["sites"][0]["parameters"][0]["gradients"].keys() == {"ratio", "cosine", "residual", "noise"}
+    assert str(found).splitlines()[0] == f"network.0.u: {found.sites[0].verdict}"
+    assert found.predictive.total_variation == 0  # a head of zeros
+
+
+def test_a_model_without_global_latent_variables_has_no_sites():
+    network = PyroModule[nn.Sequential](CGPAttention(4, 2), Pool(), nn.Linear(4, 3))
+    model = Classifier(network, num_data=4).double()
+    data = [(torch.randn(4, 3, 4, dtype=F64), torch.tensor([0, 1, 2, 0]))]
+    assert convergence(model, guides.for_model(model), data).sites == ()
+    with pytest.raises(ValueError, match="there is no batch"):
+        convergence(model, guides.for_model(model), [])
+
+
+def test_the_spread_of_draws_is_that_of_the_formulae():
+    model, guide, x, _ = classifier()
+    with torch.no_grad():
+        model.network[3].weight.mul_(5)
+    torch.manual_seed(3)
+    spread = predictive_spread(model, guide, [x[:5], x[5:]], num_samples=4)
+    torch.manual_seed(3)
+    draws = predict(model, guide, [x[:5], x[5:]], num_samples=4, keep_draws=True).draws
+    mean = draws.mean(0)
+    information = -(mean * mean.log()).sum(-1) + (draws * draws.log()).sum(-1).mean(0)
+    variation = [(draws[s, n] - mean[n]).abs().sum() / 2 for s in range(4) for n in range(8)]
+    assert spread.total_variation == pytest.approx(sum(variation).item() / 32)
+    assert spread.mutual_information == pytest.approx(information.mean().item())
+    assert spread.mutual_information_95 == pytest.approx(information.quantile(0.95).item())
+    assert spread.mutual_information > 1e-5
+
+
+def test_balance_of_gradients_by_hand():
+    kl, likelihood = torch.tensor([3.0, 4.0]), torch.tensor([-3.0, 0.0])
+    found = balance(GradientPair(kl, likelihood, torch.tensor([0.8, 0.0])))
+    assert found == pytest.approx((5 / 3, -0.6, 4 / 8, 0.1))
+    assert balance(GradientPair(kl, -kl, 0 * kl)) == pytest.approx((1, -1, 0, 0), abs=1e-6)
+    assert balance(GradientPair(0 * kl, 0 * kl, 0 * kl)) is None
+
+
+BALANCED = GradientBalance(ratio=1.0, cosine=-1.0, residual=0.0, noise=0.01)
+UNBALANCED = GradientBalance(ratio=9.0, cosine=-1.0, residual=0.8, noise=0.01)
+
+
+@pytest.mark.parametrize(
+    ("shift", "gradients", "gain", "expected"),
+    [
+        (None, None, None, None),
+        (0.5, BALANCED, None, True),
+        (0.97, BALANCED, None, False),
+        (None, UNBALANCED, None, False),
+        (None, UNBALANCED._replace(noise=0.4), None, True),
+        (0.97, BALANCED, 0.0, True),
+        (0.5, UNBALANCED, 0.0, True),
+        (0.97, UNBALANCED, 0.0, False),
+        (0.5, BALANCED, 3.0, False),
+        (0.5, BALANCED, math.nan, False),
+    ],
+)
+def test_the_verdict_follows_from_the_evidence(shift, gradients, gain, expected):
+    parameter = ParameterConvergence(name="loc", largest_shift=shift, mean_shift=shift, gradients=gradients)
+    refit = None if gain is None else Refit(gain=gain, error=0.1, kl_before=20.0, kl=17.0)
+    site = SiteConvergence(
+        site="u", size=10, num_data=100, kl=20.0, std_ratio=(0.5, 0.4, 0.6), parameters=(parameter,), refit=refit
+    )
+    assert site.is_converged is expected
+    assert site.verdict.startswith({True: "converged", False: "not converged: ", None: "unknown: "}[expected])
+    assert ("m moved 0.97 of what the optimiser allowed" in site.verdict) == (expected is False and shift == 0.97)
