@@ -114,12 +114,12 @@ _DIGITS_SGPA = _with_warm_start(
 
 
 # The KEP-SVGP authors' form (their code): the whole KL beside the mean cross-entropy, their KSVD loss, and the best
-# epoch by validation accuracy (MCC on CoLA, there on the test set). The paper gives no initial values; in the code log λ
-# is uniform on [−2, 0] for each head and component, here −1 for all; m, the factor of S below its diagonal and the
-# logarithm of its diagonal are N(0, 1) there, and here as in the other presets. Not matched: noise that is independent
-# for each token and shared by the outputs, where u is one function here; the coupling term of the KSVD loss, there of
-# raw weights; a map from s outputs to the head width that all heads share, without an output projection; averaged
-# logits in place of probabilities; a weight decay of 5e-5 on texts too, and of all parameters.
+# epoch by validation accuracy (MCC on CoLA, there on the test set). The paper gives no initial values. In the code
+# log λ is uniform on [−2, 0] for each head and component, here −1 for all; m, the factor of S below its diagonal and
+# the logarithm of its diagonal are N(0, 1) there, and here as in the other presets. Not matched: noise that is
+# independent for each token and shared by the outputs, where u is one function here; the coupling term of the KSVD
+# loss, there of raw weights; a map from s outputs to the head width that all heads share, without an output
+# projection; averaged logits in place of probabilities; a weight decay of 5e-5 on texts too, and of all parameters.
 def _as_authors(settings: Settings, layer: KEPSVGPSettings, *, monitor: str) -> Settings:
     """Return the settings of a softmax twin with the authors' KEP-SVGP layer, objective and choice of the epoch."""
     train = replace(settings.train, kl_weight="num_data", monitor=monitor)
