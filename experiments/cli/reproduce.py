@@ -87,9 +87,8 @@ def _announce(plan: Plan, *, workers: int) -> None:
 
     entry, label = plan.entry, plan.scale.label
     say(f"{entry.name}: {entry.title}{f', {label}' if label else ''} ({entry.source})", style="bold")
-    for title, texts in plan.missing.items():
-        for text in texts:
-            say(f"missing for {title}: {text}")
+    for text, titles in plan.missing.items():
+        say(f"missing for {'; '.join(titles)}: {text}")
     if not plan.jobs:
         return
     say(size(plan))

@@ -17,7 +17,6 @@ class Place(NamedTuple):
 
 
 PLACES: dict[str, Place] = {
-    "digits": Place((".",), "part of scikit-learn"),
     "cola": Place(
         ("cola_public/raw", "raw", "cola_public.zip", "cola_public_1.1.zip"),
         "cola_public_1.1.zip from https://nyu-mll.github.io/CoLA",
@@ -41,7 +40,7 @@ PLACES: dict[str, Place] = {
     },
     "lsun": Place((ARCHIVES["lsun"].folder,), "the test images of LSUN's database, exported by its authors' script"),
 }
-"""Data sets of the papers by name."""
+"""Data sets of files, by name; others are installed or generated."""
 
 
 def missing(name: str, root: Path) -> str:
@@ -49,7 +48,7 @@ def missing(name: str, root: Path) -> str:
 
     Only the paths are checked, not their content.
     """
-    place = PLACES[name]
-    if any((root / path).exists() for path in place.paths):
+    place = PLACES.get(name)
+    if place is None or any((root / path).exists() for path in place.paths):
         return ""
     return f"{name} is not in {root.absolute()} ({', '.join(place.paths)}; {place.source})"

@@ -56,7 +56,7 @@ class Plan:
         entry: the entry, its blocks at the planned size.
         scale: the size.
         jobs: the runs, all models with the first seed, then with the next.
-        missing: block's title → the data that it lacks, in words; blocks without their data set have no runs.
+        missing: data that are missing, in words → titles of the blocks; those without their data set have no runs.
     """
 
     entry: Entry
@@ -98,7 +98,10 @@ def plan(
     """
     parts = tuple(map(scale.adapt, entry.parts))
     found = {name: find(name, root) for part in parts for name in (part.data, *part.ood)}
-    missing = {part.title: tuple(text for name in (part.data, *part.ood) if (text := found[name])) for part in parts}
+    missing: dict[str, tuple[str, ...]] = {}
+    for part in parts:
+        for text in filter(None, (found[name] for name in (part.data, *part.ood))):
+            missing[text] = (*missing.get(text, ()), part.title)
     needs = {}
     for part in parts:
         for row in part.rows.values() if not found[part.data] else ():
@@ -113,7 +116,7 @@ def plan(
             ood = tuple(name for name in _union(part.ood for part in blocks) if not found[name])
             shift = (_union(part.corruptions for part in blocks), _union(part.severities for part in blocks))
             jobs.append(Job(model, settings, own, root, tuple(by), *shift, ood))
-    return Plan(replace(entry, parts=parts), scale, tuple(jobs), {name: text for name, text in missing.items() if text})
+    return Plan(replace(entry, parts=parts), scale, tuple(jobs), missing)
 
 
 def obtain(name: str, root: Path | None) -> str:
@@ -152,7 +155,7 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None] = lambda text: N
         Exception: the first one of a run; what is done stays.
     """
     if not plan.jobs:
-        raise DatasetError("; ".join(dict.fromkeys(text for texts in plan.missing.values() for text in texts)))
+        raise DatasetError("; ".join(plan.missing))
     for job in plan.jobs:
         train.check(job.settings, job.folder, resume=True)
     finished = run_in_workers(run_job, plan.jobs, workers=workers)

@@ -59,8 +59,8 @@ def report(plan: Plan, found: list[Compared], *, figures: list[Path]) -> str:
         if label and each.part.paper:
             lines += ["The paper's numbers, at full size, with which the above cannot be compared:", ""]
             lines.append(markdown(_paper_table(each.part)))
-    for title, texts in plan.missing.items():
-        lines += [f"Missing for {title}: {'; '.join(texts)}.", ""]
+    for text, titles in plan.missing.items():
+        lines += [f"Missing for {'; '.join(titles)}: {text}.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
