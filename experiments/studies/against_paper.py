@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -119,9 +119,11 @@ def tables(compared: Compared) -> list[Table]:
     found = [Table("method", headings, (("", tuple(rows)),), _note(compared, percent))]
     if effects:
         note = (
-            f"Mean difference of our runs to {part.baseline}, with the {percent} interval, paired by seed; * where it"
+            f"Mean difference of our runs to {part.baseline}, with its {percent} interval, paired by seed; * where it"
         )
-        note += " excludes 0. The paper's are differences of its means."
+        note += " excludes 0."
+        if any(compared.differences.values()):
+            note += " The paper's are differences of its means."
         found.append(Table(f"difference to {part.baseline}", headings, (("", tuple(effects)),), note))
     return found
 
@@ -170,7 +172,7 @@ def _comparable(part: Part, cells: dict[str, dict[str, Cell]]) -> Iterator[tuple
 
 
 def _own(cell: Cell, apart: Difference | None, column: Column) -> TableCell:
-    scale, decimals = column.display.scale, _decimals(column)
+    scale, decimals = column.display.scale, decimals_of(column)
     spread = "" if cell.std is None else format_value(cell.std, scale, decimals)
     return TableCell(
         format_value(cell.mean, scale, decimals),
@@ -183,7 +185,7 @@ def _own(cell: Cell, apart: Difference | None, column: Column) -> TableCell:
 def _effect(cell: Cell, column: Column) -> TableCell:
     if cell.difference is None:
         return TableCell(MISSING)
-    scale, decimals = column.display.scale, _decimals(column)
+    scale, decimals = column.display.scale, decimals_of(column)
     interval = (
         "" if cell.low is None else ", ".join(format_value(each, scale, decimals) for each in (cell.low, cell.high))
     )
@@ -192,24 +194,23 @@ def _effect(cell: Cell, column: Column) -> TableCell:
     )
 
 
-def _paper_rows(row: str, part: Part, paper: dict[str, PaperValue]) -> list[TableRow]:
-    if not paper:
-        return []
-    found = []
-    for column in part.columns:
-        value, decimals = paper.get(column.key), _decimals(column)
-        if value is None:
-            found.append(TableCell(MISSING))
-        else:
-            spread = "" if value.std is None else format_value(value.std, 1, decimals)
-            found.append(TableCell(format_value(value.mean, 1, decimals), spread))
-    return [TableRow(f"{row}, the paper", tuple(found))]
+def paper_cell(value: PaperValue | None, decimals: int) -> TableCell:
+    """Return a number of the paper as a cell."""
+    if value is None:
+        return TableCell(MISSING)
+    spread = "" if value.std is None else format_value(value.std, 1, decimals)
+    return TableCell(format_value(value.mean, 1, decimals), spread)
+
+
+def _paper_rows(row: str, part: Part, paper: Mapping[str, PaperValue]) -> list[TableRow]:
+    cells = tuple(paper_cell(paper.get(column.key), decimals_of(column)) for column in part.columns)
+    return [TableRow(f"{row}, the paper", cells)] if paper else []
 
 
 def _paper_effects(part: Part, row: str) -> list[str]:
     """Return the paper's difference of a row to the baseline in each column, as text."""
     own, base = part.paper_row(row), part.paper_row(part.baseline) if part.baseline else {}
-    both = [(own.get(column.key), base.get(column.key), _decimals(column)) for column in part.columns]
+    both = [(own.get(column.key), base.get(column.key), decimals_of(column)) for column in part.columns]
     return [MISSING if not one or not other else _signed(one.mean - other.mean, places) for one, other, places in both]
 
 
@@ -227,7 +228,8 @@ def _signed(value: float, decimals: int) -> str:
     return text if text.startswith(("-", MISSING)) else f"+{text}"
 
 
-def _decimals(column: Column) -> int:
+def decimals_of(column: Column) -> int:
+    """Return the displayed decimals of a column, those of the papers."""
     return 3 if column.display.scale == 1 and column.comparable else 2
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probattn.experiments.evaluation.metric_display import arrow, format_value, unit
+from probattn.experiments.evaluation.metric_display import arrow, unit
 from probattn.experiments.plots.style import save_figure
 from probattn.experiments.reporting.table import Column as Heading
-from probattn.experiments.reporting.table import Entry as TableCell
 from probattn.experiments.reporting.table import Row as TableRow
 from probattn.experiments.reporting.table import Table
 from probattn.experiments.reporting.table_formats import markdown
@@ -89,11 +88,6 @@ def _paper_table(part: Part) -> Table:
     )
     rows = []
     for name, numbers in part.paper.items():
-        values = [numbers.get(column.key) for column in part.columns]
-        cells = (TableCell("–") if each is None else _cell(each.mean, each.std) for each in values)
-        rows.append(TableRow(name, tuple(cells)))
+        values = ((numbers.get(column.key), against_paper.decimals_of(column)) for column in part.columns)
+        rows.append(TableRow(name, tuple(against_paper.paper_cell(*each) for each in values)))
     return Table("the paper", headings, (("", tuple(rows)),))
-
-
-def _cell(mean: float, std: float | None) -> TableCell:
-    return TableCell(format_value(mean, 1, 3), "" if std is None else format_value(std, 1, 3))
