@@ -34,13 +34,12 @@ class StepCoefficients(NamedTuple):
         cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int, loss_weight: float = 1.0
     ) -> "StepCoefficients":
         """Return the coefficients of a step, counted from 0, for ``num_data`` training examples."""
-        kl = num_data if options.kl_weight == "num_data" else options.kl_weight
         steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
         anneal = round(options.kl_anneal_epochs * steps_per_epoch)
         rates = {"lr": options.lr, "min_lr": options.min_lr}
         return cls(
             learning_rate(options.schedule, step=step, steps=steps, warmup=warmup, **rates),
-            annealed(kl, step=step, steps=anneal),
+            annealed(options.kl_weight_of(num_data), step=step, steps=anneal),
             annealed(options.local_kl_weight, step=step, steps=anneal),
             interpolate(options.alpha_start, options.alpha_end, step=step, steps=steps),
             loss_weight,

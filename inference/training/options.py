@@ -120,6 +120,10 @@ class TrainOptions:
         if wrong:
             raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
 
+    def kl_weight_of(self, num_data: int) -> float:
+        """Return the KL weight of global sites as a number, for ``num_data`` training examples."""
+        return num_data if self.kl_weight == "num_data" else self.kl_weight
+
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
