@@ -2,6 +2,7 @@
 
 import csv
 import io
+import pickle
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -69,6 +70,7 @@ def test_a_plan_has_a_run_for_each_model_and_seed_with_what_its_rows_need(tmp_pa
         (KEP, 1, ()),
     ]
     assert planned.jobs[1].folder == tmp_path / "runs/digits/kep-svgp" / ",".join(KEP.changes) / "seed-0"
+    assert pickle.loads(pickle.dumps(planned.jobs)) == planned.jobs  # the workers are processes
     assert plan(out=tmp_path, seeds=None).jobs[-1].seed == 4
     assert plan(out=tmp_path, seeds=None, scale="cpu").jobs[-1].seed == 1
 
