@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
-from probattn.experiments.cli import bench, export
+from probattn.experiments.cli import bench, export, reproduce
 from probattn.experiments.cli.error_messages import fail_with_message
 from probattn.experiments.cli.terminal import (
     COUNT,
@@ -51,6 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
 MAX_RUNS = 10_000
 """Maximum number of seeds."""
 

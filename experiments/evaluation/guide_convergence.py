@@ -32,10 +32,8 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
         batch_size=run.settings.data.batch_size, generator=generator(run.settings), device=run.device
     )
     steps_per_epoch = len(train)
-    steps = [
-        StepCoefficients.at(step, options=options, steps_per_epoch=steps_per_epoch)
-        for step in range(run.best_epoch * steps_per_epoch)
-    ]
+    sizes = {"steps_per_epoch": steps_per_epoch, "num_data": run.model.num_data}
+    steps = [StepCoefficients.at(step, options=options, **sizes) for step in range(run.best_epoch * steps_per_epoch)]
     initial = None
     valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
     with torch.random.fork_rng(), alpha(steps[-1].alpha):

@@ -83,7 +83,7 @@ def rows(folders: Sequence[Path]) -> Rows:
                 single[row][seed] = scores
                 if twin is not None and row != twin:
                     baselines[row] = twin
-        mixed = _ensemble(members)
+        mixed = ensemble(members)
         if mixed is not None:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
@@ -156,7 +156,7 @@ def _twin(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -
     return min(softmax, key=lambda other: settings[other].layer != SoftmaxSettings(), default=None)
 
 
-def _ensemble(runs: Sequence[EvaluatedRun]) -> Scores | None:
+def ensemble(runs: Sequence[EvaluatedRun]) -> Scores | None:
     """Return the scores of the mixture of runs on their common test sets; None for one run, or without predictions."""
     if len(runs) < 2 or not all(prediction_store.has_predictions(run.folder, methods.POSTERIOR) for run in runs):
         return None

@@ -31,15 +31,15 @@ class StepCoefficients(NamedTuple):
 
     @classmethod
     def at(
-        cls, step: int, *, options: TrainOptions, steps_per_epoch: int, loss_weight: float = 1.0
+        cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int, loss_weight: float = 1.0
     ) -> "StepCoefficients":
-        """Return the coefficients of a step, counted from 0."""
+        """Return the coefficients of a step, counted from 0, for ``num_data`` training examples."""
         steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
         anneal = round(options.kl_anneal_epochs * steps_per_epoch)
         rates = {"lr": options.lr, "min_lr": options.min_lr}
         return cls(
             learning_rate(options.schedule, step=step, steps=steps, warmup=warmup, **rates),
-            annealed(options.kl_weight, step=step, steps=anneal),
+            annealed(options.kl_weight_of(num_data), step=step, steps=anneal),
             annealed(options.local_kl_weight, step=step, steps=anneal),
             interpolate(options.alpha_start, options.alpha_end, step=step, steps=steps),
             loss_weight,

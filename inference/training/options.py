@@ -42,7 +42,9 @@ class TrainOptions:
         vectorize: True draws all samples of a step at once; False, for models whose shapes do not broadcast over a
             dimension of samples, one sample for the whole batch after another; None chooses by the model and logs
             a choice of False.
-        kl_weight: KL weight of global sites; 1 is the ELBO.
+        kl_weight: KL weight of global sites; 1 is the ELBO. ``"num_data"`` is the number N of training examples: the
+            whole KL then stands beside the mean log-likelihood, as in the KEP-SVGP authors' code, which keeps q(u) at
+            the prior.
         local_kl_weight: KL weight of the sites of single examples (SGPA's ``g``); 1 is the ELBO.
         kl_anneal_epochs: number of epochs in which both weights rise linearly from 0.
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
@@ -82,7 +84,7 @@ class TrainOptions:
     samples_per: Literal["example", "batch"] = "example"
     num_particles: int = 1
     vectorize: bool | None = None
-    kl_weight: float = 1.0
+    kl_weight: float | Literal["num_data"] = 1.0
     local_kl_weight: float = 1.0
     kl_anneal_epochs: float = 0
     alpha_start: float = 1.0
@@ -100,6 +102,7 @@ class TrainOptions:
     log_every: int = 10
 
     def __post_init__(self) -> None:
+        lowest_kl_weight = 0 if self.guide_optimizer == "adam" else 1e-6  # natural steps are as long as 1 / kl_weight
         bounds = {
             "epochs": 1 <= self.epochs <= MAX_COUNT,
             "lr": 0 < self.lr < math.inf,
@@ -114,7 +117,8 @@ class TrainOptions:
             "elbo": self.elbo in ("mean_field", "trace"),
             "samples_per": self.samples_per in ("example", "batch"),
             "num_particles": 1 <= self.num_particles <= MAX_COUNT,
-            "kl_weight": (0 if self.guide_optimizer == "adam" else 1e-6) <= self.kl_weight < math.inf,
+            "kl_weight": self.kl_weight == "num_data"
+            or (not isinstance(self.kl_weight, str) and lowest_kl_weight <= self.kl_weight < math.inf),
             "local_kl_weight": 0 <= self.local_kl_weight < math.inf,
             "kl_anneal_epochs": 0 <= self.kl_anneal_epochs < math.inf,
             "alpha_start": 0 <= self.alpha_start < math.inf,
@@ -136,6 +140,10 @@ class TrainOptions:
         """Factor of the guide's learning rate, ``guide_lr / lr``."""
         default = self.lr if self.guide_optimizer == "adam" else 0.1
         return (default if self.guide_lr is None else self.guide_lr) / self.lr
+
+    def kl_weight_of(self, num_data: int) -> float:
+        """Return the KL weight of global sites as a number, for ``num_data`` training examples."""
+        return num_data if self.kl_weight == "num_data" else self.kl_weight
 
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.

@@ -95,7 +95,9 @@ class Trainer:
         if options.guide_optimizer == "ngd":
             check_gaussian(guide)
             if gaussians := gaussian_modules(guide):
-                natural = NaturalGradientDescent(gaussians, lr_scale=scale, scale=num_data / options.kl_weight)
+                natural = NaturalGradientDescent(
+                    gaussians, lr_scale=scale, scale=num_data / options.kl_weight_of(num_data)
+                )
             scale = 1.0
         groups = parameter_groups(
             model,
@@ -224,7 +226,11 @@ class Trainer:
         epoch_log = EpochLog(log, epoch=self.epoch + 1, every=self.options.log_every)
         for number, (batch, loss_weight, examples) in enumerate(self._batches):
             coefficients = StepCoefficients.at(
-                self.step, options=self.options, steps_per_epoch=len(self.train), loss_weight=loss_weight
+                self.step,
+                options=self.options,
+                steps_per_epoch=len(self.train),
+                num_data=attribute(self.model, "num_data"),
+                loss_weight=loss_weight,
             )
             with self._locate_errors(number):
                 outcome = step(self._fabric.to_device(batch), coefficients)

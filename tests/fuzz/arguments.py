@@ -16,7 +16,8 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import export, seeds, train
-from probattn.experiments.studies import posterior_check, study
+from probattn.experiments.studies import posterior_check, reproduce, study
+from probattn.experiments.studies.reproductions import ENTRIES
 
 KEP = "digits/kep-svgp"
 MOST_LINES = 4
@@ -59,6 +60,7 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "compare": (["path"], ["--out"]),
     "study": (["preset"], ["--data", "--out", "--set", "--layers", "--seeds", "--epochs", "--method", "--workers"]),
+    "reproduce": (["entry"], ["--list", "--scale", "--seeds", "--out", "--data", "--workers", "--dry-run"]),
     "demo": ([], ["--out", "--epochs", "--layers"]),
     "export": (["path"], ["--out", "--num-samples", "--seed", "--data"]),
     "presets": ([], []),
@@ -69,7 +71,7 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "bench scaling": ([], ["--rounds", "--device", "--sizes", "--limit", "--seed", "--json"]),
 }
 """Arguments and options of each command."""
-FLAGS = ("--resume", "--shift")
+FLAGS = ("--resume", "--shift", "--list", "--dry-run")
 PATHS = ("--data", "--out", "--ood", "--baseline", "--json")
 
 
@@ -119,6 +121,8 @@ def command_line(random: random_module.Random, folder: Path) -> list[str]:
     def value(kind: str) -> str:
         if kind == "preset":
             return random.choice((KEP, random.choice(list(PRESETS)), random.choice(TEXTS)))
+        if kind == "entry":
+            return random.choice((random.choice(list(ENTRIES)), random.choice(TEXTS)))
         if kind == "--set":
             keys = list(_flat_settings())
             return f"{random.choice(keys)}={random.choice(TEXTS)}" if random.random() < 0.9 else random.choice(TEXTS)
@@ -193,6 +197,7 @@ def without_work() -> Iterator[None]:
             (meter.flops, "matmul_rates", accept),
             (seeds, "run_in_workers", in_turn),
             (study, "run_in_workers", in_turn),
+            (reproduce, "run_time", accept),
         ):
             stack.enter_context(patch.object(module, name, replacement))
         yield

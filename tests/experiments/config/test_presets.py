@@ -7,7 +7,7 @@ import torch
 
 from probattn import guides
 from probattn.experiments.config.layers import SoftmaxSettings
-from probattn.experiments.config.presets import PRESETS, digits, preset
+from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
@@ -140,6 +140,22 @@ def test_cifar_presets_are_the_papers(classes, suffix, layer):
 
 
 @pytest.mark.parametrize(
+    ("data", "monitor"), [("cifar10", "accuracy"), ("cifar100", "accuracy"), ("imdb", "accuracy"), ("cola", "mcc")]
+)
+def test_presets_of_the_kep_svgp_authors_form(data, monitor):
+    """Their objective, KSVD loss, initial singular values and choice of the epoch; all else as in ours and its twin."""
+    name = f"kep-svgp/{data}-paper"
+    authors = {
+        "train.kl_weight": "num_data",
+        "train.monitor": monitor,
+        "layer.penalty": "authors",
+        "layer.scale": 0.368,
+    }
+    assert PRESETS[name].flat() == PRESETS[f"kep-svgp/{data}"].flat() | authors
+    assert twin(name) == f"kep-svgp/{data}-softmax"
+
+
+@pytest.mark.parametrize(
     ("name", "layer"),
     [
         ("kep-svgp", KEP_SVGP | {"rank": 8}),
@@ -221,6 +237,7 @@ def test_there_are_no_other_presets():
         "kep-svgp/cifar10",
         "kep-svgp/cifar10-softmax",
         "kep-svgp/cifar100",
+        *(f"kep-svgp/{data}-paper" for data in ("cifar10", "cifar100", "imdb", "cola")),
         "kep-svgp/cifar100-softmax",
         *(f"kep-svgp/{corpus}{layer}" for corpus in ("imdb", "cola") for layer in ("", "-softmax", "-sgpa")),
         *(f"cgp/cola{layer}" for layer in ("", "-softmax", "-sgpa", "-sparse")),
@@ -245,6 +262,7 @@ def test_there_are_no_other_presets():
         *((name, "digits/softmax") for name in PRESETS if name.startswith("digits/")),
         *((name, "cgp/cola-softmax") for name in PRESETS if name.startswith("cgp/cola-")),
         *((f"kep-svgp/{corpus}-sgpa", f"kep-svgp/{corpus}-softmax") for corpus in ("imdb", "cola")),
+        *((f"kep-svgp/{data}-paper", f"kep-svgp/{data}-softmax") for data in ("cifar10", "cifar100", "imdb", "cola")),
         *((name, "cgp/cifar10-softmax") for name in PRESETS if name.startswith("cgp/cifar10-")),
         *((name, f"{name}-softmax") for name in TWINS),
     ],
@@ -254,6 +272,7 @@ def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
     ours, theirs = PRESETS[name], PRESETS[twin]
     assert ours.epochs == theirs.epochs
     objective = {"alpha_start": 1.0, "alpha_end": 1.0, "kl_weight": 1.0, "local_kl_weight": 1.0}
+    objective["monitor"] = theirs.train.monitor
     train = replace(ours.train, epochs=theirs.train.epochs, **objective)
     assert replace(ours, layer=SoftmaxSettings(), train=train, warm_start=None) == theirs
 

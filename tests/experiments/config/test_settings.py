@@ -329,6 +329,7 @@ def test_a_preset_is_never_changed():
         ("train.lr=0", ["lr=0.0"]),
         ("train.warmup_epochs=40", ["warmup_epochs=40"]),
         ("train.kl_weight=-1", ["kl_weight=-1"]),
+        ("train.kl_weight=num_dat", ["train.kl_weight", "num_dat"]),
         ("train.patience=0", ["patience=0"]),
         ("train.num_samples=0", ["num_samples=0"]),
         ("train.log_every=0", ["log_every=0"]),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pyro.distributions.kl import kl_divergence
 from small_fit import STEPS, Regularised, assert_same, build, short, weights
 
 from probattn import SoftmaxAttention, guides
@@ -23,6 +24,21 @@ def test_alpha_goes_from_the_first_step_to_the_last(start, end):
     assert [record["nll"] for record in history.steps] == pytest.approx([r["nll"] for r in plain.steps], rel=1e-5)
     losses = [record["loss"] - penalty for record, penalty in zip(history.steps, penalties, strict=True)]
     assert losses == pytest.approx([record["loss"] for record in plain.steps], rel=1e-5)
+
+
+def test_the_kl_weight_num_data_is_the_number_of_training_examples():
+    """The whole KL then stands beside the mean log-likelihood, as the closed form of the untouched guide says."""
+    model, guide, train, _ = build()
+    site = "network.attention.u"
+    prior = model.network.attention.sites()["u"]
+    whole = kl_divergence(guide.network.attention.u(prior), prior).item()
+    histories = {}
+    for weight in ("num_data", 8, 1.0):
+        histories[weight] = fit(*build()[:3], **short(epochs=2, kl_weight=weight))
+    first = {weight: history.steps[0] for weight, history in histories.items()}
+    assert first["num_data"][f"kl/{site}"] == pytest.approx(whole, rel=1e-5)
+    assert first[1.0][f"kl/{site}"] == pytest.approx(whole / 8, rel=1e-5)
+    assert [step["loss"] for step in histories["num_data"].steps] == [step["loss"] for step in histories[8].steps]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -88,6 +88,7 @@ OUT_OF_BOUNDS = [
     {"samples_per": "token"},
     {"num_particles": 0},
     {"kl_weight": -1.0},
+    {"kl_weight": "num_dat"},
     {"local_kl_weight": -0.5},
     {"kl_anneal_epochs": -1},
     {"schedule": "step"},
