@@ -1,5 +1,6 @@
 """Settings of one run: what a preset holds, ``--set key=value`` changes and ``settings.json`` saves."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
@@ -74,10 +75,10 @@ class Settings:
         return replace(self, layer=KernelSettings(last=self.layer.last, **options), train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:
-        """Return every setting by its dotted key; a part that is None by its own name."""
+        """Return every setting by its dotted key, a mapping as JSON; a part that is None by its own name."""
         flat = {}
         for part, values in asdict(self).items():
-            flat |= {part: None} if values is None else {f"{part}.{key}": value for key, value in values.items()}
+            flat |= {part: None} if values is None else {f"{part}.{key}": _flat(value) for key, value in values.items()}
         return flat
 
     def with_changes(self, assignments: Iterable[str]) -> "Settings":
@@ -147,3 +148,7 @@ def _scaled(train: TrainOptions, epochs: int) -> TrainOptions:
     share = epochs / train.epochs
     warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs
     return replace(train, epochs=epochs, warmup_epochs=warmup, kl_anneal_epochs=anneal)
+
+
+def _flat(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict) else value

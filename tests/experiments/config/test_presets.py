@@ -68,6 +68,11 @@ KEP_SVGP = {
     "penalty": "example",
     "scale": 1.0,
     "learn_scale": True,
+    "residual": None,
+    "weight_prior": None,
+    "mean": "zero",
+    "amplitude": 0.1,
+    "dropout": 0.0,
     "guide": "full",
     "guide_scale": 0.1,
 }
@@ -150,6 +155,7 @@ def test_presets_of_the_kep_svgp_authors_form(data, monitor):
         "train.monitor": monitor,
         "layer.penalty": "authors",
         "layer.scale": 0.368,
+        "layer.guide_scale": 2.7,
     }
     assert PRESETS[name].flat() == PRESETS[f"kep-svgp/{data}"].flat() | authors
     assert twin(name) == f"kep-svgp/{data}-softmax"
