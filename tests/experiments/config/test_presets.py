@@ -52,6 +52,7 @@ CIFAR_TRAINING = FURTHER_OPTIONS | {
     "guide_lr": None,
     "guide_optimizer": "adam",
 }
+GUIDE = {"kep-svgp": {"guide_lr": 0.03}}
 DIGITS_TRAINING = CIFAR_TRAINING | {"epochs": 40, "warmup_epochs": 2, "weight_decay": 0.0, "log_every": 5}
 CIFAR_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 384, "depth": 7, "heads": 12, "mlp_dim": 384, "dropout": 0.1}
 DIGITS_NETWORK = {"kind": "vit", "patch_size": 2, "dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
@@ -140,7 +141,9 @@ def data(name, batch_size):
 @pytest.mark.parametrize("classes", ["cifar10", "cifar100"])
 @pytest.mark.parametrize(("suffix", "layer"), [("", KEP_SVGP), ("-softmax", SOFTMAX)])
 def test_cifar_presets_are_the_papers(classes, suffix, layer):
-    expected = flat(data=data(classes, 128), network=CIFAR_NETWORK, layer=layer, train=CIFAR_TRAINING)
+    expected = flat(
+        data=data(classes, 128), network=CIFAR_NETWORK, layer=layer, train=CIFAR_TRAINING | GUIDE.get(layer["name"], {})
+    )
     assert PRESETS[f"kep-svgp/{classes}{suffix}"].flat() == expected
 
 
@@ -156,6 +159,7 @@ def test_presets_of_the_kep_svgp_authors_form(data, monitor):
         "layer.penalty": "authors",
         "layer.scale": 0.368,
         "layer.guide_scale": 2.7,
+        "train.guide_lr": None,
     }
     assert PRESETS[name].flat() == PRESETS[f"kep-svgp/{data}"].flat() | authors
     assert twin(name) == f"kep-svgp/{data}-softmax"
@@ -171,7 +175,12 @@ def test_presets_of_the_kep_svgp_authors_form(data, monitor):
     ],
 )
 def test_digits_presets(name, layer):
-    expected = flat(data=data("digits", 64), network=DIGITS_NETWORK, layer=layer, train=DIGITS_TRAINING)
+    expected = flat(
+        data=data("digits", 64),
+        network=DIGITS_NETWORK,
+        layer=layer,
+        train=DIGITS_TRAINING | GUIDE.get(layer["name"], {}),
+    )
     assert PRESETS[f"digits/{name}"].flat() == expected
 
 
@@ -220,6 +229,7 @@ def test_presets_of_the_cgp_paper(name, layer, start, changes):
 )
 def test_presets_of_texts(name, network, train, layer):
     corpus = name.partition("/")[2].partition("-")[0]
+    train = train | GUIDE.get(layer["name"], {})
     assert PRESETS[name].flat() == flat(data=data(corpus, 32), network=network, layer=layer, train=train)
 
 
@@ -278,7 +288,7 @@ def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):
     ours, theirs = PRESETS[name], PRESETS[twin]
     assert ours.epochs == theirs.epochs
     objective = {"alpha_start": 1.0, "alpha_end": 1.0, "kl_weight": 1.0, "local_kl_weight": 1.0}
-    objective["monitor"] = theirs.train.monitor
+    objective |= {"monitor": theirs.train.monitor, "guide_lr": None}
     train = replace(ours.train, epochs=theirs.train.epochs, **objective)
     assert replace(ours, layer=SoftmaxSettings(), train=train, warm_start=None) == theirs
 
