@@ -16,7 +16,7 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import export, seeds, train
-from probattn.experiments.studies import posterior_check, study
+from probattn.experiments.studies import posterior_check, study, sweep
 
 KEP = "digits/kep-svgp"
 MOST_LINES = 4
@@ -58,7 +58,21 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ],
     ),
     "compare": (["path"], ["--out"]),
-    "study": (["preset"], ["--data", "--out", "--set", "--layers", "--seeds", "--epochs", "--method", "--workers"]),
+    "study": (
+        ["preset"],
+        [
+            "--data",
+            "--out",
+            "--set",
+            "--sweep",
+            "--sweep-seeds",
+            "--layers",
+            "--seeds",
+            "--epochs",
+            "--method",
+            "--workers",
+        ],
+    ),
     "demo": ([], ["--out", "--epochs", "--layers"]),
     "export": (["path"], ["--out", "--num-samples", "--seed", "--data"]),
     "presets": ([], []),
@@ -193,6 +207,7 @@ def without_work() -> Iterator[None]:
             (meter.flops, "matmul_rates", accept),
             (seeds, "run_in_workers", in_turn),
             (study, "run_in_workers", in_turn),
+            (sweep, "run_in_workers", in_turn),
         ):
             stack.enter_context(patch.object(module, name, replacement))
         yield
