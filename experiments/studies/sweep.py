@@ -148,10 +148,13 @@ def plan_sweeps(
         epochs, out, changes, root: as for :func:`~probattn.experiments.studies.study.plan`.
 
     Raises:
-        SettingsError: an unknown setting, a value that it refuses, or candidates with the same settings.
+        SettingsError: an unknown setting, a value that it refuses, candidates with the same settings, or a sweep of
+            ``train.epochs`` besides ``epochs``.
     """
     planned = {}
     for name, lists in sweeps.items():
+        if epochs is not None and "train.epochs" in lists:
+            raise SettingsError(f"--sweep of {name}: --epochs sets train.epochs of all runs; give one of the two")
         candidates = []
         for values in itertools.product(*lists.values()):
             own = tuple(f"{key}={value}" for key, value in zip(lists, values, strict=True))
@@ -162,12 +165,9 @@ def plan_sweeps(
             except SettingsError as error:
                 raise SettingsError(f"--sweep of {name}, {', '.join(own)}: {error}") from error
             if same:
-                reason = (
-                    "" if epochs is None else ", since --epochs sets the epochs of all runs or a value is listed twice"
-                )
                 raise SettingsError(
-                    f"--sweep of {name}: {', '.join(same[0].changes)} and {', '.join(own)} are the same settings"
-                    f"{reason}; list each once"
+                    f"--sweep of {name}: {', '.join(same[0].changes)} and {', '.join(own)} are the same settings; "
+                    "list each once"
                 )
             candidates.append(Candidate(own, tuple(jobs)))
         planned[name] = tuple(candidates)

@@ -133,7 +133,7 @@ def command_line(random: random_module.Random, folder: Path) -> list[str]:
     def value(kind: str) -> str:
         if kind == "preset":
             return random.choice((KEP, random.choice(list(PRESETS)), random.choice(TEXTS)))
-        if kind == "--set":
+        if kind in ("--set", "--sweep"):
             keys = list(_flat_settings())
             return f"{random.choice(keys)}={random.choice(TEXTS)}" if random.random() < 0.9 else random.choice(TEXTS)
         if (kind == "path" or kind in PATHS) and random.random() < 0.8:
