@@ -206,8 +206,8 @@ def without_work() -> Iterator[None]:
             (posterior_check, "fit", accept),
             (meter.flops, "matmul_rates", accept),
             (seeds, "run_in_workers", in_turn),
-            (study, "run_in_workers", in_turn),
             (sweep, "run_in_workers", in_turn),
+            (study, "run_in_workers", in_turn),
         ):
             stack.enter_context(patch.object(module, name, replacement))
         yield
