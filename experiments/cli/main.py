@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -251,6 +252,14 @@ def study(
         ),
     ] = None,
     set_: SettingChanges = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PRESET:]KEY=VALUE,…",
+            help="Choose a setting on validation data, for one preset or for all; several form a grid.",
+        ),
+    ] = None,
+    sweep_seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each value of --sweep.")] = 1,
     encoder: Encoder = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
@@ -261,16 +270,34 @@ def study(
     """Train presets over seeds, evaluate them by every method (images also corrupted and OOD), and compare them."""
     with interruptible("the same command continues where it stopped"):
         from probattn.experiments.config import presets as known
+        from probattn.experiments.evaluation import methods
+        from probattn.experiments.reporting.table_formats import terminal
         from probattn.experiments.studies import study as whole
+        from probattn.experiments.studies import sweep as sweeps
+        from probattn.experiments.studies import sweep_tables
 
         if presets and layers:
             fail("give presets, or --layers for those on digits, not both")
         names = presets or known.digits(layers or "softmax,kep-svgp")
         changes = [*(set_ or ()), *encoder_change(encoder)]
-        todo = whole.plan(names, seeds=seeds, epochs=epochs, out=out, changes=changes, root=data)
+        by = [methods.check(each) for each in _words(method) or whole.METHODS]
+        common = {"epochs": epochs, "out": out, "changes": changes, "root": data}
+        todo = whole.plan(names, seeds=seeds, **common)
+        swept = sweeps.parse(sweep or (), names)
+        choices = []
+        if swept:
+            planned = sweeps.plan_sweeps(swept, seeds=sweep_seeds, **common)
+            say("\n".join(sweeps.budgets(names, planned, seeds=seeds, sweep_seeds=sweep_seeds)))
+            choices = sweeps.run_sweeps(swept, planned, workers=workers, say=say)
+            sweep_tables.write(out, choices)
+            show_table(terminal(sweep_tables.sweep_table(choices)))
+            say("\n".join(sweeps.outcome(choices)))
+            own = {choice.preset: choice.changes for choice in choices}
+            todo = whole.plan(names, seeds=seeds, own=own, **common)
         say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
-        whole.run_study(todo, by=_words(method) or whole.METHODS, workers=workers, say=say)
-        _compare([job.folder for job in todo], out / "comparison")
+        whole.run_study(todo, by=by, workers=workers, say=say)
+        tuned = {key for lists in swept.values() for key in lists}
+        _compare([job.folder for job in todo], out / "comparison", tuned=tuned, note=" ".join(map(str, choices)))
 
 
 @app.command("check-posterior")
@@ -315,13 +342,13 @@ def check_gp(seed: Annotated[int, typer.Option(**SEED, help="Seed of inputs and 
     say(f"all agree with GPyTorch to a relative {TOLERANCE:.0e}")
 
 
-def _compare(folders: list[Path], out: Path) -> None:
+def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
     from probattn.experiments.reporting.table import to_table
     from probattn.experiments.reporting.table_formats import terminal
     from probattn.experiments.studies import compare as compared
     from probattn.experiments.studies.collect import rows
 
-    gathered = rows(folders)
+    gathered = rows(folders, tuned=tuned, note=note)
     found = compared.comparisons(gathered)
     for key, comparison in found.items():
         if not key.startswith("ood-") or key.endswith("-auroc"):

@@ -61,6 +61,7 @@ class Comparison:
         cells: row → metric → cell.
         best: metric → the rows with the best displayed mean of their group; none if fewer than two rows of a group
             have a mean, or if all are equal.
+        note: sentences below its table, in addition to those on its numbers.
     """
 
     metrics: Mapping[str, MetricDisplay]
@@ -68,6 +69,7 @@ class Comparison:
     baselines: Mapping[str, str]
     cells: Mapping[str, Mapping[str, Cell]]
     best: Mapping[str, frozenset[str]]
+    note: str = ""
 
     @property
     def rows(self) -> tuple[str, ...]:

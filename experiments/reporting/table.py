@@ -166,4 +166,4 @@ def _comparison_note(comparison: Comparison) -> str:
         parts.append("excludes 0; a difference without an interval has its sign.")
     if any(comparison.best.values()):
         parts.append("The best of each group is bold." if len(comparison.groups) > 1 else "The best is bold.")
-    return " ".join(parts)
+    return " ".join([*parts, comparison.note]).strip()

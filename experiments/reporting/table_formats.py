@@ -80,8 +80,8 @@ def csv(source: Comparison | Grid) -> str:
     file = io.StringIO()
     writer = csv_format.writer(file, lineterminator="\n")
     if isinstance(source, Grid):
-        writer.writerow(map(_csv_text, (source.corner, *source.columns)))
-        writer.writerows([_csv_text(name), *map(_full, numbers)] for name, numbers in source.rows.items())
+        writer.writerow(map(csv_text, (source.corner, *source.columns)))
+        writer.writerows([csv_text(name), *map(_full, numbers)] for name, numbers in source.rows.items())
     else:
         writer.writerow(["group", "row", "metric", "n", "mean", "std", "baseline", "difference", "low", "high"])
         writer.writerows(_records(source))
@@ -103,8 +103,8 @@ def _records(source: Comparison) -> Iterator[list[object]]:
         for row in rows:
             for key, cell in source.cells[row].items():
                 paired = map(_full, (cell.difference, cell.low, cell.high))
-                texts = map(_csv_text, (heading, row, key))
-                baseline = _csv_text(source.baselines.get(row, ""))
+                texts = map(csv_text, (heading, row, key))
+                baseline = csv_text(source.baselines.get(row, ""))
                 yield [*texts, cell.n, _full(cell.mean), _full(cell.std), baseline, *paired]
 
 
@@ -116,7 +116,8 @@ _FORMULA = tuple("=+-@＝＋－＠")
 """First characters of formulas; spreadsheets take full-width ones for the others."""
 
 
-def _csv_text(text: str) -> str:
+def csv_text(text: str) -> str:
+    """Return a text as CSV files have it: displayable, with an apostrophe before what looks like a formula."""
     shown = displayable(text)
     return f"'{shown}" if shown.lstrip().startswith(_FORMULA) else shown
 

@@ -1,6 +1,6 @@
 """Rows of a comparison, collected from the folders of evaluated runs: a row per settings and method, a run per seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Rows:
         groups: heading → rows.
         plain: the rows of the posterior predictive.
         sources: digests of what the scores of each run and method were computed from.
+        note: sentences below each table, such as on how the runs were chosen.
     """
 
     scores: dict[str, dict[int, Scores]]
@@ -43,12 +44,18 @@ class Rows:
     groups: dict[str, list[str]]
     plain: list[str]
     sources: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
 
-def rows(folders: Sequence[Path]) -> Rows:
+def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = "") -> Rows:
     """Collect runs into rows, one for all seeds of a kind and each method that it was evaluated by.
 
     Several runs of a kind that keep their predictions also have a row for their ensemble.
+
+    Args:
+        folders: folders of the runs.
+        tuned: settings that were chosen for each preset by itself; softmax twins may differ in them.
+        note: sentences below each table.
 
     Raises:
         SettingsError: a folder without a run, a run that was not evaluated or has changed since, two of the same
@@ -71,7 +78,7 @@ def rows(folders: Sequence[Path]) -> Rows:
     ensembles: dict[str, dict[int, Scores]] = {}
     baselines: dict[str, str] = {}
     for kind, members in kinds.items():
-        label, twin = labels[kind], labels.get(_twin(kind, settings))
+        label, twin = labels[kind], labels.get(_twin(kind, settings, tuned))
         for run in members:
             seed = run.settings.train.seed or 0
             for method, scores in run.scores.items():
@@ -88,16 +95,16 @@ def rows(folders: Sequence[Path]) -> Rows:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
     sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
-    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources)
+    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note)
 
 
-def differ_in_layer_only(one: Settings, other: Settings) -> bool:
+def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:
     """Return True if two runs have the same data, network, training and total epochs, whatever their layers.
 
     A warm start belongs to the layer, and each of its phases has its own warm-up. Options in :data:`OF_LAYER` and
-    :data:`OF_MACHINE` may differ.
+    :data:`OF_MACHINE` may differ, and settings that are ``tuned``.
     """
-    ignored = {f"train.{name}" for name in (*OF_LAYER, *OF_MACHINE)}
+    ignored = {*(f"train.{name}" for name in (*OF_LAYER, *OF_MACHINE)), *tuned}
     if one.warm_start or other.warm_start:
         ignored.add("train.warmup_epochs")
     shared = [
@@ -144,14 +151,16 @@ def _unfinished(runs: Sequence[EvaluatedRun]) -> str:
     return f" ({', '.join(f'seed {seed}: {each}' for seed, each in progress.items())})"
 
 
-def _twin(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -> tuple[str, ...] | None:
+def _twin(
+    kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings], tuned: Collection[str]
+) -> tuple[str, ...] | None:
     """Return the kind of the softmax twin, preferably with default options; a softmax run is its own."""
     if isinstance(settings[kind].layer, SoftmaxSettings):
         return kind
     softmax = [
         other
         for other, each in settings.items()
-        if isinstance(each.layer, SoftmaxSettings) and differ_in_layer_only(settings[kind], each)
+        if isinstance(each.layer, SoftmaxSettings) and differ_in_layer_only(settings[kind], each, tuned=tuned)
     ]
     return min(softmax, key=lambda other: settings[other].layer != SoftmaxSettings(), default=None)
 

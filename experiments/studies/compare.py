@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ def _compare(
     baselines = {row: other for row, other in rows.baselines.items() if row in scores and other in scores}
     groups = {name: [row for row in group if row in scores] for name, group in rows.groups.items()}
     groups = {name: group for name, group in groups.items() if group}
-    return compare(scores, baselines=baselines, groups=groups, metrics=metrics)
+    return replace(compare(scores, baselines=baselines, groups=groups, metrics=metrics), note=rows.note)
 
 
 def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:

@@ -16,7 +16,7 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import export, seeds, train
-from probattn.experiments.studies import posterior_check, reproduce, study
+from probattn.experiments.studies import posterior_check, reproduce, study, sweep
 from probattn.experiments.studies.reproductions import ENTRIES
 
 KEP = "digits/kep-svgp"
@@ -59,7 +59,21 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ],
     ),
     "compare": (["path"], ["--out"]),
-    "study": (["preset"], ["--data", "--out", "--set", "--layers", "--seeds", "--epochs", "--method", "--workers"]),
+    "study": (
+        ["preset"],
+        [
+            "--data",
+            "--out",
+            "--set",
+            "--sweep",
+            "--sweep-seeds",
+            "--layers",
+            "--seeds",
+            "--epochs",
+            "--method",
+            "--workers",
+        ],
+    ),
     "reproduce": (["entry"], ["--list", "--scale", "--seeds", "--out", "--data", "--workers", "--dry-run"]),
     "demo": ([], ["--out", "--epochs", "--layers"]),
     "export": (["path"], ["--out", "--num-samples", "--seed", "--data"]),
@@ -123,7 +137,7 @@ def command_line(random: random_module.Random, folder: Path) -> list[str]:
             return random.choice((KEP, random.choice(list(PRESETS)), random.choice(TEXTS)))
         if kind == "entry":
             return random.choice((random.choice(list(ENTRIES)), random.choice(TEXTS)))
-        if kind == "--set":
+        if kind in ("--set", "--sweep"):
             keys = list(_flat_settings())
             return f"{random.choice(keys)}={random.choice(TEXTS)}" if random.random() < 0.9 else random.choice(TEXTS)
         if (kind == "path" or kind in PATHS) and random.random() < 0.8:
@@ -196,6 +210,7 @@ def without_work() -> Iterator[None]:
             (posterior_check, "fit", accept),
             (meter.flops, "matmul_rates", accept),
             (seeds, "run_in_workers", in_turn),
+            (sweep, "run_in_workers", in_turn),
             (study, "run_in_workers", in_turn),
             (reproduce, "run_time", accept),
         ):

@@ -11,7 +11,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
-from probattn.experiments.studies import collect
+from probattn.experiments.studies import collect, compare
 from probattn.inference import Prediction, metrics
 from probattn.inference.io.sealed_files import DamagedFileError, write_json
 
@@ -53,19 +53,32 @@ def evaluated(folder, name, *changes, seed=0):
 def test_a_run_is_paired_with_the_twin_of_its_own_settings(tmp_path):
     folders = [
         evaluated(tmp_path / "soft", "digits/softmax"),
-        evaluated(tmp_path / "soft-nll", "digits/softmax", "train.monitor=nll"),
-        evaluated(tmp_path / "kep", "digits/kep-svgp", "train.monitor=nll"),
+        evaluated(tmp_path / "soft-accuracy", "digits/softmax", "train.monitor=accuracy"),
+        evaluated(tmp_path / "kep", "digits/kep-svgp", "train.monitor=accuracy"),
     ]
     found = collect.rows(folders)
-    nll = "digits/softmax (train.monitor=nll)"
-    assert list(found.scores) == ["digits/softmax", nll, "digits/kep-svgp (train.monitor=nll)"]
-    assert found.baselines == {"digits/kep-svgp (train.monitor=nll)": nll}
+    accuracy = "digits/softmax (train.monitor=accuracy)"
+    assert list(found.scores) == ["digits/softmax", accuracy, "digits/kep-svgp (train.monitor=accuracy)"]
+    assert found.baselines == {"digits/kep-svgp (train.monitor=accuracy)": accuracy}
     found = collect.rows([folders[0], folders[2]])
-    assert list(found.scores) == ["digits/softmax", "digits/kep-svgp (train.monitor=nll)"]
+    assert list(found.scores) == ["digits/softmax", "digits/kep-svgp (train.monitor=accuracy)"]
     assert found.baselines == {}
     found = collect.rows(folders[1:])  # a change that both have needs no label
     assert list(found.scores) == ["digits/softmax", "digits/kep-svgp"]
     assert found.baselines == {"digits/kep-svgp": "digits/softmax"}
+
+
+def test_twins_may_differ_in_settings_that_were_tuned_for_each(tmp_path):
+    folders = [
+        evaluated(tmp_path / "soft", "digits/softmax", "network.dropout=0.3"),
+        evaluated(tmp_path / "kep", "digits/kep-svgp", "train.kl_weight=0.1"),
+    ]
+    assert collect.rows(folders).baselines == {}
+    found = collect.rows(folders, tuned={"network.dropout"}, note="Chosen.")
+    ((row, twin),) = found.baselines.items()
+    assert row.startswith("digits/kep-svgp")
+    assert twin == "digits/softmax (network.dropout=0.3)"
+    assert {comparison.note for comparison in compare.comparisons(found).values()} == {"Chosen."}
 
 
 @pytest.mark.parametrize("epochs", [7, 40])
