@@ -39,7 +39,7 @@ def test_the_closed_form_kl_is_that_at_scale_1(family, dtype, log10):
     assert found.item() == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("prior", [priors.laplace, priors.student_t(), priors.student_t(3.0)], ids=str)
+@pytest.mark.parametrize("prior", [priors.laplace, priors.student_t(), priors.student_t(3.0)], ids=priors.name_of)
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_the_sampled_kl_and_whitened_samples_do_not_depend_on_the_scale(prior, family):
     module, found = build(prior, family), []
