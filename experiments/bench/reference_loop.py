@@ -78,7 +78,7 @@ class _KEPSVGP:
 
     def __call__(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         query_key = self.query_key(x).unflatten(-1, (2, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
-        w_e, w_r = weights = self.projection(x, None)
+        w_e, w_r = weights = self.projection(x, None, query_key)
         e, r = ksvd.scores(query_key, weights)
         scale = self.log_scale.exp()
         penalty = self.eta * ksvd.penalty(e, r, w_e, w_r, scale, x.shape[-2]).mean()

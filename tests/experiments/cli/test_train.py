@@ -21,9 +21,9 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, assignment
     assert {path.name for path in out.iterdir()} == names
     log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     epochs = [record for record in log if record["kind"] == "epoch"]
-    best = max(epochs, key=lambda record: record["valid/accuracy"])
+    best = min(epochs, key=lambda record: record["valid/nll"])
     assert text == (
-        f"best epoch {best['epoch']} of 2, valid accuracy {best['valid/accuracy']:.4f}; next: probattn evaluate {out}\n"
+        f"best epoch {best['epoch']} of 2, valid nll {best['valid/nll']:.4f}; next: probattn evaluate {out}\n"
     )
     assert [f"epoch {number}/2" in err for number in (1, 2)] == [True, True]
     assert len(epochs) == 2

@@ -47,11 +47,11 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
             [*TINY, f"train.seed={seed}"]
         )
         epochs = [record for record in read_log(folder / "log.jsonl") if record["kind"] == "epoch"]
-        best = max(epochs, key=lambda record: record["valid/accuracy"])
-        values.append(best["valid/accuracy"])
-        assert f"seed {seed}: best epoch {best['epoch']} of 2, valid accuracy {values[-1]:.4f}\n" in text
+        best = min(epochs, key=lambda record: record["valid/nll"])
+        values.append(best["valid/nll"])
+        assert f"seed {seed}: best epoch {best['epoch']} of 2, valid nll {values[-1]:.4f}\n" in text
     mean, sd = sum(values) / 2, abs(values[0] - values[1]) / 2**0.5
-    assert f"\nvalid accuracy {mean:.4f} ± {sd:.4f} over 2 seeds\nnext: " in text
+    assert f"\nvalid nll {mean:.4f} ± {sd:.4f} over 2 seeds\nnext: " in text
     alone = [*TINY, "train.seed=1"]
     code, text, _ = command("train", KEP, "--out", folders[1], "--resume", *assignments(alone))
     assert code == 0
@@ -66,7 +66,7 @@ def test_the_command_sets_the_number_of_workers(command, tmp_path, monkeypatch, 
     code, text, _ = command("train", KEP, "--seeds", 2, *options, "--out", tmp_path / "sweep")
     assert code == 0
     assert [(call["seeds"], call["workers"]) for call in calls] == [(2, expected)]
-    assert "seed 1: best epoch 1 of 1, valid accuracy 0.5000\n" in text
+    assert "seed 1: best epoch 1 of 1, valid nll 0.5000\n" in text
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -116,7 +116,7 @@ def test_the_seed_is_not_for_the_user_to_set(command, tmp_path):
 def test_one_seed_is_a_sweep_too():
     one = [type("History", (), {"best_epoch": 1, "best_value": 0.5, "epochs": [1, 2]})]
     settings = presets.preset(KEP)
-    assert seeds.summary(one, settings) == "seed 0: best epoch 1 of 2, valid accuracy 0.5000"
+    assert seeds.summary(one, settings) == "seed 0: best epoch 1 of 2, valid nll 0.5000"
     one[0].best_value = None
-    with pytest.raises(SettingsError, match="no epoch had a valid accuracy"):
+    with pytest.raises(SettingsError, match="no epoch had a valid nll"):
         seeds.summary(one, settings)

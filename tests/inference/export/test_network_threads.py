@@ -20,7 +20,7 @@ from probattn.models import Supervised, replace_attention
 from probattn.models.likelihoods import Categorical
 from probattn.pyro_compat import HANDLER_STACK
 
-SAMPLED_IN_CALLS = ("sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
+SAMPLED_IN_CALLS = ("kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 """Layers with local sites, which a network of samples draws from the global generator."""
 
 

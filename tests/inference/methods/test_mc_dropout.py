@@ -142,7 +142,7 @@ def test_draw_s_of_a_latent_site_goes_with_mask_s(monkeypatch, batch, first):
         if isinstance(module, nn.Dropout) and module.p > 0:
 
             def keep(module, args, output):
-                masks[module] = torch.where(output == 0, 0.0, 1 / 0.6).unflatten(0, (4, batch))
+                masks[module] = torch.where(output == 0, 0.0, 2**16 / round(2**16 * 0.6)).unflatten(0, (4, batch))
 
             handles.append(module.register_forward_hook(keep, prepend=True))
     result = mc_dropout(model, guide, num_samples=4)(x)

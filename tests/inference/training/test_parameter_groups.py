@@ -211,10 +211,10 @@ def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
     found = [(group["weight_decay"], group["lr_scale"], group["params"]) for group in groups]
     linear, norm = model.encoder
     expected = [
-        (0.1, 1.0, [model.head.weight]),
         (0.1, 0.5, [linear.weight]),
-        (0.0, 1.0, [model.head.bias, guide.weight, guide.bias]),
+        (0.1, 1.0, [model.head.weight]),
         (0.0, 0.5, [linear.bias, norm.weight, norm.bias]),
+        (0.0, 1.0, [model.head.bias, guide.weight, guide.bias]),
     ]
     assert [each[:2] for each in found] == [each[:2] for each in expected]
     for one, other in zip(found, expected, strict=True):

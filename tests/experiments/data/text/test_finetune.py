@@ -165,7 +165,7 @@ def test_wrong_arguments_are_errors_of_one_sentence(command, tmp_path, encoder, 
 def test_a_study_takes_the_encoder(command, tmp_path, encoder, monkeypatch):
     jobs = []
     monkeypatch.setattr(study, "run_study", lambda todo, **_: jobs.extend(todo))
-    monkeypatch.setattr(main, "_compare", lambda *_: None)
+    monkeypatch.setattr(main, "_compare", lambda *_, **__: None)
     code, _, err = command("study", KEP, SOFTMAX, "--encoder", encoder, "--seeds", 2, "--out", tmp_path / "study")
     assert (code, err) == (0, "")
     assert len(jobs) == 4
