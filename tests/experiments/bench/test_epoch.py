@@ -21,7 +21,9 @@ def meter(monkeypatch):
 def test_twins_differ_in_the_layer_alone():
     both = epoch.twins(KEP, ["data.batch_size=7"], device="cpu")
     assert list(both) == [SOFTMAX, KEP]
-    flat = [{k: v for k, v in each.flat().items() if not k.startswith(("layer", "train.guide"))} for each in both.values()]
+    flat = [
+        {k: v for k, v in each.flat().items() if not k.startswith(("layer", "train.guide"))} for each in both.values()
+    ]
     assert flat[0] == flat[1]
     assert (flat[0]["train.accelerator"], flat[0]["data.batch_size"], flat[0]["network.depth"]) == ("cpu", 7, 7)
     assert [each.layer.name for each in both.values()] == ["softmax", "kep-svgp"]
