@@ -108,8 +108,9 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places:
             _row(ax, cell, metric.scale, at, BEST if best else MEAN)
             if best:
                 value = format_value(cell.mean, metric.scale)
-                look = {"fontsize": style.SMALL, "color": style.INK, "weight": "bold", "ha": "center", "zorder": 5}
-                ax.annotate(value, (metric.scale * cell.mean, at), (0, 4), textcoords="offset points", **look)
+                look = {"fontsize": style.SMALL, "color": style.INK, "weight": "bold", "ha": "center", "zorder": 2.5}
+                box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}
+                ax.annotate(value, (metric.scale * cell.mean, at), (0, 5), textcoords="offset points", bbox=box, **look)
         else:
             look = {"va": "center", "fontsize": style.TEXT, "color": style.GREY}
             ax.text(0.03, at, MISSING, transform=ax.get_yaxis_transform(), **look)
@@ -148,9 +149,9 @@ def _note(table: Comparison, left_out: int) -> str:
 
 
 def _handles(table: Comparison) -> list[Line2D]:
-    several = any(table.cells[row][key].n > 1 for row in table.rows for key in table.metrics)
-    named = [(MEAN, "mean ± std" if several else "one seed")]
-    if several:
+    cells = [table.cells[row][key] for row in table.rows for key in table.metrics]
+    named = [(MEAN, "one seed" if all(cell.std is None for cell in cells) else "mean ± std")]
+    if any(cell.n > 1 for cell in cells):
         named.append((SEEDS, "each seed"))
     if any(table.best.values()):
         named.append((BEST, "best of its group" if len(table.groups) > 1 else "best"))

@@ -39,8 +39,8 @@ def against_nuts(comparison: PosteriorComparison) -> Figure:
         for ax, moment in zip(row, ("mean", "std"), strict=False):
             _scatter(ax, parts, moment, looks)
             ax.set_title(f"{moment} of {style.wrapped(site)}", **style.TITLE)
-        for ax in row[2:]:
-            ax.remove()
+    for ax in axes[1:, 2:].flat:
+        ax.remove()
     if columns == 3:
         _distances(axes[0, 2], guides, distances, looks)
     handles = [

@@ -25,7 +25,7 @@ Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]
 Values = dict[str, dict[str, dict[int, float]]]
 """One scaled metric by label, corruption and severity, finite values only."""
 
-BEST = {"marker": "D", "ls": "", "ms": 5}
+BEST = {"marker": "D", "s": 30, "zorder": 4}
 _DASHES, _HATCHES = ("-", "--", ":"), ("", "/////", ".....")  # if there are more runs than colours
 
 
@@ -86,7 +86,7 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
         look = {"color": colour, "ls": _DASHES[number // len(style.LINES) % 3], "lw": 1.4, "marker": "o", "ms": 3.5}
         ax.plot(at, [np.mean(group) for group in groups], label=style.wrapped(label, 40), **look)
         best = [place for place, level in zip(at, severities, strict=True) if label in _best(values, metric, level)]
-        ax.plot(best, np.interp(best, at, [np.mean(group) for group in groups]), zorder=4, **BEST | {"color": colour})
+        ax.scatter(best, np.interp(best, at, [np.mean(group) for group in groups]), color=colour, **BEST)
     ax.set_xticks(_severities(*values.values()))
     ax.set_xlabel("severity (dots: mean over corruptions; lines: smallest to largest)")
     _metric_axis(ax, metric, logarithmic=_is_wide(values))
@@ -163,13 +163,13 @@ def _mark_best(ax: Axes, values: Values, names: list[str], metric: str) -> None:
     for place, name in enumerate(names):
         for number in (list(values).index(label) for label in _best(values, metric, corruption=name)):
             at = place + 0.8 / len(values) * (number + 0.5) - 0.4
-            look = BEST | {"color": style.colour(number)}
-            ax.plot([at], [1.04], transform=ax.get_xaxis_transform(), clip_on=False, **look)
+            look = BEST | {"color": style.colour(number), "clip_on": False}
+            ax.scatter([at], [1.04], transform=ax.get_xaxis_transform(), **look)
 
 
 def _best_handle(values: Values) -> list[Line2D]:
     """Return the entry of the diamonds in a legend, if several runs can have them."""
-    return [Line2D([], [], label="best mean", color=style.INK, **BEST)] if len(values) > 1 else []
+    return [Line2D([], [], label="best mean", color=style.INK, marker=BEST["marker"], ls="", ms=5)] if len(values) > 1 else []
 
 
 def _metric_axis(ax: Axes, metric: str, *, logarithmic: bool) -> None:
