@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -105,13 +105,31 @@ def compare(
     baselines, groups = dict(baselines or {}), {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}
     _check(scores, baselines, groups)
     cells = {row: {key: _cell(scores, row, baselines.get(row), key) for key in metrics} for row in scores}
-    best = {
+    return Comparison(dict(metrics), groups, baselines, cells, _best(cells, groups, metrics))
+
+
+def select(comparison: Comparison, rows: Collection[str]) -> Comparison:
+    """Return the comparison of some of the rows: the best is the best of these; cells of baselines stay."""
+    groups = {name: tuple(row for row in group if row in rows) for name, group in comparison.groups.items()}
+    groups = {name: group for name, group in groups.items() if group}
+    baselines = {row: other for row, other in comparison.baselines.items() if row in rows}
+    kept = {row: cells for row, cells in comparison.cells.items() if row in rows or row in baselines.values()}
+    best = _best(kept, groups, comparison.metrics)
+    return replace(comparison, groups=groups, baselines=baselines, cells=kept, best=best)
+
+
+def _best(
+    cells: Mapping[str, Mapping[str, Cell]],
+    groups: Mapping[str, Sequence[str]],
+    metrics: Mapping[str, MetricDisplay],
+) -> dict[str, frozenset[str]]:
+    """Return, by metric, the rows with the best displayed mean of their group."""
+    return {
         key: frozenset().union(
             *(best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values())
         )
         for key, metric in metrics.items()
     }
-    return Comparison(dict(metrics), groups, baselines, cells, best)
 
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str) -> Cell:

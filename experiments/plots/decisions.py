@@ -40,7 +40,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
             low, high = (check["low"], check["high"]) if name == "test" else (check["risk"], threshold.bound)
             at = check["coverage"] + shift
             ax.plot([at, at], [low, high], color=colour, lw=1.6, marker="_", ms=7, zorder=3)
-            ax.plot([at], [check["risk"]], color=colour, marker="o", ms=6, mec="white", zorder=4, clip_on=False)
+            ax.plot([at], [check["risk"]], color=colour, marker="o", ms=6, mec=style.PAPER, zorder=4, clip_on=False)
             top = max(top, 1.1 * high)
     ax.axhline(threshold.target, color=style.INK, lw=1, ls="--", label=f"target, {100 * threshold.target:g} %")
     if not math.isinf(threshold.confidence):
@@ -54,7 +54,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
     if math.isinf(threshold.confidence):
         title = "abstains from everything: no threshold keeps the target"
     ax.set_title(title, **style.HEADING)
-    figure.legend(ncols=2, **style.LEGEND)
+    style.legend(figure, most=2)
     return figure
 
 
@@ -65,7 +65,7 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         methods: name → sets, bool ``(n, classes)``, and labels ``(n,)``.
         alpha: allowed probability of missing the class.
     """
-    figure, ax = style.subplots((style.SIZE[0] + 1.7, style.SIZE[1] - 0.4 + 0.17 * len(methods)))
+    figure, ax = style.subplots((style.SIZE[0] + 1.7, style.SIZE[1] - 0.4))
     width = 0.8 / len(methods)
     largest = 1
     for number, (name, (sets, labels)) in enumerate(methods.items()):
@@ -74,12 +74,12 @@ def set_sizes(methods: Mapping[str, tuple[Tensor, Tensor]], *, alpha: float) -> 
         largest = max(largest, size.max())
         share = np.bincount(size) / len(size)
         covered = kept[np.arange(len(at)), at].mean()
-        label = f"{style.shorten(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
+        label = f"{style.wrapped(name)}: {100 * covered:.1f} % covered, mean size {size.mean():.2f}"
         place = np.arange(len(share)) + (number - (len(methods) - 1) / 2) * width
         ax.bar(place, share, width=0.92 * width, color=style.colour(number), label=label)
     ax.set(xlim=(-0.6, largest + 0.6), xlabel="classes in the set", ylabel="share of the examples")
     ax.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     style.percent(ax.yaxis)
     ax.set_title(f"Sets that promise {100 * (1 - alpha):g} %", **style.HEADING)
-    figure.legend(**style.LEGEND)
+    style.legend(figure, most=1)
     return figure

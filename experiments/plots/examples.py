@@ -13,6 +13,9 @@ from torch import Tensor
 
 from probattn.experiments.plots import style
 
+MOST, MOST_LIKELY = 10, 5
+"""Largest number of classes that are all drawn, and number of those drawn of more."""
+
 
 def most_uncertain(probs: Tensor, count: int = 12) -> list[int]:
     """Return the indices of the highest predictive entropies, highest first; ties in the order of the data."""
@@ -69,7 +72,9 @@ def _draw_examples(
         return None
     columns = min(style.COLUMNS, len(indices))
     rows = -(-len(indices) // columns)
-    figure = Figure(figsize=(3.2 * columns, 1.75 * rows), layout="constrained")
+    lines = max(_name(classes, at).count("\n") + 1 for at in range(len(classes)))
+    height = max(1.75, 0.6 + 0.14 * lines * (len(classes) if len(classes) <= MOST else MOST_LIKELY))
+    figure = Figure(figsize=(3.2 * columns, height * rows), layout="constrained")
     cells = np.atleast_1d(figure.subfigures(rows, columns, squeeze=False).ravel())
     for cell, index in zip(cells, indices, strict=False):
         left, right = cell.subplots(1, 2, width_ratios=(1, 1.05))
@@ -77,14 +82,14 @@ def _draw_examples(
         left.set_axis_off()
         row, true = style.to_numpy(probs[index]), int(labels[index])
         _bars(right, row, true, classes)
-        names = (_name(classes, true), _name(classes, int(row.argmax())))
-        cell.suptitle(f"true: {names[0]}, predicted: {names[1]}", fontsize=style.TEXT, color=style.INK)
+        title = f"true: {classes[true]}, predicted: {classes[int(row.argmax())]}"
+        cell.suptitle(style.wrapped(title, 42), fontsize=style.TEXT, color=style.INK)
     return figure
 
 
 def _bars(ax: Axes, row: np.ndarray, true: int, classes: Sequence[str]) -> None:
     """Draw the probabilities of one prediction."""
-    drawn = np.arange(len(row)) if len(row) <= 10 else np.argsort(-row, kind="stable")[:5]
+    drawn = np.arange(len(row)) if len(row) <= MOST else np.argsort(-row, kind="stable")[:MOST_LIKELY]
     answer = int(row.argmax())
     colours = [style.BLUE if at == true else style.ORANGE if at == answer else style.PALE for at in drawn]
     ax.barh(np.arange(len(drawn)), row[drawn], color=colours, height=0.8)
@@ -94,8 +99,7 @@ def _bars(ax: Axes, row: np.ndarray, true: int, classes: Sequence[str]) -> None:
     ax.set_xticks([0, 1])
     style.percent(ax.xaxis)
     style.tidy(ax)
-    ax.tick_params(labelsize=6.5 if len(drawn) > 5 else style.SMALL)
 
 
 def _name(classes: Sequence[str], at: int) -> str:
-    return style.shorten(str(classes[at]), limit=14)
+    return style.wrapped(str(classes[at]), 16)

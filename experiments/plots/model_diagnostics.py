@@ -58,10 +58,10 @@ def spectrum(spectra: Mapping[str, Spectrum]) -> Figure | None:
         look = {"marker": "o", "ls": "", "ms": 4, "mfc": "none", "mec": style.ORANGE, "mew": 1}
         ax.plot(np.arange(1, scales.shape[-1] + 1), scales.T, **look)[0].set_label("Λ, per head")
         _log_axis(ax, values, scales)
-        ax.set_title(style.shorten(layer), **style.TITLE)
+        ax.set_title(style.wrapped(layer), **style.TITLE)
         ax.set(xlabel="component", ylabel="singular value" if number % style.COLUMNS == 0 else "")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    figure.legend(*axes[0].get_legend_handles_labels(), ncols=3, **style.LEGEND | {"loc": "outside upper left"})
+    style.legend(figure, most=3, handles=axes[0].get_legend_handles_labels()[0], loc="outside upper left")
     return figure
 
 
@@ -79,7 +79,7 @@ def spectrum_by_layer(spectra: Mapping[str, Spectrum]) -> Figure | None:
     ax.axhline(0.95, color=style.INK, lw=1, ls="--", label="95 %")
     ax.set_ylim(0, 1.02)
     style.percent(ax.yaxis)
-    figure.legend(**style.LEGEND)
+    style.legend(figure, most=1)
     return figure
 
 
@@ -97,7 +97,7 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     low = min(np.nanmin(values) for values in depths.values())
     ax.set_ylim(min(0.0, 1.05 * low), 1.02)
     if len(depths) > 1:
-        figure.legend(**style.LEGEND)
+        style.legend(figure, most=1)
     return figure
 
 
@@ -121,7 +121,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
         ax.set_xlim(0, 1.18 * max(top, 1.0 if ax is right else 0.0) or 1.0)
         ax.xaxis.set_major_formatter(style.PLAIN)
     right.axvline(1, color=style.INK, lw=1, ls="--")
-    left.set_yticks(rows, [style.shorten(row["site"]) for row in sites], fontsize=style.SMALL)
+    left.set_yticks(rows, [style.wrapped(row["site"]) for row in sites], fontsize=style.SMALL)
     left.invert_yaxis()
     left.set_title("KL from the prior (nats per scalar)", **style.TITLE)
     right.set_title("posterior std / prior std (dashed: as the prior)", **style.TITLE)
@@ -142,11 +142,11 @@ def _series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.n
 
 def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object) -> tuple[Figure, Axes]:
     """Draw each row against 1, 2, … with its own colour and dashes."""
-    figure, ax = style.subplots((style.SIZE[0], style.SIZE[1] + 0.17 * len(rows)))
+    figure, ax = style.subplots((style.SIZE[0], style.SIZE[1]))
     for number, (name, row) in enumerate(rows.items()):
         dashes = ("-", "--", ":", "-.")[number // len(style.LINES) % 4]
         look = {"color": style.colour(number), "ls": dashes, "lw": 1.6, **markers}
-        ax.plot(np.arange(1, len(row) + 1), row, label=style.shorten(name, limit=45), **look)
+        ax.plot(np.arange(1, len(row) + 1), row, label=style.wrapped(name, 45), **look)
     ax.set_xlabel(x, labelpad=1)
     ax.set_ylabel(y)
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=style.ROUND))
@@ -213,4 +213,4 @@ def _panel_title(key: str) -> tuple[str, str]:
     if key in fixed:
         return fixed[key]
     kind, site = key.split("/", 1)
-    return f"{'KL' if kind == 'kl' else kind} {style.shorten(site)}", "nats per example"
+    return f"{'KL' if kind == 'kl' else kind} {style.wrapped(site)}", "nats per example"

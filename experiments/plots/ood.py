@@ -28,7 +28,7 @@ def confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure |
         return None
     figure, axes = style.panel_grid(len(ood_sets), height=2.3)
     for ax, (name, each) in zip(axes, ood_sets.items(), strict=True):
-        _panel(ax, test, each, title=style.shorten(name, limit=20))
+        _panel(ax, test, each, title=style.wrapped(name, 26))
     top = max(ax.get_ylim()[1] for ax in axes)
     for number, ax in enumerate(axes):
         ax.set(xlim=(0, 1), ylim=(0, top), xticks=np.linspace(0, 1, 5))
@@ -42,7 +42,7 @@ def confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figure |
         Line2D([], [], color=style.ORANGE, lw=1.6, ls="--", label="wrong answers"),
         Patch(color=style.PURPLE, alpha=0.45, lw=0, label="OOD examples"),
     ]
-    figure.legend(handles=handles, ncols=3, **style.LEGEND)
+    style.legend(figure, most=3, handles=handles)
     return figure
 
 

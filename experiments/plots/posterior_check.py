@@ -38,16 +38,16 @@ def against_nuts(comparison: PosteriorComparison) -> Figure:
         parts = [each for each in comparison.sites if each.site == site]
         for ax, moment in zip(row, ("mean", "std"), strict=False):
             _scatter(ax, parts, moment, looks)
-            ax.set_title(f"{moment} of {style.shorten(site)}", **style.TITLE)
-        for ax in row[2:]:
-            ax.set_axis_off()
+            ax.set_title(f"{moment} of {style.wrapped(site)}", **style.TITLE)
+    for ax in axes[1:, 2:].flat:
+        ax.remove()
     if columns == 3:
         _distances(axes[0, 2], guides, distances, looks)
     handles = [
-        Line2D([], [], ls="", marker=marker, ms=5, mfc="none", mec=colour, mew=1, label=style.shorten(guide))
+        Line2D([], [], ls="", marker=marker, ms=5, mfc="none", mec=colour, mew=1, label=style.wrapped(guide))
         for guide, (colour, marker) in looks.items()
     ]
-    figure.legend(handles=handles, ncols=5, **style.LEGEND)
+    style.legend(figure, most=5, handles=handles)
     return figure
 
 
@@ -71,7 +71,7 @@ def rank_histograms(sbc: SBC) -> Figure:
         ax.set(xlim=(0, 1), ylim=(0, top))
         ax.xaxis.set_major_formatter(style.PLAIN)
         ax.yaxis.set_major_locator(MaxNLocator(3, integer=True, steps=style.ROUND))
-        name = style.shorten(sbc.names[scalar])
+        name = style.wrapped(sbc.names[scalar])
         ax.set_title(f"{name}: p = {p_values[scalar]:.2g}", **style.TITLE)
         if place >= len(worst) - min(3, len(worst)):
             ax.set_xlabel("rank of the truth / number of draws")
@@ -100,7 +100,7 @@ def importance_weights(psis: PSIS) -> Figure:
     left.plot(place, smoothed + math.log(count), color=style.ORANGE, lw=1.4, label="smoothed")
     left.axhline(0, color=style.INK, lw=0.8, ls="--")
     left.set_ylim(bottom=np.quantile(raw, 0.05) - 1)
-    left.legend(frameon=False, fontsize=style.SMALL)
+    left.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
     left.set_title("log ratio over the mean (nats)", **style.TITLE)
     right.plot(place, np.exp(smoothed).cumsum(), color=style.ORANGE, lw=1.6)
     right.plot(place, place / count, color=style.INK, lw=0.8, ls="--")
@@ -134,12 +134,11 @@ def _scatter(ax: Axes, parts: list[SiteComparison], moment: str, looks: dict[str
 
 
 def _distances(ax: Axes, guides: list[str], distances: list[float], looks: dict[str, tuple[str, str]]) -> None:
-    ax.set_axis_on()
     rows = np.arange(len(guides))
     bars = ax.barh(rows, np.nan_to_num(distances), height=0.6, color=[looks[guide][0] for guide in guides])
     ax.bar_label(bars, [f"{each:.2g}" for each in distances], padding=3, fontsize=style.SMALL, color=style.INK)
-    ax.set_yticks(rows, [style.shorten(guide, limit=16) for guide in guides], fontsize=style.SMALL)
+    ax.set_yticks(rows, [style.wrapped(guide, 16) for guide in guides], fontsize=style.SMALL)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.3 * max(map(float, np.nan_to_num(distances))) or 1.0)
     style.set_ticks(ax.xaxis, 3)
-    ax.set_title("predictive: total variation to NUTS", **style.TITLE)
+    ax.set_title("predictive: total variation to NUTS ↓", **style.TITLE)

@@ -36,7 +36,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     top.bar(middle, mean - accuracy, bottom=accuracy, label="gap to confidence", **look, **bar)
     top.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="perfect")
     top.set(ylim=(0, 1.02), ylabel="accuracy")
-    figure.legend(ncols=3, columnspacing=1.2, handlelength=1.5, **style.LEGEND)
+    style.legend(figure, most=3, columnspacing=1.2, handlelength=1.5)
     scale = metrics.DISPLAY["ece"].scale
     top.set_title(
         f"Reliability: ECE {format_value(metrics.ece(probs, labels, bins=BINS), scale)} {unit(scale)}", **style.HEADING
@@ -57,12 +57,12 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     runs = {name: pair for name, pair in runs.items() if len(pair[1])}
     if not runs:
         return None
-    figure, ax = style.subplots(style.SIZE if len(runs) == 1 else (5.4, 3.8 + 0.17 * len(runs)))
+    figure, ax = style.subplots(style.SIZE if len(runs) == 1 else (5.4, 3.8))
     worst = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (style.to_numpy(part) for part in metrics.risk_coverage(probs, labels))
         colour = style.colour(number)
-        label = style.shorten(name, limit=60) if len(runs) > 1 else "this network"
+        label = style.wrapped(name, 56) if len(runs) > 1 else "this network"
         dots = {"marker": "o", "ms": 3.5} if len(risk) <= 25 else {}
         ax.plot(coverage, risk, color=colour, lw=1.8, label=label, **dots)
         ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
@@ -74,7 +74,7 @@ def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure | None:
     ax.set(ylim=(-0.02 * (worst or 0.1), 1.12 * worst or 0.1), ylabel="risk: share of these that are wrong")
     style.percent(ax.xaxis, ax.yaxis)
     ax.set_title("Risk–coverage", **style.HEADING)
-    figure.legend(ncols=2 if len(runs) == 1 else 1, **style.LEGEND)
+    style.legend(figure, most=2 if len(runs) == 1 else 1)
     return figure
 
 

@@ -31,9 +31,9 @@ def observed_and_replicated(check: PredictiveCheck) -> Figure:
         else:
             _histogram(ax, observed, replicated)
             note = f"P(replicated ≥ data) = {check.p_values[name]:.3f}"
-        ax.set_title(f"{style.shorten(name.replace('_', ' '))}\n{note}", **style.TITLE)
+        ax.set_title(f"{style.wrapped(name.replace('_', ' '))}\n{note}", **style.TITLE)
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, ncols=4, **style.LEGEND)
+    style.legend(figure, most=4, handles=list(handles.values()))
     return figure
 
 

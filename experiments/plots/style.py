@@ -1,11 +1,12 @@
-"""Style shared by all figures: colours, font sizes, tick formats, axes without clutter, names that fit."""
+"""Style shared by all figures: colours, font sizes, tick formats, axes without clutter, whole names, legends."""
 
-import io
 import math
-from pathlib import Path
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -13,12 +14,24 @@ from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from torch import Tensor
 
 from probattn.experiments.displayable import displayable
-from probattn.inference.io.atomic_write import write_bytes
 
-# Okabe and Ito's palette, distinguishable with every common colour blindness and in grey print.
-BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
-INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
+# The hues of Okabe and Ito's palette, distinguishable with every common colour blindness, as dark as white paper needs.
+BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#005a9c", "#b83c00", "#009e73", "#c76a9c", "#3f97d3", "#b58900"
+PAPER, INK, GREY, PALE = "#ffffff", "#222222", "#595959", "#d9d9d9"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
+DARK = {
+    PAPER: "#0d1117",
+    INK: "#f0f3f6",
+    GREY: "#9aa4af",
+    PALE: "#3d444d",
+    BLUE: "#3a8fd0",
+    ORANGE: "#e06a2a",
+    GREEN: "#14a57c",
+    PURPLE: "#d58bb5",
+    SKY: "#8fd0f5",
+    AMBER: "#ecc94b",
+}
+"""Colour on a dark screen of each colour on white paper; figures use no other colours."""
 SMALL, TEXT, HEAD = 8, 9, 10  # points
 SIZE = (3.7, 4.1)  # inches; three figures fit next to each other on a wide screen
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.3, never "1e-1 + 0.2" in a corner
@@ -28,25 +41,14 @@ COLUMNS = 3
 LABEL = {"fontsize": SMALL, "color": GREY}
 TITLE = {"fontsize": TEXT, "loc": "left", "color": INK}
 HEADING = {"fontsize": HEAD, "loc": "left", "color": INK}
-LEGEND = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL}
-
-
-def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure as PNG, atomically.
-
-    Raises:
-        OSError: it cannot be written; names ``path``.
-    """
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=150)
-    write_bytes(path, image.getvalue())
+LEGEND = {"loc": "outside lower center", "frameon": False, "fontsize": SMALL, "labelcolor": INK}
 
 
 def panel_grid(count: int, *, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure with ``count`` panels, three to a row, each ``height`` inches high."""
     columns = min(COLUMNS, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(9.6 * max(columns, 2) / COLUMNS, height * rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(9.6 * max(columns, 2) / COLUMNS, height * rows), layout="constrained")
     axes = [figure.add_subplot(rows, columns, place + 1) for place in range(count)]
     for ax in axes:
         tidy(ax)
@@ -95,16 +97,33 @@ def to_numpy(values: Tensor) -> np.ndarray:
     return values.detach().cpu().double().numpy()
 
 
-def shorten(name: str, limit: int = 30) -> str:
-    """Shorten a path or name to ``limit`` characters in its middle, and escape what Matplotlib would interpret.
+def wrapped(name: str, width: int = 30) -> str:
+    """Return a whole path or name over lines of at most ``width`` characters, as Matplotlib displays it.
 
-    A legend hides labels that start with _.
+    Lines end after a space or one of ``/ . , + _ -`` where they can. A legend hides labels that start with _.
     """
     name = displayable(name.removeprefix("network."))
-    if len(name) > limit:
-        name = name[: limit // 3] + "…" + name[-(limit - limit // 3 - 1) :]
-    name = literal(name)
+    lines = [""]
+    for part in re.findall(rf"[^ /.,+_-]{{1,{width}}}[ /.,+_-]*|[ /.,+_-]+", name):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    name = literal("\n".join(line.rstrip() for line in lines))
     return f" {name}" if name.startswith("_") else name
+
+
+def legend(figure: Figure, *, most: int, handles: Sequence[Artist] | None = None, **options: Any) -> None:
+    """Add a legend below the panels, in at most ``most`` columns that fit, and make room for it."""
+    if handles is None:
+        handles = [handle for ax in figure.axes for handle in ax.get_legend_handles_labels()[0]]
+    labels = [str(handle.get_label()) for handle in handles]
+    width, height = figure.get_size_inches()
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(most, len(labels), int(width / (0.07 * longest + 0.65))))
+    rows = [labels[at :: math.ceil(len(labels) / columns)] for at in range(math.ceil(len(labels) / columns))]
+    lines = sum(max(label.count("\n") + 1 for label in row) for row in rows)
+    figure.set_size_inches(width, height + 0.17 * lines)
+    figure.legend(handles=handles, labels=labels, ncols=columns, **LEGEND | options)
 
 
 def literal(text: str) -> str:

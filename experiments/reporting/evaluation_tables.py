@@ -11,7 +11,7 @@ from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.table import Grid, to_table
 from probattn.inference.metrics import DISPLAY, ood
@@ -71,7 +71,7 @@ def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun]
     result = evaluation.result
     for metric in SHIFT_METRICS if result.shift else ():
         figure = shift_plots.boxes({**drawn, result.label: result.shift}, metric=metric)
-        paths.append(run / "figures" / f"shift-{metric}.png")
+        paths.append(run / "figures" / f"shift-{metric}.svg")
         save_figure(paths[-1], figure)
     return paths
 

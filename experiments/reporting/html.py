@@ -1,16 +1,14 @@
 """HTML of reports: Jinja templates with autoescape, and figures embedded as SVG."""
 
 import base64
-import io
-import re
 from dataclasses import dataclass
 
-import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from probattn.experiments.displayable import displayable
+from probattn.experiments.plots.svg import to_svg
 
 
 @dataclass(frozen=True)
@@ -28,21 +26,8 @@ class EmbeddedFigure:
 def embed(figure: Figure, *, alt: str, caption: str, wide: bool = False) -> EmbeddedFigure:
     """Return a figure that needs no other file."""
     width, height = (round(96 * side) for side in figure.get_size_inches())
-    source = f"data:image/svg+xml;base64,{base64.b64encode(svg(figure)).decode()}"
+    source = f"data:image/svg+xml;base64,{base64.b64encode(to_svg(figure)).decode()}"
     return EmbeddedFigure(source, width, height, alt, caption, wide)
-
-
-def svg(figure: Figure) -> bytes:
-    """Return the figure as SVG, the same bytes for the same figure."""
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "probattn"}):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    content = file.getvalue()
-    # Matplotlib names clip paths by digests of addresses in memory: number them in place.
-    names = dict.fromkeys(re.findall(rb'<clipPath id="([^"]+)"', content))
-    numbers = {name: b"clip%d" % number for number, name in enumerate(names)}
-    pattern = rb'(<clipPath id="|url\(#)([^")]+)'
-    return re.sub(pattern, lambda match: match[1] + numbers.get(match[2], match[2]), content)
 
 
 def render(template: str, **content: object) -> str:

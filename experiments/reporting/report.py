@@ -1,4 +1,4 @@
-"""Reports of evaluated runs: a self-contained HTML page, and figures as PNG."""
+"""Reports of evaluated runs: a self-contained HTML page, and figures as SVG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from probattn.experiments.evaluation.metric_display import COLUMNS
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import model_diagnostics, predictions
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
@@ -80,14 +80,14 @@ def write(path: str | os.PathLike, results: Sequence[RunResult], *, title: str) 
 
 
 def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
-    """Save the run's figures as ``folder/KEY.png`` and return their paths; missing ones are left out."""
+    """Save the run's figures as ``folder/KEY.svg`` and return their paths; missing ones are left out."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for panel in PANELS:
         figure = panel.draw(result)
         if figure is not None:
-            paths.append(folder / f"{panel.key}.png")
+            paths.append(folder / f"{panel.key}.svg")
             save_figure(paths[-1], figure)
     return paths
 

@@ -13,10 +13,10 @@ from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
 from probattn.experiments.plots import shift as shift_plots
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS
-from probattn.experiments.studies.collect import Rows
+from probattn.experiments.studies.collect import ENSEMBLES, Rows
 from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
@@ -55,7 +55,12 @@ def title(subject: str) -> str:
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
     """Draw the figures of comparisons; return them by name."""
     subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
-    drawn = {key: comparison_plots.panels(found[key]) for key in subjects}
+    main = {*rows.plain, *(row for heading, group in rows.groups.items() if heading == ENSEMBLES for row in group)}
+    drawn = {
+        f"{key}{part}": figure
+        for key in subjects
+        for part, figure in comparison_plots.figures(found[key], main=main).items()
+    }
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
     for metric in SHIFT_METRICS:
         drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
@@ -64,7 +69,7 @@ def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
 
 
 def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Write each comparison as Markdown, LaTeX and CSV, and the figures as PNG; return the paths.
+    """Write each comparison as Markdown, LaTeX and CSV, and the figures as SVG; return the paths.
 
     Files of a former comparison in this folder are removed.
     """
@@ -72,7 +77,7 @@ def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Pat
     generated_files.remove_outdated(folder, rows.sources)
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     for key, figure in figures(rows, found).items():
-        paths.append(folder / f"{key}.png")
+        paths.append(folder / f"{key}.svg")
         save_figure(paths[-1], figure)
     generated_files.record(folder, paths, rows.sources)
     return paths

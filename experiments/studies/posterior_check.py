@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots.svg import save_figure
 from probattn.inference import compare_posteriors, fit, fit_guide, nuts, psis_khat, simulation_based_calibration
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
@@ -55,11 +55,11 @@ class PosteriorCheck:
         """Write the text, and a figure of each part."""
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "check.txt", f"{self}\n")
-        save_figure(folder / "against-nuts.png", against_nuts(self.comparison))
+        save_figure(folder / "against-nuts.svg", against_nuts(self.comparison))
         for name, each in self.khat.items():
-            save_figure(folder / f"khat-{name}.png", importance_weights(each))
+            save_figure(folder / f"khat-{name}.svg", importance_weights(each))
         for name, each in self.sbc.items():
-            save_figure(folder / f"calibration-{name}.png", rank_histograms(each))
+            save_figure(folder / f"calibration-{name}.svg", rank_histograms(each))
 
 
 def posterior_check(

@@ -76,7 +76,7 @@ def test_evaluate_writes_table_metrics_figures_and_report(command, kep):
     for shown in (f"{100 * values['metrics']['accuracy']:.2f}", f"{10 * values['metrics']['nll']:.2f}", KEP, "FPR95"):
         assert shown in text
     assert text.endswith(f"report: {kep / 'report.html'}; all tables: {kep / 'tables'}\n")
-    assert {path.suffix for path in (kep / "figures").iterdir()} == {".png"}
+    assert {path.suffix for path in (kep / "figures").iterdir()} == {".svg"}
     assert {"training", "reliability", "risk_coverage", "confidence", "spectrum", "posterior"} <= {
         path.stem for path in (kep / "figures").iterdir()
     }
@@ -208,7 +208,7 @@ def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures)
     rows = (kep / "tables" / "shift-accuracy-posterior.csv").read_text().splitlines()
     assert rows[2].startswith("fog,")
     assert float(rows[2].split(",")[2]) == fog
-    assert (kep / "figures" / "shift-accuracy.png").stat().st_size > 1000
+    assert (kep / "figures" / "shift-accuracy.svg").stat().st_size > 1000
     assert content["decisions"]["abstention"]["target"] == 0.05
 
 

@@ -26,7 +26,7 @@ def shares(ax):
     found = {}
     for patch in ax.patches:
         corners = patch.get_path().vertices
-        found[to_hex(patch.get_edgecolor() if not patch.get_fill() else patch.get_facecolor()).upper()] = {
+        found[to_hex(patch.get_edgecolor() if not patch.get_fill() else patch.get_facecolor())] = {
             round(20 * middle) / 20: height
             for middle, height in zip((corners[1:-1:2, 0]).tolist(), corners[1:-1:2, 1].tolist(), strict=True)
             if height > 0

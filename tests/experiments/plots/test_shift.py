@@ -43,7 +43,7 @@ def test_bars_at_one_severity_stand_where_their_corruption_is():
         assert ax.get_ylim()[0] == 0
     assert figure._suptitle.get_text() == "bars: severity 5"
     assert figure.axes[0].get_ylabel() == "ACC (%), higher is better"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["softmax", "kep-svgp"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["softmax", "kep-svgp", "best mean"]
 
 
 def test_boxes_show_quartiles_and_range():

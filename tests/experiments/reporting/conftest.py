@@ -46,7 +46,7 @@ def read_report(path, results, title="a title", *, draw=False):
     """Write a report and parse it, without drawing its figures, which takes most of the time, unless ``draw``."""
     with pytest.MonkeyPatch.context() as patch:
         if not draw:
-            patch.setattr(html, "svg", lambda _: b"<svg/>")
+            patch.setattr(html, "to_svg", lambda _: b"<svg/>")
         report.write(path, results, title=title)
     reader = Reader()
     reader.feed(path.read_text(encoding="utf-8"))

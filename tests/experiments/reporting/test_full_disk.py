@@ -6,7 +6,8 @@ from pathlib import Path
 from full_disk import check_refused
 
 from probattn import experiments, inference
-from probattn.experiments.plots.style import panel_grid, save_figure
+from probattn.experiments.plots.style import panel_grid
+from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import report, table_formats
 from probattn.experiments.reporting.table import Grid
 
@@ -21,7 +22,7 @@ def test_tables(tmp_path):
 
 def test_a_figure(tmp_path):
     figure, _ = panel_grid(1, height=1)
-    assert check_refused(lambda: save_figure(tmp_path / "a.png", figure), tmp_path, sizes=(0, 1000)) == {"a.png"}
+    assert check_refused(lambda: save_figure(tmp_path / "a.svg", figure), tmp_path, sizes=(0, 1000)) == {"a.svg"}
 
 
 def test_a_report(tmp_path, result, monkeypatch):

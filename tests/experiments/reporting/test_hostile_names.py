@@ -12,8 +12,8 @@ from rich.console import Console
 
 from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.plots import decisions, examples, style
-from probattn.experiments.reporting import html, report
+from probattn.experiments.plots import decisions, examples, style, svg
+from probattn.experiments.reporting import report
 from probattn.experiments.reporting.table import Grid, to_table
 from probattn.experiments.reporting.table_formats import csv as to_csv
 from probattn.experiments.reporting.table_formats import latex, markdown, save, terminal
@@ -40,14 +40,14 @@ def test_figures_show_any_name(result):
         figures.append(examples.excerpts(found.texts, found.probs, found.labels, found.classes, [0, 1, 2, 3]))
         figures.append(decisions.set_sizes(dict.fromkeys(names, (found.probs > 0.2, found.labels)), alpha=0.1))
     for figure in figures:
-        drawn = html.svg(figure)
+        drawn = svg.to_svg(figure)
         ElementTree.fromstring(drawn)
         assert not RAW.search(drawn.decode())
 
 
 def test_a_line_break_of_ours_stays_and_one_in_a_name_does_not():
     assert style.literal("two\nlines\x1b $") == "two\nlines\\x1b \\$"
-    assert style.shorten("two\nlines") == r"two\nlines"
+    assert style.wrapped("two\nlines") == r"two\nlines"
 
 
 def test_a_page_shows_any_name(result, tmp_path, monkeypatch):

@@ -33,10 +33,10 @@ def test_save_figures_writes_what_there_is_to_show(result, probabilistic, tmp_pa
         "most_uncertain",
         "most_confidently_wrong",
     ]
-    assert report.save_figures(tmp_path / "a", result(n=6)) == [tmp_path / "a" / f"{key}.png" for key in keys]
+    assert report.save_figures(tmp_path / "a", result(n=6)) == [tmp_path / "a" / f"{key}.svg" for key in keys]
     paths = report.save_figures(tmp_path / "b", probabilistic(n=4))
     assert [path.stem for path in paths] == [*keys, "spectrum", "spectrum_by_layer", "similarity", "posterior"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert all(path.read_bytes().startswith(b"<?xml") for path in paths)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
-from probattn.experiments.plots import model_diagnostics
-from probattn.experiments.reporting import html, report
+from probattn.experiments.plots import model_diagnostics, svg
+from probattn.experiments.reporting import report
 
 
 def test_page_is_whole_self_contained_and_described(result, probabilistic, read, tmp_path):
@@ -128,7 +128,7 @@ def test_figures_have_the_same_bytes_wherever_they_lie_in_memory():
         left, right = figures[-1].subplots(1, 2)
         left.imshow([[0, 1], [2, 3]])
         right.barh([0, 1], [0.5, 1]).patches[0].set_clip_path(Circle((0, 0), 0.5, transform=right.transData))
-    first, *others = map(html.svg, figures)
+    first, *others = map(svg.to_svg, figures)
     assert first.count(b"<clipPath") >= 2
     assert first.count(b"url(#clip") >= 2
     assert all(other == first for other in others)

@@ -108,14 +108,14 @@ def test_a_run_is_trained_resumed_evaluated_and_reported(command, trained):
         assert scores["accuracy"] == pytest.approx(accuracy_score(prediction.labels, answers))
     assert found["temperature"]["test"]["mcc"] == found["posterior"]["test"]["mcc"]
     assert (trained / "tables" / "domain-out-of-domain.csv").exists()
-    assert (trained / "figures" / "most_uncertain.png").exists()
+    assert (trained / "figures" / "most_uncertain.svg").exists()
     page = (trained / "report.html").read_text()
     assert "out-of-domain" in page
 
     code, out, err = command("compare", trained, "--out", trained.parent / "compared")
     assert (code, err) == (0, "")
     assert "Test data, out-of-domain" in out
-    assert (trained.parent / "compared" / "domain-out-of-domain.png").exists()
+    assert (trained.parent / "compared" / "domain-out-of-domain.svg").exists()
 
 
 @pytest.mark.parametrize(
