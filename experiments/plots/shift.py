@@ -169,7 +169,11 @@ def _mark_best(ax: Axes, values: Values, names: list[str], metric: str) -> None:
 
 def _best_handle(values: Values) -> list[Line2D]:
     """Return the entry of the diamonds in a legend, if several runs can have them."""
-    return [Line2D([], [], label="best mean", color=style.INK, marker=BEST["marker"], ls="", ms=5)] if len(values) > 1 else []
+    return (
+        [Line2D([], [], label="best mean", color=style.INK, marker=BEST["marker"], ls="", ms=5)]
+        if len(values) > 1
+        else []
+    )
 
 
 def _metric_axis(ax: Axes, metric: str, *, logarithmic: bool) -> None:
