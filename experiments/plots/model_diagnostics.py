@@ -13,6 +13,9 @@ from torch import Tensor
 
 from probattn.experiments.plots import style
 
+ROWS = 12
+"""Largest number of sites of a figure."""
+
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
     """Draw each term of the objective and each validation metric in its own panel; values that are not finite are gaps.
@@ -105,11 +108,15 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
 def posterior(sites: Sequence[Mapping]) -> Figure | None:
     """Draw, for each site, KL(q ‖ prior) per scalar, and the ratio of the posterior's to the prior's std.
 
+    Of more than twelve sites those of the lowest KL are drawn.
+
     Args:
         sites: rows of ``site``, ``kl`` (nats), ``size`` (scalars), ``prior_std`` and ``posterior_std``.
     """
     if not sites:
         return None
+    of_all = f", the lowest of {len(sites)} sites" if len(sites) > ROWS else ""
+    sites = [row for row in sites if row in sorted(sites, key=lambda row: ratio(row["kl"], row["size"]))[:ROWS]]
     figure, (left, right) = style.subplots((9.6, 1.1 + 0.34 * len(sites)), 1, 2, sharey=True)
     rows = np.arange(len(sites))
     density = np.array([ratio(row["kl"], row["size"]) for row in sites])
@@ -124,7 +131,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     right.axvline(1, color=style.INK, lw=1, ls="--")
     left.set_yticks(rows, [style.wrapped(row["site"]) for row in sites], fontsize=style.SMALL)
     left.invert_yaxis()
-    left.set_title("KL from the prior (nats per scalar)", **style.TITLE)
+    left.set_title(f"KL from the prior (nats per scalar){of_all}", **style.TITLE)
     right.set_title("posterior std / prior std (dashed: as the prior)", **style.TITLE)
     return figure
 
