@@ -205,6 +205,7 @@ def _log_axis(ax: Axes, values: np.ndarray, scales: np.ndarray) -> None:
     floor = max(known.min(), 1e-4 * known.max())
     lambdas = scales[np.isfinite(scales) & (scales > 0)]
     ax.set_yscale("log")
+    style.set_log_ticks(ax.yaxis)
     ax.set_ylim(0.7 * min([floor, *lambdas]), 1.6 * known.max())
 
 

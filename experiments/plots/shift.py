@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
 from probattn.experiments.evaluation.metric_display import unit
@@ -181,9 +180,7 @@ def _metric_axis(ax: Axes, metric: str, *, logarithmic: bool) -> None:
     """Label the vertical axis with a metric, its unit and direction; an empty name leaves it without a label."""
     if logarithmic:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(style.PLAIN)
-        ax.yaxis.set_minor_locator(NullLocator())
+        style.set_log_ticks(ax.yaxis)
     else:
         style.set_ticks(ax.yaxis, 5)
     if metric:

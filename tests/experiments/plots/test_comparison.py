@@ -64,7 +64,7 @@ def test_means_spreads_seeds_and_baselines_stand_where_they_should():
 
 def test_without_seeds_groups_and_baselines_the_legend_says_less():
     figure = panels(compare({"a": {0: {"nll": 1.0}}, "b": {0: {"nll": 2.0}}}))
-    assert legend(figure) == ["one seed", "best"]
+    assert legend(figure) == ["one value", "best"]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b"]
 
 
