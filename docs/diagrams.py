@@ -70,6 +70,13 @@ LAYERS: dict[str, Callable[[], ProbabilisticAttention]] = {
 """The layers of the page, by the name of their figure."""
 
 
+DARK = b"""<style>@media (prefers-color-scheme: dark) {
+[fill="white"] {fill: #0d1117} [fill="gray"] {fill: #57606a} [fill="black"] {fill: #f0f3f6}
+[stroke="black"] {stroke: #f0f3f6} text {fill: #f0f3f6}
+}</style>
+"""
+
+
 def diagram(name: str) -> "graphviz.Digraph":
     """Return the diagram of a model with the layer of that name; latent sites are white, observed ones grey."""
     torch.manual_seed(0)
@@ -77,6 +84,11 @@ def diagram(name: str) -> "graphviz.Digraph":
     return pyro.render_model(model, model_args=(torch.randn(EXAMPLES, TOKENS, DIM), torch.zeros(EXAMPLES)))
 
 
+def follow_color_scheme(svg: bytes) -> bytes:
+    """Return a diagram that is light on dark on a dark screen."""
+    return svg.replace(b"<g id=", DARK + b"<g id=", 1)
+
+
 if __name__ == "__main__":
     for name in LAYERS:
-        (FIGURES / f"{name}.svg").write_bytes(diagram(name).pipe(format="svg"))
+        (FIGURES / f"{name}.svg").write_bytes(follow_color_scheme(diagram(name).pipe(format="svg")))

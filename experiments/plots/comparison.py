@@ -150,7 +150,7 @@ def _note(table: Comparison, left_out: int) -> str:
 
 def _handles(table: Comparison) -> list[Line2D]:
     cells = [table.cells[row][key] for row in table.rows for key in table.metrics]
-    named = [(MEAN, "one seed" if all(cell.std is None for cell in cells) else "mean ± std")]
+    named = [(MEAN, "one value" if all(cell.std is None for cell in cells) else "mean ± std")]
     if any(cell.n > 1 for cell in cells):
         named.append((SEEDS, "each seed"))
     if any(table.best.values()):

@@ -13,6 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from probattn.experiments.plots import style
 from probattn.inference.diagnostics.attention import Spectrum
 
+ROWS = 12
+"""Largest number of sites of a figure."""
+
 
 def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | None:
     """Draw each term of the objective and each validation metric in its own panel; values that are not finite are gaps.
@@ -104,11 +107,15 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
 def posterior(sites: Sequence[Mapping]) -> Figure | None:
     """Draw, for each site, KL(q ‖ prior) per scalar, and the ratio of the posterior's to the prior's std.
 
+    Of more than twelve sites those of the lowest KL are drawn.
+
     Args:
         sites: rows of ``site``, ``kl`` (nats), ``size`` (scalars), ``prior_std`` and ``posterior_std``.
     """
     if not sites:
         return None
+    of_all = f", the lowest of {len(sites)} sites" if len(sites) > ROWS else ""
+    sites = [row for row in sites if row in sorted(sites, key=lambda row: ratio(row["kl"], row["size"]))[:ROWS]]
     figure, (left, right) = style.subplots((9.6, 1.1 + 0.34 * len(sites)), 1, 2, sharey=True)
     rows = np.arange(len(sites))
     density = np.array([ratio(row["kl"], row["size"]) for row in sites])
@@ -123,7 +130,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
     right.axvline(1, color=style.INK, lw=1, ls="--")
     left.set_yticks(rows, [style.wrapped(row["site"]) for row in sites], fontsize=style.SMALL)
     left.invert_yaxis()
-    left.set_title("KL from the prior (nats per scalar)", **style.TITLE)
+    left.set_title(f"KL from the prior (nats per scalar){of_all}", **style.TITLE)
     right.set_title("posterior std / prior std (dashed: as the prior)", **style.TITLE)
     return figure
 
@@ -197,6 +204,7 @@ def _log_axis(ax: Axes, values: np.ndarray, scales: np.ndarray) -> None:
     floor = max(known.min(), 1e-4 * known.max())
     lambdas = scales[np.isfinite(scales) & (scales > 0)]
     ax.set_yscale("log")
+    style.set_log_ticks(ax.yaxis)
     ax.set_ylim(0.7 * min([floor, *lambdas]), 1.6 * known.max())
 
 

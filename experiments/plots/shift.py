@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
 from probattn.experiments.evaluation.metric_display import unit
@@ -46,7 +45,7 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     axes = [figure.add_subplot(rows, columns, place + 1) for place in range(len(panels))]
     severities = _severities(*values.values())
     draw = _bars if len(severities) == 1 else _boxes
-    logarithmic = draw is _boxes and _is_wide(values)
+    logarithmic = draw is _boxes and _is_wide(values, metric)
     for place, (ax, (category, names)) in enumerate(zip(axes, panels, strict=True)):
         style.tidy(ax)
         ax.sharey(axes[0])
@@ -89,7 +88,7 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
         ax.scatter(best, np.interp(best, at, [np.mean(group) for group in groups]), color=colour, **BEST)
     ax.set_xticks(_severities(*values.values()))
     ax.set_xlabel("severity (dots: mean over corruptions; lines: smallest to largest)")
-    _metric_axis(ax, metric, logarithmic=_is_wide(values))
+    _metric_axis(ax, metric, logarithmic=_is_wide(values, metric))
     handles = ax.get_legend_handles_labels()[0]
     style.legend(figure, most=3, handles=[*handles, *_best_handle(values)])
     return figure
@@ -138,10 +137,11 @@ def _fill(number: int) -> dict[str, str]:
     return {"facecolor": style.colour(number), "edgecolor": style.PAPER if hatch else style.INK, "hatch": hatch}
 
 
-def _is_wide(values: Values) -> bool:
-    """Return True if the values span so much that small ones would be flat on a linear axis."""
+def _is_wide(values: Values, metric: str) -> bool:
+    """Return True if the values of an error span so much that small ones would be flat on a linear axis."""
     numbers = [value for of_run in values.values() for levels in of_run.values() for value in levels.values()]
-    return min(numbers) > 0 and max(numbers) > 20 * min(numbers)
+    spread = min(numbers) > 0 and max(numbers) > 20 * min(numbers)
+    return spread and not metrics.DISPLAY[metric].higher_is_better
 
 
 def _best(values: Values, metric: str, severity: int | None = None, corruption: str | None = None) -> set[str]:
@@ -169,16 +169,18 @@ def _mark_best(ax: Axes, values: Values, names: list[str], metric: str) -> None:
 
 def _best_handle(values: Values) -> list[Line2D]:
     """Return the entry of the diamonds in a legend, if several runs can have them."""
-    return [Line2D([], [], label="best mean", color=style.INK, marker=BEST["marker"], ls="", ms=5)] if len(values) > 1 else []
+    return (
+        [Line2D([], [], label="best mean", color=style.INK, marker=BEST["marker"], ls="", ms=5)]
+        if len(values) > 1
+        else []
+    )
 
 
 def _metric_axis(ax: Axes, metric: str, *, logarithmic: bool) -> None:
     """Label the vertical axis with a metric, its unit and direction; an empty name leaves it without a label."""
     if logarithmic:
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(style.PLAIN)
-        ax.yaxis.set_minor_locator(NullLocator())
+        style.set_log_ticks(ax.yaxis)
     else:
         style.set_ticks(ax.yaxis, 5)
     if metric:

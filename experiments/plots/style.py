@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 
 from probattn.experiments.displayable import displayable
@@ -76,6 +76,13 @@ def set_ticks(axis: Axis, count: int, formatter: Formatter = PLAIN, *, integer: 
     axis.set_major_formatter(formatter)
 
 
+def set_log_ticks(axis: Axis) -> None:
+    """Set ticks at 1, 2 and 5 of each decade of a log axis, in plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(PLAIN)
+    axis.set_minor_locator(NullLocator())
+
+
 def percent(*axes: Axis) -> None:
     """Label the ticks in percent."""
     for axis in axes:
@@ -86,7 +93,7 @@ def tidy(ax: Axes) -> None:
     """Remove the top and right spines of ``ax`` and make its ticks and labels small and grey."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(PALE)
-    ax.tick_params(labelsize=SMALL, colors=GREY, color=PALE, length=3)
+    ax.tick_params(which="both", labelsize=SMALL, colors=GREY, color=PALE, length=3)
     for axis in (ax.xaxis, ax.yaxis):
         axis.label.set(**LABEL)
     ax.set_axisbelow(True)

@@ -153,3 +153,14 @@ def test_figures_with_nothing_to_show_are_none():
     assert model_diagnostics.similarity({}) is None
     assert model_diagnostics.similarity({"run": {}, "other": {"a": math.nan}}) is None
     assert model_diagnostics.posterior([]) is None
+
+
+def test_of_many_sites_the_twelve_nearest_to_their_prior_are_drawn_whole():
+    rows = [
+        {"site": f"network.blocks.{n}.attention.u", "kl": float(30 - n), "size": 10, "prior_std": 1, "posterior_std": 1}
+        for n in range(30)
+    ]
+    left = model_diagnostics.posterior(rows).axes[0]
+    assert [text.get_text() for text in left.get_yticklabels()] == [f"blocks.{n}.attention.u" for n in range(18, 30)]
+    assert left.get_title("left").endswith("the lowest of 30 sites")
+    assert "lowest" not in model_diagnostics.posterior(rows[:12]).axes[0].get_title("left")

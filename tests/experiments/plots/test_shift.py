@@ -114,3 +114,19 @@ def test_a_run_with_other_severities_has_its_own_points():
     lines = by_severity(runs, metric="nll").axes[0].lines
     assert [len(line.get_xdata()) for line in lines] == [2, 2, 1]
     assert lines[2].get_ydata() == pytest.approx([8])
+
+
+def test_a_diamond_stands_above_the_best_run_of_each_corruption():
+    figure = boxes(results(names=["fog", "snow"], severities=[5]), metric="accuracy")
+    (ax,) = figure.axes
+    marks = [(mark.get_offsets()[0, 0], to_hex(mark.get_facecolor()[0])) for mark in ax.collections]
+    assert marks == [(pytest.approx(0.2), LINES[1]), (pytest.approx(1.2), LINES[1])]  # the second run is the higher
+    assert not boxes(results(["alone"]), metric="accuracy").axes[0].collections
+
+
+def test_values_of_several_magnitudes_are_on_a_log_scale():
+    runs = results(names=["fog", "snow"])
+    runs["softmax"]["fog"][5]["nll"] = 9.0
+    for draw in (boxes, by_severity):
+        assert draw(runs, metric="nll").axes[0].get_yscale() == "log"
+        assert draw(results(names=["fog"]), metric="nll").axes[0].get_yscale() == "linear"

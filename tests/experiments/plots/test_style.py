@@ -60,7 +60,11 @@ def test_colours_of_lines_differ_for_every_vision(scheme, vision):
 
 def test_every_colour_of_a_figure_has_a_dark_one(result):
     run = result(n=40, classes=3)
+    logarithmic, ax = style.subplots(style.SIZE)
+    ax.plot([1, 2], [1, 6], color=style.BLUE)
+    ax.set_yscale("log")  # with labels of minor ticks
     for figure in (
+        logarithmic,
         predictions.reliability(run.probs, run.labels),
         predictions.risk_coverage({"a": (run.probs, run.labels), "b": (run.probs, run.labels)}),
         predictions.confidence(run.probs, run.labels),
