@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import arrow, unit
-from probattn.experiments.plots.style import save_figure
+from probattn.experiments.plots import style
+from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.table import Column as Heading
 from probattn.experiments.reporting.table import Row as TableRow
 from probattn.experiments.reporting.table import Table
@@ -28,7 +29,7 @@ def compared(plan: Plan) -> list[Compared]:
 
 
 def write(plan: Plan, found: list[Compared], out: Path) -> list[Path]:
-    """Write ``OUT/NAME.md`` and ``.csv``, and a figure's ``.png``; a reduced size is in the names and titles."""
+    """Write ``OUT/NAME.md`` and ``.csv``, and a figure's ``.svg``; a reduced size is in the names and titles."""
     path = out / (plan.entry.name + (f"-reduced-{plan.scale.name}" if plan.scale.label else ""))
     path.parent.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -36,9 +37,11 @@ def write(plan: Plan, found: list[Compared], out: Path) -> list[Path]:
         for part in plan.parts:
             for name, figure in FIGURES[plan.entry.figure](plan, part).items():
                 if figure is not None:
-                    paths.append(path.with_name("-".join(filter(None, (path.name, name))) + ".png"))
+                    paths.append(path.with_name("-".join(filter(None, (path.name, name))) + ".svg"))
                     if plan.scale.label:
-                        figure.text(0.995, 0.995, plan.scale.label, ha="right", va="top", fontsize="small")
+                        figure.text(
+                            0.995, 0.995, plan.scale.label, ha="right", va="top", fontsize="small", color=style.GREY
+                        )
                     save_figure(paths[-1], figure)
     texts = {".md": report(plan, found, figures=paths), ".csv": against_paper.csv_text(found)}
     for suffix, text in texts.items():

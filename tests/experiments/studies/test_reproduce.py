@@ -201,7 +201,7 @@ def test_a_reduced_table_says_so_and_is_not_compared_with_the_papers(tmp_path, i
     assert "4 runs, 2 seeds." in shown
     assert "on this machine" in shown
     names = sorted(path.name for path in (tmp_path / "made-up").iterdir())
-    assert names == [f"figure-1-reduced-cpu.{suffix}" for suffix in ("csv", "md", "png")]
+    assert names == [f"figure-1-reduced-cpu.{suffix}" for suffix in ("csv", "md", "svg")]
     text = (tmp_path / "made-up/figure-1-reduced-cpu.md").read_text(encoding="utf-8")
     assert text.startswith("# made-up/figure-1: Digits, reduced (cpu)\n")
     assert "## digits, reduced (cpu)" in text
