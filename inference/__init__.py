@@ -18,7 +18,8 @@ from probattn.inference.decisions.abstention import risk_threshold
 from probattn.inference.diagnostics.arviz_export import to_inference_data
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
-from probattn.inference.diagnostics.convergence import Convergence, convergence
+from probattn.inference.diagnostics.convergence import convergence
+from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check

@@ -5,7 +5,8 @@ import torch
 from probattn.experiments.runs.build import build, generator
 from probattn.experiments.runs.load import TrainedRun
 from probattn.handlers import alpha
-from probattn.inference.diagnostics.convergence import Convergence, convergence
+from probattn.inference.diagnostics.convergence import convergence
+from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.training.objective import StepCoefficients
 
 VALID_EXAMPLES = 1024

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence import Convergence, PredictiveSpread, SiteConvergence
+from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
+from probattn.inference.diagnostics.predictive_spread import PredictiveSpread
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""

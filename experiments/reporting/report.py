@@ -16,7 +16,7 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.diagnostics.convergence import Convergence, SiteConvergence
+from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
 from probattn.inference.io.atomic_write import write_text
 from probattn.inference.metrics import DISPLAY
 

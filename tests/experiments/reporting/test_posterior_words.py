@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from probattn.experiments.reporting import posterior_words, report
-from probattn.inference.diagnostics.convergence import (
+from probattn.inference.diagnostics.convergence_records import (
     Convergence,
     ParameterConvergence,
-    PredictiveSpread,
     Refit,
     SiteConvergence,
 )
+from probattn.inference.diagnostics.predictive_spread import PredictiveSpread
 
 SITE = "network.blocks.0.attention.u"
 

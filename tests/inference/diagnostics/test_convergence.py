@@ -15,14 +15,10 @@ from torch.distributions import transform_to
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.handlers import draws
 from probattn.inference import predict
-from probattn.inference.diagnostics.convergence import (
-    ParameterConvergence,
-    Refit,
-    SiteConvergence,
-    convergence,
-    predictive_spread,
-)
+from probattn.inference.diagnostics.convergence import convergence
+from probattn.inference.diagnostics.convergence_records import ParameterConvergence, Refit, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance
+from probattn.inference.diagnostics.predictive_spread import predictive_spread
 from probattn.inference.elbo import TraceMeanField_ELBO
 from probattn.models import Classifier, Supervised
 
