@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Column, Table
 
-from probattn.experiments.cli.terminal import COUNT, Data, check_folder, fail, interruptible, say, show_table
+from probattn.experiments.cli.terminal import COUNT, MAX_RUNS, Data, check_folder, fail, interruptible, say, show_table
 
 if TYPE_CHECKING:
     from probattn.experiments.studies.reproduce import Plan
-
-MAX_SEEDS = 10_000
-"""Maximum number of seeds."""
 
 
 def reproduce(
@@ -27,7 +24,7 @@ def reproduce(
     ] = "full",
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_SEEDS, help="Runs of each model; default the paper's number, 2 for cpu."),
+        typer.Option(min=1, max=MAX_RUNS, help="Runs of each model; default the paper's number, 2 for cpu."),
     ] = None,
     out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and results.")] = Path(
         "runs/reproduce"

@@ -91,6 +91,13 @@ Encoder = Annotated[
 COUNT = {"min": 1, "max": 2**31 - 1}
 SEED = {"min": 0, "max": 2**63 - 1}
 """Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+MAX_RUNS = 10_000
+"""Maximum number of runs of a preset."""
+
+
+def split_words(values: list[str] | None) -> list[str]:
+    """Split the values of an option that is given several times, or once with commas."""
+    return [word.strip() for value in values or () for word in value.split(",")]
 
 
 def encoder_change(encoder: str | None) -> list[str]:
