@@ -17,6 +17,7 @@ from probattn import (
     families,
 )
 from probattn.attention.base import LayerFactory
+from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
 from probattn.experiments.config.validation import STRICT, Count, Positive, Share
 
 
@@ -68,11 +69,27 @@ class KEPSVGPSettings:
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
-        if self.merge != "add" and tokens is None:
-            raise ValueError(
-                f"merge={self.merge} has weights over tokens: set layer.merge=add where their number varies"
-            )
+        _check_merge(self.merge, tokens)
         return KEPSVGPAttention.partial(tokens=tokens, **_options(self, "guide", "guide_scale"))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AuthorsKEPSVGPSettings:
+    """KEP-SVGP attention as in its authors' code in the ``last`` blocks, softmax attention below."""
+
+    family: ClassVar[str] = "full"
+    name: Literal["kep-svgp-authors"] = "kep-svgp-authors"
+    last: Count | None = 1
+    rank: Count = 10
+    pair: Literal["er", "ee", "rr"] = "er"
+    merge: Literal["add", "concat", "concat_lowrank"] = "concat"
+    multiple: Count = 10
+    eta: float = 10.0
+
+    def factory(self, tokens: int | None) -> LayerFactory:
+        """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
+        _check_merge(self.merge, tokens)
+        return AuthorsKEPSVGPAttention.partial(tokens=tokens, **_options(self))
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -174,7 +191,13 @@ class SparseCGPSettings(_CorrelatedSettings):
 
 
 LayerSettings = Annotated[
-    SoftmaxSettings | KEPSVGPSettings | KernelSettings | SGPASettings | CGPSettings | SparseCGPSettings,
+    SoftmaxSettings
+    | KEPSVGPSettings
+    | AuthorsKEPSVGPSettings
+    | KernelSettings
+    | SGPASettings
+    | CGPSettings
+    | SparseCGPSettings,
     Field(discriminator="name"),
 ]
 
@@ -183,6 +206,11 @@ def _family(name: str, scale: float) -> families.Family:
     """Return a guide family with its initial standard deviation; a point mass has none."""
     family = families.FAMILIES[name]
     return family if family is families.Delta else functools.partial(family, init_scale=scale)
+
+
+def _check_merge(merge: str, tokens: int | None) -> None:
+    if merge != "add" and tokens is None:
+        raise ValueError(f"merge={merge} has weights over tokens: set layer.merge=add where their number varies")
 
 
 def _options(layer: LayerSettings, *others: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ Comments name the settings that a paper does not give.
 
 from dataclasses import replace
 from difflib import get_close_matches
-from math import exp
 
 from probattn.experiments.config.layers import (
+    AuthorsKEPSVGPSettings,
     CGPSettings,
     KEPSVGPSettings,
     KernelSettings,
@@ -147,19 +147,14 @@ _FINETUNE_IMDB = replace(
 _FINETUNE_KEP_SVGP = KEPSVGPSettings(rank=5, merge="add", eta=1.0)
 
 
-# The KEP-SVGP authors' form (their code): the whole KL beside the mean cross-entropy, their KSVD loss, and the best
-# epoch by validation accuracy (MCC on CoLA, there on the test set). The paper gives no initial values. In the code
-# log λ is uniform on [−2, 0] for each head and component, here −1 for all; m, the factor of S below its diagonal and
-# the logarithm of its diagonal are N(0, 1), here m is drawn from the prior and S is 2.7 λ, about 1. Not matched:
-# noise that is independent for each token and shared by the outputs, where u is one function here; the coupling term
-# of the KSVD loss, there of raw weights; a map from s outputs to the head width that all heads share, without an
-# output projection; averaged logits in place of probabilities; a weight decay of 5e-5 on texts too, and of all
-# parameters.
+# The KEP-SVGP authors' form (their code): their layer, objective and initial values, and the best epoch by validation
+# accuracy (MCC on CoLA, there on the test set). Not matched: the coupling term of the KSVD loss, there of raw weights;
+# a map from s outputs to the head width that all heads share, without an output projection; averaged logits in place
+# of probabilities; a weight decay of 5e-5 on texts too, and of all parameters.
 def _as_authors(settings: Settings, layer: KEPSVGPSettings, *, monitor: str) -> Settings:
-    """Return the settings of a softmax twin with the authors' KEP-SVGP layer, objective and choice of the epoch."""
-    train = replace(settings.train, kl_weight="num_data", monitor=monitor)
-    layer = replace(layer, penalty="authors", scale=round(exp(-1), 3), guide_scale=2.7)
-    return replace(settings, layer=layer, train=train)
+    """Return the settings of a softmax twin with the authors' KEP-SVGP layer and choice of the epoch."""
+    options = {"rank": layer.rank, "merge": layer.merge, "eta": layer.eta}
+    return replace(settings, layer=AuthorsKEPSVGPSettings(**options), train=replace(settings.train, monitor=monitor))
 
 
 _KEP_IMAGES, _KEP_REVIEWS = KEPSVGPSettings(), KEPSVGPSettings(merge="add")

@@ -126,13 +126,9 @@ class KEPSVGPAttention(KSVDAttention):
         query_key = self.queries_and_keys(x)
         e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
 
-        def penalty() -> Tensor:
-            fitted = scores if self.mean is None else self.scores_of(query_key.detach(), x.detach(), mask)
-            lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, fitted), scale, lengths)
-
         if not self.solves:
-            self.penalty("ksvd", penalty)
+            alone = lambda: self.scores_of(query_key.detach(), x.detach(), mask)  # noqa: E731
+            self.penalise((lambda: scores) if self.mean is None else alone, scale, x, mask)
         if self.weight_prior is not None:
             weights = ((self.out.weight, self.out.in_features), *self.merge.fan_ins())
             self.global_penalty("weight_prior", lambda: negative_log_density(weights, self.weight_prior))

@@ -1,5 +1,7 @@
 """Base of layers on the kernel singular value decomposition of their attention kernel."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from probattn.attention import projection as projections
@@ -41,6 +43,21 @@ class KSVDAttention(ProbabilisticAttention):
         if mask is not None:
             scores = scores.where(mask[:, None, :, None], 0.0)
         return *scores, *weights
+
+    def penalise(self, scores: Callable[[], Scores], scale: Tensor, x: Tensor, mask: Tensor | None) -> None:
+        """Add the KSVD penalty at the site ``ksvd``: η times the loss of (11) for each example.
+
+        Args:
+            scores: returns :meth:`scores`; called only where the penalty counts.
+            scale: Λ ``(H, s)``.
+            x, mask: as for the layer.
+        """
+
+        def penalty() -> Tensor:
+            lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, scores()), scale, lengths)
+
+        self.penalty("ksvd", penalty)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""

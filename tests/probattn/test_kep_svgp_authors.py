@@ -1,0 +1,97 @@
+"""The KEP-SVGP authors' layer: its moments at one token and over tokens, its objective, its predictions."""
+
+import pyro.poutine as poutine
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from probattn import draws, guides
+from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
+from probattn.functional import kep_svgp
+from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.models import Classifier, ViT
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return AuthorsKEPSVGPAttention(6, 2, rank=2, **options).double()
+
+
+def posterior(layer):
+    """Mean and Cholesky factor of q(u_d), by explicit loops."""
+    raw = layer.raw_tril.detach()
+    return layer.loc.detach(), raw.tril(-1) + raw.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
+
+
+@pytest.mark.parametrize("options", [{}, {"merge": "concat", "tokens": 5}, {"pair": "ee"}, {"pair": "rr"}])
+def test_each_token_has_the_papers_law_and_tokens_are_independent(options):
+    layer, number = make(**options), 40_000
+    layer.out = torch.nn.Identity()
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    with torch.no_grad(), draws(number):
+        f = layer(x).unflatten(-1, (2, 2)).transpose(-3, -2)  # (S, B, H, N, d)
+    loc, tril = posterior(layer)
+    e, r, *_ = layer.scores(x)
+    merged = layer.merge(*({"e": e, "r": r}[branch] for branch in layer.pair))
+    exact = kep_svgp.marginals(merged, layer.scale, loc, tril)
+    mean, variance = exact.mean.mT.detach(), exact.covariance.diagonal(dim1=-2, dim2=-1).mT.detach()
+    assert ((f.mean(0) - mean).abs() < 6 * (variance / number).sqrt() + 1e-9).all()
+    assert_close(f.var(0), variance, rtol=6 * (2 / number) ** 0.5, atol=1e-9)
+    tokens = f[:, 0, 0, :, 0]
+    assert (torch.corrcoef(tokens.T) - torch.eye(5)).abs().max() < 7 / number**0.5
+
+
+def test_the_outputs_of_a_token_share_their_noise():
+    layer, x = make(), torch.randn(1, 5, 6, dtype=torch.float64)
+    layer.out = torch.nn.Identity()
+    with torch.no_grad():
+        noise = torch.randn(1, 2, 5, 2, dtype=torch.float64)
+        f = poutine.condition(layer, data={"noise": noise})(x).unflatten(-1, (2, 2))
+    loc, tril = posterior(layer)
+    e, r, *_ = layer.scores(x)
+    for h in range(2):
+        for n in range(5):
+            for d in range(2):
+                u = loc[h, d] + tril[h, d] @ noise[0, h, n]
+                assert_close(f[0, n, h, d], (e + r)[0, h, n] / layer.scale[h] @ u)
+
+
+def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
+    torch.manual_seed(0)
+    network = ViT(image_size=8, patch_size=4, channels=1, classes=3, dim=6, depth=1, heads=2, mlp_dim=6,
+                  attention=AuthorsKEPSVGPAttention.partial(rank=2, eta=0.7))  # fmt: skip
+    model = Classifier(network, num_data=50).double().eval()
+    guide = guides.for_model(model)
+    x, y = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
+    trace = poutine.trace(model).get_trace(x, y)
+    layer = network.blocks[0].attention
+    loc, tril = posterior(layer)
+    q, p = (
+        MultivariateNormal(loc, scale_tril=tril),
+        MultivariateNormal(0 * loc, scale_tril=layer.scale.diag_embed()[:, None]),
+    )
+    torch.manual_seed(1)
+    with draws("example"):
+        loss = TraceMeanField_ELBO()(model, guide)(x, y)
+    torch.manual_seed(1)
+    with draws("example"):
+        trace = poutine.trace(model).get_trace(x, y)
+    cross_entropy = -trace.nodes["y"]["fn"].log_prob(y).mean()
+    ksvd = -trace.nodes["network.blocks.0.attention.ksvd"]["fn"].log_factor.mean()
+    assert_close(loss / 50, cross_entropy + kl_divergence(q, p).sum() + ksvd)
+
+
+def test_predictions_have_as_many_samples_as_asked_for_and_padding_changes_nothing():
+    layer, x = make(), torch.randn(2, 5, 6, dtype=torch.float64)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    noise = torch.randn(2, 2, 5, 2, dtype=torch.float64)
+    whole = poutine.condition(layer, data={"noise": noise})(x, mask)
+    short = poutine.condition(layer, data={"noise": noise[1:, :, :3]})(x[1:, :3])
+    assert_close(whole[1:, :3], short)
+    network = ViT(image_size=8, patch_size=4, channels=1, classes=3, dim=6, depth=1, heads=2, mlp_dim=6,
+                  attention=AuthorsKEPSVGPAttention.partial(rank=2))  # fmt: skip
+    model = Classifier(network, num_data=4)
+    found = predict(model, guides.for_model(model), torch.randn(4, 1, 8, 8), num_samples=7, keep_draws=True)
+    assert found.draws.shape == (7, 4, 3)
+    assert (found.draws.std(0) > 0).all()
