@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from probattn.functional import errors
+
 CHARACTER_DIM = 16
 FILTERS = {1: 16, 2: 32, 3: 64, 4: 64}
 """Dimension of character embeddings, and the number of convolution filters by length."""
@@ -46,14 +48,25 @@ class SpellingEmbedding(nn.Module):
         self.out = nn.Linear(width, dim)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return embeddings ``(..., dim)`` of words ``(..., K)``; trailing padding is ignored."""
-        words, inverse = torch.unique(characters.flatten(0, -2), dim=0, return_inverse=True)
+        """Return embeddings ``(..., dim)`` of words ``(..., K)``; trailing padding is ignored.
+
+        On a CPU each distinct word is embedded once, without its padding; elsewhere that would wait for the device.
+        """
+        words = characters.flatten(0, -2)
+        if characters.device.type != "cpu" or errors.gathered() is not None:
+            return self._embed(words).unflatten(0, characters.shape[:-1])
+        words, inverse = torch.unique(words, dim=0, return_inverse=True)
+        longest = max(1, (words != 0).sum(-1).max())
+        return self._embed(words[:, :longest])[inverse].unflatten(0, characters.shape[:-1])
+
+    def _embed(self, words: Tensor) -> Tensor:
+        """Return embeddings ``(words, dim)`` of words ``(words, K)``."""
         lengths = (words != 0).sum(-1, keepdim=True)
-        vectors = self.characters(words[:, : max(1, lengths.max())]).mT
+        vectors = self.characters(words).mT
         features = torch.cat([self._max_pool(filters, vectors, lengths) for filters in self.filters], dim=-1).relu()
         gate = self.gate(features).sigmoid()
         features = gate * self.change(features).relu() + (1 - gate) * features
-        return self.out(features)[inverse].unflatten(0, characters.shape[:-1])
+        return self.out(features)
 
     @staticmethod
     def _max_pool(filters: nn.Conv1d, vectors: Tensor, lengths: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Distributions of a layer's local sites at every token, and likelihoods of classes."""
+"""Distributions of a layer's sites, and likelihoods of classes."""
+
+import math
 
 import pyro.distributions as dist
 import torch
@@ -138,3 +140,50 @@ def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
 @register_kl(MarginalWithJointKL, dist.Distribution)
 def _kl_marginal_with_joint_kl(q: MarginalWithJointKL, p: dist.Distribution) -> Tensor:
     return q.kl
+
+
+class CentredStudentT(dist.TorchDistribution):
+    """Student-t distribution around 0 with a constant number of degrees of freedom.
+
+    Unlike ``torch.distributions.StudentT`` it makes no tensor on the host and does not wait for the device, so that a
+    CUDA graph can capture it.
+
+    Args:
+        df: degrees of freedom, above 2.
+        scale: λ > 0, of the batch shape.
+    """
+
+    arg_constraints = {"scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, df: float, scale: Tensor) -> None:
+        self.df, self.scale = df, scale
+        super().__init__(scale.shape, validate_args=False)
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "CentredStudentT":
+        """Return the same distribution with a larger batch shape."""
+        return CentredStudentT(self.df, self.scale.expand(batch_shape))
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, 0."""
+        return torch.zeros_like(self.scale)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance df λ² / (df − 2)."""
+        return self.df / (self.df - 2) * self.scale**2
+
+    def rsample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
+        """Sample a normal variable over the root of an independent χ² variable divided by df, times λ."""
+        shape = self.shape(torch.Size(sample_shape))
+        half = self.scale.new_full((), self.df / 2).expand(shape)
+        chi2_over_df = torch.distributions.Gamma(half, half, validate_args=False).sample()
+        return self.scale * torch.randn_like(half) * chi2_over_df.rsqrt()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density of each component, ``(*sample_shape, *batch_shape)``."""
+        df = self.df
+        constant = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
+        return constant - self.scale.log() - (df + 1) / 2 * (value / self.scale).square().div(df).log1p()

@@ -20,9 +20,10 @@ Generator = torch.Generator | np.random.Generator | np.random.RandomState | rand
 def capture(loader: Any, *, since: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the states of the random number generators of this process and of the stateful parts of a loader.
 
-    These are PyTorch's, Python's and NumPy's global generators; all generators that the loader refers to (see
-    :func:`~probattn.inference.distributed.loader_parts.find_parts`); and what ``state_dict()`` returns of the loader,
-    its samplers and its data set where they have that method and ``load_state_dict``.
+    These are the global generators of PyTorch (of the CPU and of this process's GPU), Python and NumPy; all generators
+    that the loader refers to (see :func:`~probattn.inference.distributed.loader_parts.find_parts`); and what
+    ``state_dict()`` returns of the loader, its samplers and its data set where they have that method and
+    ``load_state_dict``.
 
     Args:
         loader: the loader, or a mapping of loaders by name.
@@ -32,7 +33,7 @@ def capture(loader: Any, *, since: dict[str, Any] | None = None) -> dict[str, An
     parts = find_parts(loader)
     states = {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
         "python": random.getstate(),
         "numpy": _to_tensors(np.random.get_state(legacy=False)),
         "generators": {path: _get_state(each) for path, each in generators(parts).items()},
@@ -57,8 +58,8 @@ def restore(states: dict[str, Any], loader: Any) -> None:
             f"the checkpoint ({', '.join(path or 'itself' for path in differing)}); build it as in the first run"
         )
     torch.set_rng_state(states["torch"])
-    if states["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
     if states["python"] is not None:
         random.setstate(states["python"])
     if states["numpy"] is not None:
@@ -125,7 +126,7 @@ def restore_own_rank(states: list[dict[str, Any]] | dict[str, Any], loader: Any)
     if len(states) == size:
         restore(states[rank], loader)
     else:
-        restore(states[0] | {"cuda": []}, loader)
+        restore(states[0] | {"cuda": None}, loader)
         torch.manual_seed(int(torch.randint(2**62, ())))
         seed_per_rank()
 

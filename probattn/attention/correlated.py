@@ -110,7 +110,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         x = self.checked(x, mask)
         query, key, _ = self.split_heads(self.query_key_value(x), 3)
         (latent,) = self.split_heads(self.latent(x), 1)
-        unit = torch.eye(x.shape[-2]).to(x).expand(*x.shape[:-2], self.heads, -1, -1)
+        unit = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], self.heads, -1, -1)
         with self.precise():
             return self.law(self._given(query, key, unit, latent, mask)).mean
 

@@ -66,7 +66,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         merged = self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)) / lam.unsqueeze(-2)
         with self.precise():
             merged = dtypes.at_least_float32(merged)
-            law = dist.Normal(torch.zeros_like(merged), 1.0, validate_args=False).to_event(3)
+            law = dist.Normal(torch.zeros_like(merged), merged.new_ones(()), validate_args=False).to_event(3)
             noise = self.sample_local("noise", law, law)
             values = merged @ loc.mT + torch.einsum("...hni,hdij,...hnj->...hnd", merged, tril, noise)
         return dtypes.apply_linear(self.out, self.join_heads(values))

@@ -53,6 +53,6 @@ def sample(layer: Layer, query_key: Tensor, mask: Tensor | None, weights: tuple[
     with layer.precise():
         deviation = scale(query_key, mask, weights, layer.pair, solved=layer.solves)
         zeros = torch.zeros_like(deviation).unsqueeze(-1).expand(*deviation.shape, layer.rank)
-        law = dist.Normal(zeros, 1.0, validate_args=False).to_event(3)
+        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
         deviation = layer.residual_amplitude.unsqueeze(-1) * deviation
         return deviation.unsqueeze(-1) * layer.sample_local("residual", law, law)

@@ -193,7 +193,7 @@ class LowRank(Covariance):
     def capacitance(self) -> Tensor:
         """Cholesky factor of I + Uᵀ(U/σ²), ``(..., H, m, m)``."""
         gram = self.factor.mT @ self._scaled
-        return jitter.cholesky(gram + torch.eye(gram.shape[-1]).to(gram), "I + UᵀU/σ²")
+        return jitter.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device), "I + UᵀU/σ²")
 
     def whitened(self, x: Tensor) -> Tensor:
         """Return R⁻¹ (U/σ²)ᵀ x, R Rᵀ = I + Uᵀ(U/σ²): ``(..., H, m, d)``."""

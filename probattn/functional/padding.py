@@ -39,6 +39,7 @@ def plus_diagonal(matrix: Tensor, value: Tensor | float, real: Tensor | None) ->
         value: a number, or one for each head ``(H,)``.
         real: ``(..., 1, N)``, True where there is a token, or None.
     """
-    value = torch.as_tensor(value, dtype=matrix.dtype, device=matrix.device).unsqueeze(-1)
+    value = value.to(matrix) if isinstance(value, Tensor) else matrix.new_full((), value)
+    value = value.unsqueeze(-1)
     added = value if real is None else value.where(real, 1.0)  # not expanded: examples share one diagonal
     return matrix + torch.diag_embed(added.expand(*added.shape[:-1], matrix.shape[-1]))

@@ -166,4 +166,4 @@ class SparseCGP(Correlated):
 
 
 def _plus_identity(matrix: Tensor) -> Tensor:
-    return matrix + torch.eye(matrix.shape[-1]).to(matrix)
+    return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

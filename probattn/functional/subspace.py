@@ -135,7 +135,7 @@ def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved
         inner = other - weights @ weights.mT
     else:
         basis = orthonormal(own, weights)
-        kept = torch.eye(own.shape[-1]).to(own) - basis @ (basis.mT @ own)
+        kept = torch.eye(own.shape[-1], dtype=own.dtype, device=own.device) - basis @ (basis.mT @ own)
         inner = kept @ other @ kept.mT
     return ((phi @ inner) * phi).sum(-1).clamp(min=0)
 

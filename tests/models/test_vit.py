@@ -30,6 +30,15 @@ def test_patches_are_slices_row_by_row():
                 assert torch.equal(actual[b, 3 * row + column], block.flatten())
 
 
+def test_patches_are_those_of_unfold_by_one_copy():
+    images = torch.randn(2, 3, 8, 12)
+    with torch.profiler.profile() as profile:
+        actual = patches(images, 4)
+    assert torch.equal(actual, nn.functional.unfold(images, kernel_size=4, stride=4).mT)
+    assert sum(event.count for event in profile.key_averages() if event.key == "aten::copy_") == 1
+    assert not any("im2col" in event.key for event in profile.key_averages())
+
+
 def test_forward_equals_plain_torch_from_its_state_dict():
     vit = ViT(**SIZES, depth=2).double().eval()
     for parameter in vit.parameters():

@@ -6,6 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
+import scipy.stats
 import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.nn import PyroModule
@@ -13,7 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.distributions import CategoricalWithEnergy, ColumnNormal, MarginalWithJointKL
+from probattn.distributions import CategoricalWithEnergy, CentredStudentT, ColumnNormal, MarginalWithJointKL
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
@@ -230,3 +231,26 @@ def test_energy_carries_its_gradient():
     logits = randn(2, 3).requires_grad_()
     CategoricalWithEnergy(logits).energy.sum().backward()
     assert_close(logits.grad, -logits.detach().softmax(-1))
+
+
+@pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
+def test_the_centred_student_t_is_torchs(df):
+    scale, value = randn(3, 2).exp(), randn(5, 3, 2, seed=1)
+    found, expected = CentredStudentT(df, scale), torch.distributions.StudentT(df, torch.zeros_like(scale), scale)
+    assert_close(found.log_prob(value), expected.log_prob(value))
+    assert_close(found.stddev, expected.stddev)
+    assert_close(found.mean, expected.mean)
+    assert found.expand((4, 3, 2)).log_prob(value[:1]).shape == (4, 3, 2)
+
+
+@pytest.mark.parametrize("df", [2.5, 4.0])
+def test_samples_of_the_centred_student_t_have_its_quantiles(df):
+    torch.manual_seed(0)
+    scale, number = torch.tensor([0.5, 2.0], dtype=F64, requires_grad=True), 40_000
+    samples = CentredStudentT(df, scale).rsample((number,))
+    law = scipy.stats.t(df)
+    for level in (0.05, 0.3, 0.5, 0.9):
+        share = (samples <= law.ppf(level) * scale).double().mean(0)
+        assert ((share - level).abs() < 5 * (level * (1 - level) / number) ** 0.5).all()
+    (gradient,) = torch.autograd.grad(samples.sum(), scale)
+    assert_close(gradient, (samples / scale).sum(0).detach())

@@ -19,6 +19,7 @@ from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import ParameterConvergence, Refit, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance
 from probattn.inference.diagnostics.predictive_spread import predictive_spread
+from probattn.inference.diagnostics.refit_gain import Measure, parameter_values
 from probattn.inference.elbo import TraceMeanField_ELBO
 from probattn.models import Classifier, Supervised
 
@@ -86,6 +87,31 @@ def test_a_shifted_mean_loses_half_its_squared_mahalanobis_distance():
     assert not by_name["raw_tril"].is_out_of_balance
     assert "gradient on m is" in site.verdict
     assert f"refitting gains {found.refit.gain / DATA:.2g} nats per example" in site.verdict
+
+
+@pytest.mark.parametrize("cuts", [[DATA], [1, DATA - 1], [2, 5, DATA - 7]])
+def test_a_gain_counts_each_example_once_in_batches_of_any_size(cuts):
+    """Of a guide without variance, so that the loss is exact: squared residuals and the KL of the mean."""
+    model, guide, x, y, mean, _ = build()
+    tiny = 1e-12 * torch.eye(2, dtype=F64)
+    set_guide(guide, mean, tiny)
+    measure = Measure(
+        model,
+        guide,
+        list(zip(x.split(cuts), y.split(cuts), strict=True)),
+        weights=(1.0, 1.0),
+        passes=2,
+        per_example=False,
+    )
+    base = measure(parameter_values(guide))
+    set_guide(guide, mean + 0.7, tiny)
+    moved = measure.compare(base, parameter_values(guide))
+    layer = model.network
+    e, r, _, _ = layer.scores(x)
+    residuals = [y - (e + r)[:, 0] @ centre.T for centre in (mean, mean + 0.7)]
+    before, after = ((each / 0.5).square().sum() / 2 for each in residuals)
+    kl = ((mean + 0.7).square().sum() - mean.square().sum()) / 2
+    assert moved.gain == pytest.approx((before - after - kl).item(), rel=1e-4)
 
 
 def test_a_small_standard_deviation_is_out_of_balance_in_s_alone():

@@ -23,3 +23,21 @@ def test_a_samplers_generator_is_captured():
 def test_a_state_with_a_generator_does_not_fit_a_loader_without_one():
     with pytest.raises(CheckpointError, match="generator"):
         restore_own_rank(capture_all_ranks(shuffled()), [data()])
+
+
+def test_only_the_gpu_of_this_process_is_captured_and_restored(monkeypatch):
+    """A checkpoint of a machine with several GPUs resumes on one with a single GPU."""
+    gpu = torch.Generator().manual_seed(5)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", gpu.get_state)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", gpu.set_state)
+    before, states = gpu.get_state(), capture(())
+    torch.randn(3, generator=gpu)
+    restore(states, ())
+    assert torch.equal(gpu.get_state(), before)
+
+
+def test_a_checkpoint_of_a_gpu_resumes_without_one(monkeypatch):
+    states = capture(()) | {"cuda": torch.Generator().get_state()}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    restore(states, ())

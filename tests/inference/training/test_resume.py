@@ -194,7 +194,7 @@ WRONG = {
     "best_value": ["0.5", []],
     "options": [[], "text"],
     "optimizer": [None, [], {}, {"state": 3, "param_groups": []}, {"state": {}, "param_groups": [{}]}],
-    "random": [None, {}, [], [None], [{"torch": torch.zeros(3), "cuda": [], "loader": None}], [{"torch": 1}]],
+    "random": [None, {}, [], [None], [{"torch": torch.zeros(3), "cuda": None, "loader": None}], [{"torch": 1}]],
 }
 
 

@@ -1,0 +1,59 @@
+"""Every form of every attention layer, small, for networks of 8 dimensions, 2 heads and 4 tokens."""
+
+from functools import partial
+
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
+from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
+
+KEP, SGPA = partial(KEPSVGPAttention.partial, rank=2), SGPAttention.partial
+CGP, SPARSE = CGPAttention.partial, partial(SparseCGPAttention.partial, inducing=3)
+
+ANY_LENGTH = {
+    "softmax": SoftmaxAttention.partial(),
+    "softmax-dropout": SoftmaxAttention.partial(dropout=0.1),
+    "kernel": KernelAttention.partial(),
+    "kernel-ard-symmetric": KernelAttention.partial(kernel="ard", symmetric=True),
+    "kernel-exponential": KernelAttention.partial(kernel="exponential"),
+    "kep-svgp": KEP(),
+    "kep-svgp-plain": KEP(projection="plain"),
+    "kep-svgp-svd": KEP(projection="svd"),
+    "kep-svgp-residual": KEP(residual=1.0),
+    "kep-svgp-svd-residual": KEP(projection="svd", residual=1.0),
+    "kep-svgp-weight-prior": KEP(weight_prior=1.0),
+    "kep-svgp-mean": KEP(mean="softmax", dropout=0.1),
+    "kep-svgp-laplace": KEP(prior="laplace"),
+    "kep-svgp-student-t": KEP(prior="student_t"),
+    "kep-svgp-authors": AuthorsKEPSVGPAttention.partial(rank=2),
+    "sgpa": SGPA(inducing=3),
+    "sgpa-joint": SGPA(inducing=3, draws="joint"),
+    "sgpa-standard": SGPA(inducing=None),
+    "sgpa-standard-joint": SGPA(inducing=None, draws="joint"),
+    "cgp": CGP(),
+    "cgp-collapsed": CGP(collapsed=True),
+    "cgp-paper": CGP(canonical_guide="prior", output="mean", regulariser_norm="column", noisy_output=False),
+    "cgp-prior": CGP(canonical_guide="prior"),
+    "cgp-collapsed-mean": CGP(collapsed=True, output="mean"),
+    "cgp-learned": CGP(canonical_guide="learned"),
+    "sparse-cgp": SPARSE(),
+    "sparse-cgp-collapsed": SPARSE(collapsed=True),
+    "sparse-cgp-prior": SPARSE(canonical_guide="prior"),
+    "sparse-cgp-collapsed-mean": SPARSE(collapsed=True, output="mean"),
+    "sparse-cgp-learned": SPARSE(canonical_guide="learned"),
+}
+"""Factories by name."""
+
+FOUR_TOKENS = {
+    "kep-svgp-concat": KEP(merge="concat", tokens=4),
+    "kep-svgp-concat-lowrank": KEP(merge="concat_lowrank", tokens=4),
+    "sparse-cgp-tokens": SPARSE(tokens=4),
+}
+"""Factories of forms for a fixed number of tokens."""
+
+LAYERS = ANY_LENGTH | FOUR_TOKENS
