@@ -21,19 +21,20 @@ class WarmupDecay(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, *, options: TrainOptions, steps_per_epoch: int) -> None:
-        self.schedule, self.lr, self.min_lr = options.schedule, options.lr, options.min_lr
-        self.steps, self.warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
+        self.options, self.steps_per_epoch = options, steps_per_epoch
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float]:
         """Return the learning rate of each parameter group at the present step."""
-        return [base / self.lr * self.rate(self.last_epoch) for base in self.base_lrs]
+        lr = scheduled_lr(self.last_epoch, options=self.options, steps_per_epoch=self.steps_per_epoch)
+        return [base / self.options.lr * lr for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule; the schedule itself is that of the options."""
         return {name: getattr(self, name) for name in ("last_epoch", "_step_count", "base_lrs", "_last_lr")}
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate at a step, counted from 0, of parameters whose rate has no factor."""
-        sizes = {"steps": self.steps, "warmup": self.warmup}
-        return learning_rate(self.schedule, step=step, **sizes, lr=self.lr, min_lr=self.min_lr)
+
+def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step, counted from 0, by the options."""
+    steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
+    return learning_rate(options.schedule, step=step, steps=steps, warmup=warmup, lr=options.lr, min_lr=options.min_lr)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.inference import TrainOptions
 from probattn.inference.training.run_log import read_log
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
@@ -112,7 +113,8 @@ def snapshot(folder):
 
 
 def short(**options):
-    return {"epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3, "progress": False} | options
+    options = {"epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3} | options
+    return {"options": TrainOptions(**options), "progress": False}
 
 
 def kill(batch):
