@@ -96,9 +96,8 @@ class Objective:
                 stack.enter_context(draws("example"))
             if self.vectorize and self.options.num_particles > 1:
                 stack.enter_context(draws(self.options.num_particles))
-            # Not Fabric's own precision, which would also round the labels.
-            half = self.options.precision == "bf16-mixed"
-            stack.enter_context(torch.autocast(device_type, torch.bfloat16, enabled=half))
+            if self.options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
+                stack.enter_context(torch.autocast(device_type, torch.bfloat16))
             yield
 
 

@@ -24,7 +24,7 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples:
     prediction = predict_sharded(model, guide, data, num_samples=num_samples)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
-    return broadcast_result(lambda: _metrics(prediction))  # the same decisions on all ranks, to the last bit
+    return broadcast_result(lambda: prediction_metrics(prediction))  # the same decisions on all ranks, to the last bit
 
 
 def monitored(values: Mapping[str, float], monitor: str | None) -> tuple[str, float | None]:
@@ -56,6 +56,7 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
     return value > best if metrics.MONITORS[monitor] else value < best
 
 
-def _metrics(prediction: Prediction) -> dict[str, float]:
+def prediction_metrics(prediction: Prediction) -> dict[str, float]:
+    """Return ``log_prob`` and the metrics of the likelihood of a prediction with labels (see :func:`validate`)."""
     log_prob = prediction.log_prob(prediction.labels).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}
