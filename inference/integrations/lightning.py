@@ -81,7 +81,7 @@ class SVIModule(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
         """Keep the prediction of a batch, since metrics such as the calibration error are no means over batches."""
-        self._predictions.append(self.predict_step(batch, batch_idx))
+        self._predictions.append(self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the validation set."""
@@ -89,10 +89,16 @@ class SVIModule(LightningModule):
         self._predictions.clear()
         self.log_dict({f"valid/{name}": value for name, value in found.items()}, sync_dist=True)
 
-    def predict_step(self, batch: Tensor | tuple[Tensor, ...], batch_idx: int) -> Prediction:
-        """Return the posterior predictive of a batch."""
-        data = batch if isinstance(batch, Tensor) else [tuple(batch)]
-        return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
+    def predict_step(self, batch: Tensor | tuple[Tensor, ...], batch_idx: int) -> dict[str, Tensor]:
+        """Return the posterior predictive of a batch: the fields of :class:`~probattn.inference.Prediction` by name.
+
+        Classifiers have ``probs``, ``expected_entropy`` and ``mutual_information``, other models ``mean`` and
+        ``variance``.
+        """
+        prediction = self._predict(batch)
+        names = ("probs", "expected_entropy", "mutual_information", "mean", "variance", "mask", "labels")
+        values = {name: getattr(prediction, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return the optimiser and the scheduler of ``fit``, which is stepped after every training step."""
@@ -108,6 +114,10 @@ class SVIModule(LightningModule):
         )
         (scheduler,) = made.schedulers
         return {"optimizer": made.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def _predict(self, batch: Tensor | tuple[Tensor, ...]) -> Prediction:
+        data = batch if isinstance(batch, Tensor) else [tuple(batch)]
+        return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
 
     def _schedule(self) -> tuple[TrainOptions, int]:
         """Return the options with the trainer's number of epochs, and the number of steps of an epoch."""

@@ -113,8 +113,9 @@ def snapshot(folder):
 
 
 def short(**options):
-    options = {"epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3} | options
-    return {"options": TrainOptions(**options), "progress": False}
+    """Return arguments of fit: options of training, and whether to resume."""
+    options = {"resume": False, "epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3} | options
+    return {"resume": options.pop("resume"), "options": TrainOptions(**options), "progress": False}
 
 
 def kill(batch):

@@ -45,7 +45,7 @@ def test_tensorboard_has_the_numbers_of_the_log_also_after_a_resume(tmp_path, mo
     train.at, train.callback = (3, 2), kill
     with pytest.raises(KeyboardInterrupt):
         fit(model, guide, train, valid, out=tmp_path, **short())
-    fit(*build(seed=4), out=tmp_path, resume=True, **short())
+    fit(*build(seed=4), out=tmp_path, **short(resume=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
