@@ -255,7 +255,7 @@ class Trainer:
             "value": self.value,
             "best_epoch": self.best_epoch,
             "best_value": self.best_value,
-            "should_stop": self.should_stop,
+            "should_stop": bool(self.should_stop),
             **self._optimizers.state_dict(),
             "callbacks": self.callbacks.state_dict(),
             "callback_names": self.callbacks.names(),

@@ -92,11 +92,7 @@ def test_a_run_with_both_resumes_exactly(tmp_path, natural):
 
     def run(folder, train, model, guide):
         few = short(resume=True, epochs=4, guide_optimizer=natural)
-        factories = {
-            "optimizer": sgd,
-            "scheduler": lambda each: OneCycleLR(each, 0.05, total_steps=13, cycle_momentum=natural == "adam"),
-        }
-        return fit(model, guide, train, out=folder, **factories, **few)
+        return fit(model, guide, train, out=folder, optimizer=sgd, scheduler=one_cycle, **few)
 
     model, guide, train, _ = build()
     whole = run(tmp_path / "whole", train, model, guide)
