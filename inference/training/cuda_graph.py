@@ -11,6 +11,7 @@ from torch import Tensor
 from probattn.functional import errors
 from probattn.handlers import exclusive
 from probattn.inference.distributed.collectives import world
+from probattn.inference.non_finite import find_non_finite
 from probattn.inference.training.objective import StepCoefficients
 from probattn.inference.training.step import Outcome, Step
 
@@ -76,10 +77,13 @@ class CUDAGraphStep:
             return self.run(tuple(batches))
 
     def has_failed(self) -> bool:
-        """Return True if a step since the last call would have raised an error or needed a larger jitter."""
+        """Return True if a step since the last call would have raised an error or needed a larger jitter.
+
+        Also if a parameter is now NaN or Inf.
+        """
         failed = self.failed.item()
         self.failed.zero_()
-        return failed
+        return failed or find_non_finite((), self.eager.parts, ()) is not None
 
     def _constants(self) -> list[dict[str, Any]]:
         """Return the settings of each parameter group that the graph holds as numbers."""

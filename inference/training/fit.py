@@ -122,6 +122,8 @@ def fit(
         torch.manual_seed(options.seed)
     guides.check(model, guide)
     _materialise(model, guide, train)
+    for part in (model, guide):
+        _leave_evaluation_mode(part)
     trainer = Trainer(
         model,
         guide,
@@ -181,3 +183,12 @@ def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
             home = device(model, guide) or torch.device("cpu")
             with local_params(model, guide):
                 guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
+
+
+def _leave_evaluation_mode(part: nn.Module) -> None:
+    """Put a model or guide that is in evaluation mode as a whole into training mode.
+
+    Submodules that are in evaluation mode below a part in training mode stay as they are.
+    """
+    if not part.training:
+        part.train()

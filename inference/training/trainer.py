@@ -16,7 +16,7 @@ from probattn.inference.distributed import random_state
 from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import gather_results, make_fabric, world
 from probattn.inference.io import checkpoint
-from probattn.inference.non_finite import NonFiniteError, find_non_finite
+from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.training.callbacks import Callbacks
 from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.epoch_log import EpochLog
@@ -64,8 +64,6 @@ class Trainer:
     ) -> None:
         self.model, self.guide, self.train, self.valid = model, guide, train, valid
         self.options, self.callbacks = options, Callbacks(tuple(callbacks))
-        for part in (model, guide):
-            _leave_evaluation_mode(part)
         self.epoch = self.step = self.best_epoch = 0
         self.value: float | None = None
         self.best_value: float | None = None
@@ -173,7 +171,7 @@ class Trainer:
         if self._graph_step is not None:
             weights, state = copy.deepcopy((self.checkpoints.weights(), self._state()))
             epoch_log = self._train_batches(self._graph_step, log, progress)
-            if not any(gather_results(self._has_graph_failed)):
+            if not any(gather_results(self._graph_step.has_failed)):
                 epoch_log.write()
                 return epoch_log.mean()
             self.checkpoints.load_weights(weights)
@@ -217,10 +215,6 @@ class Trainer:
             return None
         like, most = next(self.model.parameters()), self.options.accumulate_grad_batches
         return CUDAGraphStep(self._eager_step, like=like, max_batches=most)
-
-    def _has_graph_failed(self) -> bool:
-        """Return True if a step failed, or a parameter is now NaN or Inf."""
-        return self._graph_step.has_failed() or find_non_finite((), self._eager_step.parts, ()) is not None
 
     @contextmanager
     def _locate_errors(self, where: str) -> Iterator[None]:
@@ -271,12 +265,3 @@ class Trainer:
         self._optimizers.load_state_dict(state)
         self.callbacks.load_state_dict(state["callbacks"])
         random_state.restore_own_rank(state["random"], self._loaders)
-
-
-def _leave_evaluation_mode(part: nn.Module) -> None:
-    """Put a model or guide that is in evaluation mode as a whole into training mode.
-
-    Submodules that are in evaluation mode below a part in training mode stay as they are.
-    """
-    if not part.training:
-        part.train()
