@@ -1,35 +1,60 @@
 """Base class of callbacks, whose methods ``fit`` calls during a run."""
 
-from __future__ import annotations
+from typing import Any, Protocol
 
-from typing import TYPE_CHECKING, Any
+from torch import nn
+from torch.optim import Optimizer
 
-if TYPE_CHECKING:
-    from probattn.inference.training.step import Outcome
-    from probattn.inference.training.trainer import Trainer
+from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.step import Outcome
+
+
+class Training(Protocol):
+    """Run that a callback sees.
+
+    Attributes:
+        model, guide: the modules that are trained.
+        options: options of the run.
+        epoch, step: numbers of epochs and of training steps done.
+        best_epoch, best_value: best epoch before this one, and its monitored metric.
+        is_best: True if this epoch is the best so far by the option ``monitor``; may be set in ``on_train_epoch_end``.
+        should_stop: set to True, it ends the run after the present step.
+    """
+
+    model: nn.Module
+    guide: nn.Module
+    options: TrainOptions
+    epoch: int
+    step: int
+    best_epoch: int
+    best_value: float | None
+    is_best: bool
+    should_stop: bool
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Optimiser of all parameters but those with natural gradients."""
 
 
 class Callback:
     """Methods that :func:`~probattn.inference.fit` calls during a run, with PyTorch Lightning's names and arguments.
 
-    Each gets the trainer: its ``model``, ``guide``, ``options``, ``optimizer``, ``epoch`` and ``step`` (numbers of
-    epochs and of training steps done), ``best_epoch`` and ``best_value``. A callback ends the run by
-    ``trainer.should_stop = True``: after the present step, with the validation and the checkpoint of its epoch.
-    In ``on_train_epoch_end``, it may set ``trainer.is_best``, which is True if the epoch is the best so far by the
-    option ``monitor``.
+    Each gets the trainer, a :class:`Training`. A callback ends the run by ``trainer.should_stop = True``: after the
+    present step, with the validation and the checkpoint of its epoch. In ``on_train_epoch_end`` it may set
+    ``trainer.is_best``, which decides whose weights are kept.
 
     A callback with a state that has to survive an interruption has ``state_dict`` and ``load_state_dict``. Under
     torchrun, callbacks run on every rank. With ``capture=True``, an epoch of which a step fails is repeated; the states
     of callbacks are restored before. Any object with some of these methods is a callback, whatever its class.
     """
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_train_start(self, trainer: Training) -> None:
         """Run before the first epoch, or the first one after resuming."""
 
-    def on_train_epoch_start(self, trainer: Trainer) -> None:
+    def on_train_epoch_start(self, trainer: Training) -> None:
         """Run before each epoch."""
 
-    def on_train_step_end(self, trainer: Trainer, outputs: Outcome) -> None:
+    def on_train_step_end(self, trainer: Training, outputs: Outcome) -> None:
         """Run after each training step.
 
         Args:
@@ -38,7 +63,7 @@ class Callback:
                 rank; with ``capture=True`` the next step may overwrite them.
         """
 
-    def on_train_epoch_end(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def on_train_epoch_end(self, trainer: Training, metrics: dict[str, float]) -> None:
         """Run after each epoch and its validation, before the checkpoint.
 
         Args:
@@ -46,7 +71,7 @@ class Callback:
             metrics: ``train_loss`` and ``valid/METRIC``; entries that a callback adds are logged.
         """
 
-    def on_train_end(self, trainer: Trainer) -> None:
+    def on_train_end(self, trainer: Training) -> None:
         """Run after the last epoch; the weights are still those of the last epoch."""
 
     def state_dict(self) -> dict[str, Any]:
