@@ -86,7 +86,7 @@ class TrainerModel(nn.Module):
         return loss | {"logits": prediction.mean if prediction.probs is None else prediction.log_probs}
 
     def make_optimizer(self) -> Optimizer:
-        """Return AdamW, or Adam, with the parameter groups of ``fit``; call it after moving the model to its device."""
+        """Return AdamW, or Adam, with the parameter groups of ``fit``, for the trainer's ``optimizers``."""
         options = self.options
         groups = parameter_groups(
             self.model,
