@@ -171,7 +171,7 @@ def test_a_captured_run_that_was_stopped_resumes_exactly(tmp_path):
     with pytest.raises(Stop):
         fit(model, guide, Batches(batches), out=tmp_path, **short(capture=True))
     model, guide, _ = build()
-    fit(model, guide, batches, out=tmp_path, **short(resume=True, capture=True))
+    fit(model, guide, batches, out=tmp_path, resume=True, **short(capture=True))
     for name, value in whole.items():
         assert torch.equal(weights(model, guide)[name], value), name
 
