@@ -47,11 +47,13 @@ from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
 from probattn.inference.training.inexact import InexactResumeWarning
 from probattn.inference.training.options import TrainOptions
 
 __all__ = [
+    "Callback",
     "CheckpointError",
     "Convergence",
     "DamagedFileError",

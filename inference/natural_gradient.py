@@ -16,16 +16,13 @@ class NaturalGradientDescent(torch.optim.Optimizer):
     Args:
         modules: Gaussian modules of a guide (see :func:`gaussian_modules`).
         lr: 1 is a full step.
-        lr_scale: factor of the step's learning rate (see :func:`~.parameter_groups.set_lr`), which sets ``lr``.
         scale: N / kl_weight for a loss of −ELBO/N, so that ``lr`` 1 is a full step on the tempered objective: with
             weight w of the KL this is w · (KL + data term / w).
     """
 
-    def __init__(
-        self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, lr_scale: float = 1.0, scale: float
-    ) -> None:
+    def __init__(self, modules: Sequence[Full | Diagonal], *, lr: float = 1.0, scale: float) -> None:
         self.modules, self.scale = modules, scale
-        groups = [{"params": list(module.parameters()), "lr_scale": lr_scale} for module in self.modules]
+        groups = [{"params": list(module.parameters())} for module in self.modules]
         super().__init__(groups, {"lr": lr})
 
     def parameters(self) -> list[nn.Parameter]:

@@ -1,7 +1,6 @@
 """Benchmark of training epochs by ``fit``: a preset and its softmax baseline, on random images on the device."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -63,7 +62,7 @@ def epochs(settings: Settings, dataset: ImageDataset, device: str) -> list[float
     """Train a run and return the seconds of each epoch."""
     model, guide = build(settings, dataset)
     batches = loaders(settings, dataset, device=device).train
-    history = fit(model, guide, batches, progress=False, **asdict(settings.train))
+    history = fit(model, guide, batches, options=settings.train, progress=False)
     return [record["seconds"] for record in history.epochs]
 
 

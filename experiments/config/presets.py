@@ -58,7 +58,14 @@ _KEP_CIFAR10 = Settings(
     network=ViTSettings(patch_size=4, dim=384, depth=7, heads=12, mlp_dim=384),
     layer=SoftmaxSettings(),
     train=TrainOptions(
-        epochs=300, lr=1e-3, min_lr=1e-5, warmup_epochs=5, weight_decay=5e-5, monitor="nll", num_samples=10
+        epochs=300,
+        lr=1e-3,
+        min_lr=1e-5,
+        warmup_epochs=5,
+        weight_decay=5e-5,
+        decoupled_weight_decay=False,
+        monitor="nll",
+        num_samples=10,
     ),
 )
 _KEP_CIFAR100 = replace(_KEP_CIFAR10, data=replace(_KEP_CIFAR10.data, name="cifar100"))

@@ -8,6 +8,7 @@ from probattn.handlers import alpha
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.training.objective import StepCoefficients
+from probattn.inference.training.warmup_decay import scheduled_lr
 
 VALID_EXAMPLES = 1024
 """Validation examples that the spread of predictions is measured on, at most."""
@@ -32,9 +33,10 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
     train = run.dataset.training(
         batch_size=run.settings.data.batch_size, generator=generator(run.settings), device=run.device
     )
-    steps_per_epoch = len(train)
+    steps_per_epoch = options.steps_per_epoch(len(train))
     sizes = {"steps_per_epoch": steps_per_epoch, "num_data": run.model.num_data}
     steps = [StepCoefficients.at(step, options=options, **sizes) for step in range(run.best_epoch * steps_per_epoch)]
+    rates = (scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) for step in range(len(steps)))
     initial = None
     valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
     with torch.random.fork_rng(), alpha(steps[-1].alpha):
@@ -47,7 +49,7 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
             train,
             valid=run.batches(valid),
             initial=initial,
-            total_lr=options.guide_lr_scale * sum(each.lr for each in steps),
+            total_lr=options.guide_lr_scale * sum(rates),
             kl_weights=(steps[-1].kl, steps[-1].local_kl),
             refit_epochs=REFIT_EPOCHS if steps_per_epoch <= REFIT_BATCHES else 0,
             num_samples=num_samples,

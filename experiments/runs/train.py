@@ -95,7 +95,7 @@ def train(
         if run.is_fresh:
             initialise(run, progress=progress, say=say)
         parts = (run.model, run.guide, run.batches.train, run.batches.valid)
-        return fit(*parts, out=out, resume=resume, progress=progress, **asdict(settings.train))
+        return fit(*parts, options=settings.train, out=out, resume=resume, progress=progress)
 
 
 def check(settings: Settings, out: Path, *, resume: bool) -> None:
@@ -180,5 +180,5 @@ def _train_first_phase(run: Run, *, progress: bool, say: Callable[[str], None]) 
     say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
     batches = loaders(first, run.dataset, device=find_device(first.train.accelerator))
     parts = (*run.first_phase, batches.train, batches.valid)
-    fit(*parts, out=folder, resume=True, progress=progress, **asdict(first.train))
+    fit(*parts, options=first.train, out=folder, resume=True, progress=progress)
     return folder / "best.pt"

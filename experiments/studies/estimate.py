@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -80,7 +80,7 @@ def measure(settings: Settings, dataset: Dataset) -> Speed:
     with _one_thread(), torch.random.fork_rng(devices=[]):
         model, guide = build(settings, few)
         batches = loaders(settings, few, device=find_device(options.accelerator)).train
-        history = fit(model, guide, batches, progress=False, **asdict(options))
+        history = fit(model, guide, batches, options=options, progress=False)
         started = time.perf_counter()
         predict(model, guide, batches, num_samples=options.num_samples)
         predicted = time.perf_counter() - started

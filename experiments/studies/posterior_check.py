@@ -12,7 +12,15 @@ from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.svg import save_figure
-from probattn.inference import compare_posteriors, fit, fit_guide, nuts, psis_khat, simulation_based_calibration
+from probattn.inference import (
+    TrainOptions,
+    compare_posteriors,
+    fit,
+    fit_guide,
+    nuts,
+    psis_khat,
+    simulation_based_calibration,
+)
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC, guide_inference
@@ -88,7 +96,13 @@ def posterior_check(
     )
     model = Classifier(network, num_data=number).double()
     batches = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
-    fit(model, guides.for_model(model).double(), batches, epochs=150, lr=1e-2, progress=False, warmup_epochs=5)
+    fit(
+        model,
+        guides.for_model(model).double(),
+        batches,
+        options=TrainOptions(epochs=150, lr=1e-2, warmup_epochs=5),
+        progress=False,
+    )
     found = _guides(model)
     for guide in found.values():
         fit_guide(model, guide, (x, y), steps=steps)

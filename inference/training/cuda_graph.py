@@ -1,6 +1,8 @@
 """Training step without host synchronisation, replayed as a CUDA graph on GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import pyro
 import torch
@@ -9,9 +11,9 @@ from torch import Tensor
 from probattn.functional import errors
 from probattn.handlers import exclusive
 from probattn.inference.distributed.collectives import world
+from probattn.inference.non_finite import find_non_finite
 from probattn.inference.training.objective import StepCoefficients
-from probattn.inference.training.parameter_groups import set_lr
-from probattn.inference.training.step import Outcome, Step, clip_gradients
+from probattn.inference.training.step import Outcome, Step
 
 
 def check_single_gpu(accelerator: str) -> None:
@@ -38,55 +40,91 @@ class CUDAGraphStep:
     on a CPU it runs eagerly. The smallest jitter is added to every matrix that is factorised, needed or not.
 
     Args:
-        step: eager step whose objective and optimiser are used; the optimiser must be capturable.
+        step: eager step whose objective and optimisers are used; on a GPU, the optimiser must be capturable.
         like: a parameter, for device and dtype.
+        max_batches: maximum number of batches of a step.
     """
 
-    def __init__(self, step: Step, *, like: Tensor) -> None:
-        self.objective, self.optimizer, self.optimizers = step.objective, step.optimizer, step.optimizers
-        self.backward, self.clip_norm = step.backward, step.clip_norm
+    def __init__(self, step: Step, *, like: Tensor, max_batches: int = 1) -> None:
+        self.eager, self.objective, self.optimizers = step, step.objective, step.optimizers
         self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
-        self.lrs = like.new_zeros(len(self.optimizer.param_groups)).unbind()
+        self.loss_weights = like.new_zeros(max_batches).unbind()
+        self.groups = [group for optimizer in self.optimizers.all for group in optimizer.param_groups]
+        self.lrs = like.new_zeros(len(self.groups)).unbind()
+        self.constants = self._constants()
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
         self.run = GraphCache(self._run) if like.is_cuda else self._run
 
-    def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
-        """Update the parameters on one batch; the next call may overwrite the outcome."""
+    def __call__(
+        self, batches: Sequence[tuple], coefficients: StepCoefficients, loss_weights: Sequence[float] = (1.0,)
+    ) -> Outcome:
+        """Update the parameters as :class:`Step` does; the next call may overwrite the outcome.
+
+        Raises:
+            ValueError: a scheduler or a callback has changed a setting of the optimiser other than its learning rate.
+        """
+        if self._constants() != self.constants:
+            raise ValueError(
+                "capture=True replays the optimiser's step with the settings that it was recorded with, and a "
+                "scheduler or callback has changed one other than lr (OneCycleLR and CyclicLR cycle the momentum "
+                "unless cycle_momentum=False); change lr alone, or set capture=False"
+            )
         for static, value in zip(self.coefficients, coefficients, strict=True):
             static.fill_(value)
-        for group, lr in zip(self.optimizer.param_groups, self.lrs, strict=True):
-            group["lr"] = lr.fill_(coefficients.lr * group["lr_scale"])
-        return self.run(batch)
+        for static, value in zip(self.loss_weights, loss_weights, strict=False):
+            static.fill_(value)
+        with self._learning_rates_on_device():
+            return self.run(tuple(batches))
 
     def has_failed(self) -> bool:
-        """Return True if a step since the last call would have raised an error or needed a larger jitter."""
+        """Return True if a step since the last call would have raised an error or needed a larger jitter.
+
+        Also if a parameter is now NaN or Inf.
+        """
         failed = self.failed.item()
         self.failed.zero_()
-        return failed
+        return failed or find_non_finite((), self.eager.parts, ()) is not None
 
-    def _run(self, batch: tuple) -> Outcome:
+    def _constants(self) -> list[dict[str, Any]]:
+        """Return the settings of each parameter group that the graph holds as numbers."""
+        return [{key: each[key] for key in each if key not in ("params", "lr", "initial_lr")} for each in self.groups]
+
+    @contextmanager
+    def _learning_rates_on_device(self) -> Iterator[None]:
+        """Replace the learning rates, which schedulers compute on the host, by tensors that a graph can read."""
+        on_host = [group["lr"] for group in self.groups]
+        try:
+            for group, static, value in zip(self.groups, self.lrs, on_host, strict=True):
+                group["lr"] = static.fill_(value)
+            yield
+        finally:
+            for group, value in zip(self.groups, on_host, strict=True):
+                group["lr"] = value
+
+    def _run(self, batches: tuple[tuple, ...]) -> Outcome:
         with exclusive(), pyro.validation_enabled(False), errors.deferred() as failures:
-            set_lr(self.optimizers, self.coefficients.lr)  # here, so that a graph's replay computes the products
-            loss = self.objective(batch, self.coefficients)
-            for optimizer in self.optimizers:
-                optimizer.zero_grad()
-            self.backward(loss)
-            if self.clip_norm is not None:
-                failures.append(~clip_gradients(self.optimizer, self.clip_norm).isfinite())
-            for optimizer in self.optimizers:
-                optimizer.step()
-            failures.append(~loss.isfinite())
+            self.optimizers.zero_grad()
+            outcomes = []
+            for batch, weight in zip(batches, self.loss_weights, strict=False):
+                loss = self.objective(batch, self.coefficients, weight)
+                self.eager.backward(loss)
+                outcomes.append(Outcome(loss.detach(), self.objective.terms()))
+            outcome = Outcome.total(outcomes)
+            if self.eager.clip_norm is not None:
+                failures.append(~self.eager.clip_gradients().isfinite())
+            self.optimizers.step()
+            failures.append(~outcome.loss.isfinite())
             self.failed.logical_or_(torch.stack(failures).any())
-        return Outcome(loss.detach(), self.objective.terms())
+        return outcome
 
 
 class GraphCache:
-    """Function of batches that is replayed as a CUDA graph, one per shape of batches.
+    """Function of a step's batches that is replayed as a CUDA graph, one per number and shape of batches.
 
     The first calls with a shape run eagerly, as PyTorch requires before a capture; they are ordinary calls.
 
     Args:
-        function: takes a tuple of tensors; must not synchronise with the host.
+        function: takes a tuple of batches, which are tuples of tensors; must not synchronise with the host.
         warmup: number of eager calls before a capture.
         max_graphs: maximum number of graphs; batches of further shapes always run eagerly.
     """
@@ -97,29 +135,30 @@ class GraphCache:
         self.graphs: dict[tuple, tuple[tuple, torch.cuda.CUDAGraph, Outcome]] = {}
         self.side_stream = torch.cuda.Stream()
 
-    def __call__(self, batch: tuple) -> Outcome:
-        """Return the function's outcome in tensors that the next call with the same shape overwrites."""
-        shape = tuple((tuple(part.shape), part.dtype) for part in batch)
+    def __call__(self, batches: tuple[tuple, ...]) -> Outcome:
+        """Return the function's outcome in tensors that the next call with the same shapes overwrites."""
+        shape = tuple(tuple((tuple(part.shape), part.dtype) for part in batch) for batch in batches)
         self.calls[shape] = self.calls.get(shape, 0) + 1
         if shape not in self.graphs:
             if self.calls[shape] <= self.warmup or len(self.graphs) == self.max_graphs:
-                return self._run_eagerly(batch)
-            self.graphs[shape] = self._capture(batch)
+                return self._run_eagerly(batches)
+            self.graphs[shape] = self._capture(batches)
         inputs, graph, outcome = self.graphs[shape]
-        for static, value in zip(inputs, batch, strict=True):
-            static.copy_(value)
+        for statics, values in zip(inputs, batches, strict=True):
+            for static, value in zip(statics, values, strict=True):
+                static.copy_(value)
         graph.replay()
         return outcome
 
-    def _run_eagerly(self, batch: tuple) -> Outcome:
+    def _run_eagerly(self, batches: tuple[tuple, ...]) -> Outcome:
         self.side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side_stream):
-            outcome = self.function(batch)
+            outcome = self.function(batches)
         torch.cuda.current_stream().wait_stream(self.side_stream)
         return outcome
 
-    def _capture(self, batch: tuple) -> tuple[tuple, torch.cuda.CUDAGraph, Outcome]:
-        inputs, graph = tuple(part.clone() for part in batch), torch.cuda.CUDAGraph()
+    def _capture(self, batches: tuple[tuple, ...]) -> tuple[tuple, torch.cuda.CUDAGraph, Outcome]:
+        inputs, graph = tuple(tuple(part.clone() for part in batch) for batch in batches), torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outcome = self.function(inputs)
         return inputs, graph, outcome

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
 from probattn.inference.training import inexact
+from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
+from probattn.inference.training.loggers import Logger, check_logger
 from probattn.inference.training.num_data import check_num_data
+from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
@@ -49,16 +52,20 @@ def fit(
     train: Iterable,
     valid: Iterable | None = None,
     *,
+    options: TrainOptions = TrainOptions(),  # noqa: B008 - it is frozen
+    optimizer: OptimizerFactory | None = None,
+    scheduler: SchedulerFactory | None = None,
+    loggers: Iterable[Logger] | None = None,
+    callbacks: Iterable[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    **options: Any,
 ) -> History:
     """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
-    holds the weights of the best epoch, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
+    holds the weights of the best epoch, ``log.jsonl`` and the loggers every term of the objective.
 
     Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
 
@@ -72,11 +79,20 @@ def fit(
             :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
             to are checkpointed.
         valid: the same for validation.
+        options: number of epochs, learning rate and everything else that is a number or a name.
+        optimizer: function of parameter groups that returns a :class:`torch.optim.Optimizer`, such as
+            ``lambda groups: torch.optim.SGD(groups, momentum=0.9)``. Each group has its ``params``, ``lr`` and
+            ``weight_decay`` by the options. None is AdamW, or Adam without ``options.decoupled_weight_decay``.
+        scheduler: function of an optimiser that returns a :class:`torch.optim.lr_scheduler.LRScheduler`, which is
+            stepped after every training step and replaces ``schedule``, ``warmup_epochs`` and ``min_lr`` of the options
+            (the schedules of KL weight and regulariser stay). With natural gradients, their optimiser gets one as well.
+        loggers: loggers by Lightning Fabric's protocol (see :class:`~probattn.inference.training.loggers.Logger`). None
+            is TensorBoard in ``out``, if it is installed.
+        callbacks: objects with methods of :class:`~probattn.inference.Callback`.
         out: folder of the run.
         resume: resume from ``out/last.pt``, or start if there is none. Data, loaders and settings of the model must be
             the same (see :class:`~probattn.inference.training.fingerprint.Fingerprint`).
         progress: display the progress.
-        options: fields of :class:`~probattn.inference.TrainOptions`.
 
     Raises:
         FileExistsError: ``out`` holds a run and ``resume`` is False.
@@ -85,25 +101,40 @@ def fit(
         CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
             weights of the best epoch.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        ValueError: an option out of bounds, no training data, another ``num_data`` than the loader's, a guide of
+        TypeError: an optimiser, scheduler, logger or callback of another type.
+        ValueError: no training data, another ``num_data`` than the loader's, a guide of
             another model, or an ``AutoDelta`` for a model that learns Λ.
 
     Warns:
         InexactResumeWarning: with ``out``, if the run may not resume exactly; names the reasons.
     """
-    train_options = TrainOptions(**options)
+    loggers = None if loggers is None else list(loggers)
+    for logger in loggers or ():
+        check_logger(logger)
     folder = None if out is None else Path(out)
-    if train_options.capture:
-        check_single_gpu(train_options.accelerator)
+    if options.capture:
+        check_single_gpu(options.accelerator)
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
     check_num_data(model, train)
-    if train_options.seed is not None:
-        torch.manual_seed(train_options.seed)
+    if options.seed is not None:
+        torch.manual_seed(options.seed)
     guides.check(model, guide)
     _materialise(model, guide, train)
-    trainer = Trainer(model, guide, train, valid, options=train_options, folder=folder)
+    for part in (model, guide):
+        _leave_evaluation_mode(part)
+    trainer = Trainer(
+        model,
+        guide,
+        train,
+        valid,
+        options=options,
+        folder=folder,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        callbacks=callbacks,
+    )
     random_state.seed_per_rank()
 
     def lock_folder() -> None:
@@ -112,7 +143,7 @@ def fit(
 
     is_main = world().rank == 0
     with ExitStack() as stack:
-        if train_options.deterministic:
+        if options.deterministic:
             stack.enter_context(deterministic())
         if folder is not None:
             broadcast_result(lock_folder)
@@ -121,10 +152,15 @@ def fit(
                 reasons += trainer.resume()
             if is_main and not trainer.is_finished():
                 inexact.warn(reasons)
-        log = stack.enter_context(RunLog(folder if is_main else None, step=trainer.step))
-        bar = TrainProgress(train_options.epochs, len(train), start=trainer.epoch, enabled=progress and is_main)
+        log = stack.enter_context(
+            RunLog(folder if is_main else None, step=trainer.step, loggers=loggers if is_main else ())
+        )
+        if not trainer.is_finished():
+            log.write_options(asdict(options))
+        steps = options.steps_per_epoch(len(train))
+        bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
         trainer.run(log, stack.enter_context(bar))
-    trainer.load_best()
+    trainer.checkpoints.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)
 
@@ -147,3 +183,12 @@ def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
             home = device(model, guide) or torch.device("cpu")
             with local_params(model, guide):
                 guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
+
+
+def _leave_evaluation_mode(part: nn.Module) -> None:
+    """Put a model or guide that is in evaluation mode as a whole into training mode.
+
+    Submodules that are in evaluation mode below a part in training mode stay as they are.
+    """
+    if not part.training:
+        part.train()

@@ -1,48 +1,45 @@
 """Loss of a training step: −ELBO/N of a batch, under the effect handlers that the options select."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from probattn.handlers import alpha, draws, kl_weight
-from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.distributed import random_state
+from probattn.inference.elbo import ELBOS, Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.inference.training.options import TrainOptions
-from probattn.inference.training.schedule import annealed, interpolate, learning_rate
+from probattn.inference.training.schedule import annealed, interpolate
+from probattn.programs import attribute
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class StepCoefficients(NamedTuple):
     """Coefficients that change from step to step, as numbers or as scalars on the device.
 
     Args:
-        lr: learning rate.
         kl, local_kl: KL weights of global and of local sites.
         alpha: weight of the CGP layers' regulariser.
-        loss_weight: factor of the whole loss, for the rows of a larger batch that this rank has.
     """
 
-    lr: float | Tensor
     kl: float | Tensor = 1.0
     local_kl: float | Tensor = 1.0
     alpha: float | Tensor = 1.0
-    loss_weight: float | Tensor = 1.0
 
     @classmethod
-    def at(
-        cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int, loss_weight: float = 1.0
-    ) -> "StepCoefficients":
+    def at(cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int) -> "StepCoefficients":
         """Return the coefficients of a step, counted from 0, for ``num_data`` training examples."""
-        steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
-        anneal = round(options.kl_anneal_epochs * steps_per_epoch)
-        rates = {"lr": options.lr, "min_lr": options.min_lr}
+        steps, anneal = options.epochs * steps_per_epoch, round(options.kl_anneal_epochs * steps_per_epoch)
         return cls(
-            learning_rate(options.schedule, step=step, steps=steps, warmup=warmup, **rates),
             annealed(options.kl_weight_of(num_data), step=step, steps=anneal),
             annealed(options.local_kl_weight, step=step, steps=anneal),
             interpolate(options.alpha_start, options.alpha_end, step=step, steps=steps),
-            loss_weight,
         )
 
 
@@ -71,11 +68,17 @@ class Objective:
         self.vectorize = vectorize
         self.scale: float | Tensor = 1 / num_data
 
-    def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Tensor:
-        """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example."""
+    def __call__(self, batch: tuple, coefficients: StepCoefficients, loss_weight: float | Tensor = 1.0) -> Tensor:
+        """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example.
+
+        Args:
+            batch: the batch.
+            coefficients: of the step.
+            loss_weight: factor of the whole loss, for the rows of a larger batch that this one holds.
+        """
         self.elbo.traces = ()
         with self._handlers(coefficients, batch[0].device.type):
-            self.scale = coefficients.loss_weight / self.num_data
+            self.scale = loss_weight / self.num_data
             return self.module(*batch) * self.scale
 
     def terms(self) -> dict[str, Tensor]:
@@ -93,10 +96,36 @@ class Objective:
                 stack.enter_context(draws("example"))
             if self.vectorize and self.options.num_particles > 1:
                 stack.enter_context(draws(self.options.num_particles))
-            # Not Fabric's own precision, which would also round the labels.
-            half = self.options.precision == "bf16-mixed"
-            stack.enter_context(torch.autocast(device_type, torch.bfloat16, enabled=half))
+            if self.options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
+                stack.enter_context(torch.autocast(device_type, torch.bfloat16))
             yield
+
+
+def make_objective(
+    model: nn.Module, guide: nn.Module, *, options: TrainOptions, fabric: "Fabric", train: Iterable
+) -> Objective:
+    """Put model and guide on their device and return their loss.
+
+    Args:
+        model, guide: materialised modules.
+        options: options of the run.
+        fabric: has the device, and connects the processes of torchrun.
+        train: training batches, of which the first tells whether the model broadcasts over samples.
+    """
+    vectorize = options.vectorize
+    if vectorize is None:
+        vectorize = broadcasts(model, guide, lambda: fabric.to_device(_first_batch(train)))
+    elbo = ELBOS[options.elbo](num_particles=1 if vectorize else options.num_particles)
+    if options.compile:
+        compile_blocks(model)
+    module = fabric.setup_module(elbo(model, guide))
+    return Objective(module, elbo, options=options, num_data=attribute(model, "num_data"), vectorize=vectorize)
+
+
+def _first_batch(loader: Iterable) -> tuple:
+    """Return the first batch of a loader and restore its random state."""
+    with random_state.preserved(loader):
+        return next(iter(loader))
 
 
 def _are_one(*coefficients: float | Tensor) -> bool:

@@ -22,7 +22,7 @@ class TrainOptions:
 
     Args:
         epochs: number of passes over the training data.
-        lr, min_lr: Adam's learning rate after the warm-up and at the end.
+        lr, min_lr: learning rate after the warm-up and at the end.
         guide_lr: learning rate of the guide's parameters after the warm-up, which follows the same schedule (it ends at
             ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients 0.1.
         guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian modules, families
@@ -33,8 +33,11 @@ class TrainOptions:
         lr_scale: factors on the learning rate of parameters of the model, by pattern of their names, such as
             ``{"network.encoder.*": 0.1}``: ``*`` and ``?`` as in :mod:`fnmatch`, ``|`` between alternatives; the last
             pattern that matches a name counts, and one that matches no parameter is an error. None leaves all at 1.
-        weight_decay: L2 penalty of Adam on the model's weights, not on its biases, norms, scales, kernels, noise or
-            inducing inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor on the guide.
+        weight_decay: weight decay of the model's weights, not of its biases, norms, scales, kernels, noise or
+            inducing inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor of the guide.
+        decoupled_weight_decay: True for AdamW's weight decay, apart from the gradient; False for Adam's, an L2 penalty.
+        accumulate_grad_batches: number of batches whose gradients one training step adds up, as if they were one batch;
+            the last step of an epoch takes the batches that are left. Steps of schedules, logs and callbacks count so.
         clip_norm: maximum norm of the gradient, or None.
         elbo: ``"mean_field"`` (KL in closed form if there is one) or ``"trace"`` (KL at the samples).
         samples_per: ``"example"`` for one posterior sample per example, ``"batch"`` for one shared by the batch.
@@ -79,6 +82,8 @@ class TrainOptions:
     warmup_epochs: float = 0
     lr_scale: dict[str, float] | None = None
     weight_decay: float = 0.0
+    decoupled_weight_decay: bool = True
+    accumulate_grad_batches: int = 1
     clip_norm: float | None = None
     elbo: Literal["mean_field", "trace"] = "mean_field"
     samples_per: Literal["example", "batch"] = "example"
@@ -113,6 +118,7 @@ class TrainOptions:
             "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
             "lr_scale": all(0 <= factor < math.inf for factor in (self.lr_scale or {}).values()),
             "weight_decay": 0 <= self.weight_decay < math.inf,
+            "accumulate_grad_batches": 1 <= self.accumulate_grad_batches <= MAX_COUNT,
             "clip_norm": self.clip_norm is None or 0 < self.clip_norm < math.inf,
             "elbo": self.elbo in ("mean_field", "trace"),
             "samples_per": self.samples_per in ("example", "batch"),
@@ -144,6 +150,10 @@ class TrainOptions:
     def kl_weight_of(self, num_data: int) -> float:
         """Return the KL weight of global sites as a number, for ``num_data`` training examples."""
         return num_data if self.kl_weight == "num_data" else self.kl_weight
+
+    def steps_per_epoch(self, batches: int) -> int:
+        """Return the number of training steps of an epoch with that number of batches."""
+        return -(-batches // self.accumulate_grad_batches)
 
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.

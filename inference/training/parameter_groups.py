@@ -1,18 +1,20 @@
 """Parameter groups of the optimiser, by weight decay and by learning rate."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-ParameterGroup = dict[str, list[nn.Parameter] | float]
+ParameterGroup = dict[str, Any]
+"""Parameters ``params``, their learning rate ``lr`` and their ``weight_decay``, as PyTorch's optimisers take them."""
 
 
 def parameter_groups(
     model: nn.Module,
     guide: nn.Module,
     *,
+    lr: float,
     weight_decay: float,
     lr_scale: Mapping[str, float] | None = None,
     guide_lr_scale: float = 1.0,
@@ -21,14 +23,15 @@ def parameter_groups(
     """Return the parameter groups of a model and its guide for a PyTorch optimiser.
 
     Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
-    regularises it. The learning rate of a group is that of the step times its ``lr_scale`` (see :func:`set_lr`).
+    regularises it.
 
     Args:
         model: the model.
         guide: its guide.
+        lr: learning rate.
         weight_decay: weight decay of the weights.
         lr_scale: factors on the model's learning rate by pattern of names (see :func:`lr_factors`).
-        guide_lr_scale: ``lr_scale`` of the guide's parameters.
+        guide_lr_scale: factor on the guide's learning rate.
         without: parameters that another optimiser updates.
 
     Raises:
@@ -37,24 +40,17 @@ def parameter_groups(
     decayed, factors = set(decayed_names(model)), lr_factors(model, lr_scale or {})
     groups: dict[tuple[float, float], ParameterGroup] = {}
 
-    def add(parameter: nn.Parameter, *, decay: float, lr_scale: float) -> None:
-        group = {"params": [], "weight_decay": decay, "lr_scale": lr_scale}
-        groups.setdefault((decay, lr_scale), group)["params"].append(parameter)
+    def add(parameter: nn.Parameter, *, decay: float, factor: float) -> None:
+        group = {"params": [], "lr": lr * factor, "weight_decay": decay}
+        groups.setdefault((decay, factor), group)["params"].append(parameter)
 
     for name, parameter in sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed):
-        add(parameter, decay=weight_decay if name in decayed else 0.0, lr_scale=factors[name])
+        add(parameter, decay=weight_decay if name in decayed else 0.0, factor=factors[name])
     others = {id(parameter) for parameter in without}
     for parameter in guide.parameters():
         if id(parameter) not in others:
-            add(parameter, decay=0.0, lr_scale=guide_lr_scale)
+            add(parameter, decay=0.0, factor=guide_lr_scale)
     return list(groups.values())
-
-
-def set_lr(optimizers: Iterable[torch.optim.Optimizer], lr: float | Tensor) -> None:
-    """Set the learning rate of each parameter group to ``lr`` times its ``lr_scale``."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = lr * group["lr_scale"]
 
 
 def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:

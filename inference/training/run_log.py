@@ -1,11 +1,10 @@
-"""Log of a run: JSON Lines, and TensorBoard if it is installed."""
+"""Log of a run: JSON Lines, and any loggers beside it."""
 
 import contextlib
-import functools
 import json
 import math
 import re
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,32 +12,29 @@ from typing import Any, Self
 from probattn.inference.io.atomic_write import name_path_in_errors, write_bytes
 from probattn.inference.io.digest import digest
 from probattn.inference.io.sealed_files import DamagedFileError
+from probattn.inference.training.loggers import Logger, default_loggers
 
 DIGITS = 16
 """Length of the digest of a line, in hexadecimal digits."""
 
 
 class RunLog:
-    """Log that appends records to ``log.jsonl`` and TensorBoard in a run's folder, or keeps them in memory.
+    """Log that appends records to ``log.jsonl`` in a run's folder, or keeps them in memory, and passes them to loggers.
 
     A resumed log is truncated at the checkpoint's step, so that it contains each step once.
 
     Args:
         folder: folder of the run, or None to keep the records in memory.
         step: last step to keep; later records are dropped.
+        loggers: get each record as well; None for :func:`~.loggers.default_loggers`.
     """
 
-    def __init__(self, folder: Path | None, *, step: int = 0) -> None:
+    def __init__(self, folder: Path | None, *, step: int = 0, loggers: Sequence[Logger] | None = None) -> None:
         self._records: list[dict[str, Any]] = []
-        self._path = None if folder is None else folder / "log.jsonl"
+        self._folder, self._path = folder, None if folder is None else folder / "log.jsonl"
         self._file = None if folder is None else _truncate(self._path, step).open("a", encoding="utf-8")
-        self._tensorboard = None
-        self._name_folder_in_errors = functools.partial(name_path_in_errors, folder)
-        if folder is not None and find_spec("tensorboard"):
-            from torch.utils.tensorboard import SummaryWriter
-
-            with self._name_folder_in_errors():
-                self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._writes_to_folder = loggers is None and folder is not None
+        self._loggers = default_loggers(folder, step=step) if loggers is None else loggers
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -59,13 +55,20 @@ class RunLog:
         record = {"kind": kind, "step": step, **values}
         if self._file is None:
             self._records.append(record)
-        with self._name_folder_in_errors():
-            if self._file is not None:
+        if self._file is not None:
+            with name_path_in_errors(self._folder):
                 self._file.write(_to_line(record))
                 self._file.flush()
-            if self._tensorboard is not None:
-                for name, value in values.items():
-                    self._tensorboard.add_scalar(name if "/" in name else f"{kind}/{name}", value, step)
+        with self._name_folder():
+            for logger in self._loggers:
+                logger.log_metrics({name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step)
+
+    def write_options(self, options: dict[str, Any]) -> None:
+        """Pass the options of the run to the loggers that record them."""
+        with self._name_folder():
+            for logger in self._loggers:
+                with contextlib.suppress(NotImplementedError):  # as CSVLogger
+                    logger.log_hyperparams(options)
 
     def __enter__(self) -> Self:
         return self
@@ -73,10 +76,18 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._name_folder_in_errors(), contextlib.ExitStack() as stack:
-            for writer in (self._file, self._tensorboard):
-                if writer is not None:
-                    stack.callback(writer.close)
+        status = "success" if kind is None else "failed" if issubclass(kind, Exception) else "aborted"
+        with self._name_folder(), contextlib.ExitStack() as stack:
+            for logger in self._loggers:
+                stack.callback(logger.finalize, status)
+            if self._file is not None:
+                stack.callback(self._file.close)
+
+    @contextlib.contextmanager
+    def _name_folder(self) -> Iterator[None]:
+        """Name the folder in errors of loggers that write there."""
+        with name_path_in_errors(self._folder) if self._writes_to_folder else contextlib.nullcontext():
+            yield
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

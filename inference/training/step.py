@@ -1,18 +1,17 @@
-"""One eager training step: loss, gradient, gradient clipping, Adam."""
+"""One eager training step: loss, gradient, gradient clipping, optimisers."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
 from probattn.handlers import exclusive
-from probattn.inference.natural_gradient import NaturalGradientDescent
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan
 from probattn.inference.training.objective import Objective, StepCoefficients
-from probattn.inference.training.parameter_groups import set_lr
+from probattn.inference.training.optimizers import Optimizers
 
 
 class Outcome(NamedTuple):
@@ -21,50 +20,76 @@ class Outcome(NamedTuple):
     loss: Tensor
     terms: dict[str, Tensor]
 
+    @classmethod
+    def total(cls, parts: Iterable["Outcome"]) -> "Outcome":
+        """Return the sum of the outcomes of a step's batches, whose losses are weighted by their sizes."""
+        first, *others = parts
+        loss, terms = first.loss, dict(first.terms)
+        for part in others:
+            loss = loss + part.loss
+            for name, value in part.terms.items():
+                terms[name] = terms[name] + value if name in terms else value
+        return cls(loss, terms)
+
 
 class Step:
     """Training step that raises an error at once, with the source of a NaN or Inf.
 
     Args:
         objective: loss of a batch.
-        optimizer: of all parameters, except those that ``natural`` updates.
-        natural: natural-gradient steps of the guide's Gaussian modules, or None.
+        optimizers: of all parameters.
         backward: function that computes the gradient of a loss.
-        clip_norm: maximum norm of the gradient of ``optimizer``'s parameters, or None.
+        no_sync: context manager in which gradients stay on their rank, for all batches of a step but its last.
+        clip_norm: maximum norm of the gradient of the parameters without natural gradients, or None.
         parts: model and guide by name, for error messages.
     """
 
     def __init__(
         self,
         objective: Objective,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Optimizers,
         *,
         backward: Callable[[Tensor], None],
+        no_sync: Callable[[], AbstractContextManager] = nullcontext,
         clip_norm: float | None,
-        natural: NaturalGradientDescent | None = None,
         parts: Mapping[str, nn.Module],
     ) -> None:
-        self.objective, self.optimizer, self.backward = objective, optimizer, backward
-        self.optimizers = (optimizer,) if natural is None else (optimizer, natural)
+        self.objective, self.optimizers, self.backward, self.no_sync = objective, optimizers, backward, no_sync
         self.clip_norm, self.parts = clip_norm, dict(parts)
 
-    def __call__(self, batch: tuple, coefficients: StepCoefficients) -> Outcome:
-        """Update the parameters on one batch, ``(x, y)`` or ``(x, y, mask)``.
+    def __call__(
+        self, batches: Sequence[tuple], coefficients: StepCoefficients, loss_weights: Sequence[float] = (1.0,)
+    ) -> Outcome:
+        """Update the parameters once, by the gradient of one batch or the sum of the gradients of several.
+
+        Args:
+            batches: each ``(x, y)`` or ``(x, y, mask)``.
+            coefficients: of the step.
+            loss_weights: factor of each batch's loss.
 
         Raises:
             NonFiniteError: a NaN or Inf; names its source.
         """
-        set_lr(self.optimizers, coefficients.lr)
-        loss = self._loss(batch, coefficients)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        self.backward(loss)
-        if self.clip_norm is not None and not clip_gradients(self.optimizer, self.clip_norm).isfinite():
+        self.optimizers.zero_grad()
+        outcomes = []
+        for number, (batch, weight) in enumerate(zip(batches, loss_weights, strict=True), start=1):
+            with nullcontext() if number == len(batches) else self.no_sync():
+                loss = self._loss(batch, coefficients, weight)
+                self.backward(loss)
+            outcomes.append(Outcome(loss.detach(), self.objective.terms()))
+        if self.clip_norm is not None and not self.clip_gradients().isfinite():
             raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
         with exclusive():  # other threads predict with the weights before or after it
-            for optimizer in self.optimizers:
-                optimizer.step()
-        return Outcome(loss.detach(), self.objective.terms())
+            self.optimizers.step()
+        return Outcome.total(outcomes)
+
+    def clip_gradients(self) -> Tensor:
+        """Scale gradients down to a total norm of ``clip_norm`` if theirs is larger and finite; return theirs."""
+        groups = self.optimizers.optimizer.param_groups
+        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm.where(norm.isfinite(), 0.0))
+        return norm
 
     def refuse_non_finite(self, batch: tuple, symptom: str) -> None:
         """Raise an error if the batch, a parameter or a site of the last loss is NaN or Inf.
@@ -76,9 +101,9 @@ class Step:
         if source is not None:
             raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 
-    def _loss(self, batch: tuple, coefficients: StepCoefficients) -> Tensor:
+    def _loss(self, batch: tuple, coefficients: StepCoefficients, weight: float) -> Tensor:
         try:
-            loss = self.objective(batch, coefficients)
+            loss = self.objective(batch, coefficients, weight)
         except (ValueError, RuntimeError, NumericalError) as error:
             symptom = first_line(error)
             self.refuse_non_finite(batch, symptom)
@@ -98,11 +123,3 @@ class Step:
                 if parameter.grad is not None and not parameter.grad.isfinite().all():
                     return f"the gradient of {name} of the {part}"
         return "the gradient's norm"
-
-
-def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float) -> Tensor:
-    """Scale all gradients down to a total norm of ``clip_norm`` if theirs is larger and finite; return theirs."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
-    nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm.where(norm.isfinite(), 0.0))
-    return norm

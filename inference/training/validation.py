@@ -1,7 +1,7 @@
 """Validation metrics and their comparison between epochs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 
@@ -24,7 +24,24 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples:
     prediction = predict_sharded(model, guide, data, num_samples=num_samples)
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
-    return broadcast_result(lambda: _metrics(prediction))  # the same decisions on all ranks, to the last bit
+    return broadcast_result(lambda: prediction_metrics(prediction))  # the same decisions on all ranks, to the last bit
+
+
+def monitored(values: Mapping[str, float], monitor: str | None) -> tuple[str, float | None]:
+    """Return name and value of the metric that selects the best epoch; the value is None without validation.
+
+    Args:
+        values: metrics of an epoch, those of the validation as ``valid/METRIC``.
+        monitor: name of the metric; None is ``"nll"`` for classifiers and ``"log_prob"`` for other models.
+
+    Raises:
+        ValueError: a metric that the model does not have.
+    """
+    known = [name.removeprefix("valid/") for name in values if name.startswith("valid/")]
+    monitor = monitor or ("nll" if "accuracy" in known else "log_prob")
+    if known and monitor not in known:
+        raise ValueError(f"monitor {monitor!r} is no metric of this model; choose one of {', '.join(known)}")
+    return monitor, values.get(f"valid/{monitor}")
 
 
 def is_better(monitor: str, value: float, best: float | None) -> bool:
@@ -39,6 +56,7 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
     return value > best if metrics.MONITORS[monitor] else value < best
 
 
-def _metrics(prediction: Prediction) -> dict[str, float]:
+def prediction_metrics(prediction: Prediction) -> dict[str, float]:
+    """Return ``log_prob`` and the metrics of the likelihood of a prediction with labels (see :func:`validate`)."""
     log_prob = prediction.log_prob(prediction.labels).double().mean().item()
     return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributions.transforms import SigmoidTransform
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import conformal, fit, metrics, posterior_predictive_check, predict
+from probattn.inference import TrainOptions, conformal, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.metrics import multilabel, regression
 from probattn.models import Supervised
 from probattn.models.likelihoods import (
@@ -93,7 +93,13 @@ def trained(request):
     guide = guides.for_model(model)
     monitor = "rps" if kind == "ordinal" else "label_nll" if kind == "bernoulli" else "crps"
     data = batches(x, y), batches(x_test, y_test)
-    history = fit(model, guide, *data, epochs=EPOCHS, lr=0.05, monitor=monitor, num_samples=2, progress=False)
+    history = fit(
+        model,
+        guide,
+        *data,
+        options=TrainOptions(epochs=EPOCHS, lr=0.05, monitor=monitor, num_samples=2),
+        progress=False,
+    )
     torch.manual_seed(3)
     prediction = predict(model, guide, data[1], num_samples=10)
     return kind, model, guide, history, prediction, true_distribution(kind, f_test), data[1]
@@ -182,7 +188,7 @@ def test_a_wrong_likelihood_fails_its_check_and_scores_worse(trained):
     data = batches(x, y)
     model = Supervised(Network(y.shape[1]), wrong(), num_data=N)
     guide = guides.for_model(model)
-    fit(model, guide, data, epochs=EPOCHS, lr=0.05, progress=False)
+    fit(model, guide, data, options=TrainOptions(epochs=EPOCHS, lr=0.05), progress=False)
     found = {}
     for name, pair in (("right", (right, right_guide)), ("wrong", (model, guide))):
         check = posterior_predictive_check(*pair, data, statistics={"t": statistic}, num_replicates=200)
@@ -232,7 +238,7 @@ def test_user_defined_likelihoods_from_training_to_checks(name):
     y, y_test = make(f).sample(), make(f_test).sample()
     model = Supervised(Network(2), UserDefined(make), num_data=N)
     guide = guides.for_model(model)
-    fit(model, guide, batches(x, y), epochs=15, lr=0.05, progress=False)
+    fit(model, guide, batches(x, y), options=TrainOptions(epochs=15, lr=0.05), progress=False)
     prediction = predict(model, guide, batches(x_test, y_test), num_samples=8)
     best = make(f_test).log_prob(y_test).mean().item()
     assert best - 0.06 < prediction.log_prob(y_test).mean().item() < best + 0.03
@@ -274,7 +280,7 @@ def test_mixture_of_gaussians():
     y = make(f).sample()
     model = Supervised(Network(2), UserDefined(make), num_data=N)
     guide = guides.for_model(model)
-    fit(model, guide, batches(x, y), epochs=15, lr=0.05, progress=False)
+    fit(model, guide, batches(x, y), options=TrainOptions(epochs=15, lr=0.05), progress=False)
     found = metrics.evaluate_prediction(predict(model, guide, batches(x, y)))
     assert found["pit_error"] < 0.04
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.05)

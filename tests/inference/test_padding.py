@@ -9,7 +9,7 @@ from small_fit import assert_same, weights
 from torch import nn
 
 from probattn import guides
-from probattn.inference import TraceMeanField_ELBO, fit, predict
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, predict
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.models import Supervised, TextTagger, TextTransformer
 from probattn.models.likelihoods import Categorical, TokenCategorical
@@ -76,7 +76,7 @@ def test_a_fit_does_not_depend_on_padding(layer):
     found = []
     for fill in (0.5, *FILLS):
         model, guide = build(layer)
-        fit(model, guide, [batch(fill)], epochs=2, lr=0.01, progress=False)
+        fit(model, guide, [batch(fill)], options=TrainOptions(epochs=2, lr=0.01), progress=False)
         found.append(weights(model, guide))
     for each in found[1:]:
         assert_same(each, found[0])
@@ -90,7 +90,7 @@ def test_the_same_at_a_real_token_is_refused_in_training_and_prediction(fill):
     with pytest.raises(ValueError, match="NaN or Inf in the inputs of batch 0"):
         predict(model, guide, [(x, y, mask)])
     with pytest.raises(NonFiniteError, match=r"NaN or Inf in the inputs, rows \[2\] of the batch"):
-        fit(model, guide, [(x, y, mask)], epochs=1, progress=False)
+        fit(model, guide, [(x, y, mask)], options=TrainOptions(epochs=1), progress=False)
     without_mask, _, _ = batch(fill)
     with pytest.raises(ValueError, match="NaN or Inf in the inputs of batch 0"):
         predict(model, guide, [without_mask])

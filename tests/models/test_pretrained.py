@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, SparseCGPAttention, draws, guides
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Classifier, PretrainedClassifier
 
 pytest.importorskip("transformers")
@@ -123,11 +123,11 @@ def test_it_is_trained_by_fit(x):
     model = Classifier(PretrainedClassifier(bert(), classes=2, attention=KEP), num_data=4)
     batches = [(x, torch.tensor([0, 1, 0, 1]), MASK)]
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    options = {"lr": 0.01, "min_lr": 0.01, "lr_scale": {"network.encoder.*": 0.0}, "progress": False}
-    fit(model, guides.for_model(model), batches, epochs=2, **options)
+    options = TrainOptions(epochs=2, lr=0.01, min_lr=0.01, lr_scale={"network.encoder.*": 0.0})
+    fit(model, guides.for_model(model), batches, options=options, progress=False)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"network.head.weight", "network.head.bias"}
-    fit(model, guides.for_model(model), batches, epochs=1, lr=0.01, progress=False)
+    fit(model, guides.for_model(model), batches, options=TrainOptions(epochs=1, lr=0.01), progress=False)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     still = {name for name, _ in model.named_parameters()} - moved
     assert still <= {"network.encoder.wrapped.embeddings.token_type_embeddings.weight"}

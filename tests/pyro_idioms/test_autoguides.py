@@ -13,7 +13,7 @@ from pyro.infer import (
 from torch.testing import assert_close
 
 from probattn import guides, inference
-from probattn.inference import fit, posterior_predictive_check, predict
+from probattn.inference import TrainOptions, fit, posterior_predictive_check, predict
 from probattn.models import Supervised
 
 N, SIGMA = 12, 0.4
@@ -93,7 +93,7 @@ def test_a_bayesian_head_trains_and_predicts_draw_after_draw(idioms, caplog):
     y = features @ torch.randn(4, 1) + SIGMA * torch.randn(N, 1)
     model = Supervised(network, idioms.Known(), num_data=N)
     guide = guides.for_model(model, rest=autoguide.AutoMultivariateNormal)
-    fit(model, guide, [(x, y)] * 20, epochs=15, lr=0.1, num_particles=4, progress=False)
+    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=15, lr=0.1, num_particles=4), progress=False)
     assert "one after another" in caplog.text
     found = predict(model, guide, [(x, y)], num_samples=400)
     precision = torch.eye(4) + features.T @ features / SIGMA**2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probattn import inference
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 
 
 def wrong_guides():
@@ -39,7 +39,7 @@ def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(problem, me
     with pytest.raises(ValueError, match=message):
         inference.Trace_ELBO()(model, guide)(x, y)
     with pytest.raises(ValueError, match=message):
-        fit(model, guide, [(x, y)], epochs=1, progress=False)
+        fit(model, guide, [(x, y)], options=TrainOptions(epochs=1), progress=False)
     with pytest.raises(ValueError, match=message):
         predict(model, guide, x)
 

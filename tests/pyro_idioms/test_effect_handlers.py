@@ -17,7 +17,7 @@ from pyro.nn import PyroSample
 from torch.testing import assert_close
 
 from probattn import guides, inference
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 
 N, SIGMA = 12, 0.4
 
@@ -102,7 +102,7 @@ def test_wrapped_models_train_and_predict_from_the_prior(problem):
     expected = predict(model, None, x, num_samples=7).mean
     torch.manual_seed(1)
     assert_close(predict(scaled, None, x, num_samples=7).mean, expected)
-    fit(scaled, autoguide.AutoNormal(scaled), [(x, y)], epochs=1, progress=False)
+    fit(scaled, autoguide.AutoNormal(scaled), [(x, y)], options=TrainOptions(epochs=1), progress=False)
     both = pyro.condition(model, data={})
     assert len(predict(both, guides.for_model(both), [x[:5], x[5:]]).mean) == N
 

@@ -17,7 +17,7 @@ from pyro.infer import (
 from torch.testing import assert_close
 
 from probattn import draws, guides, inference
-from probattn.inference import fit, posterior_predictive_check, predict
+from probattn.inference import TrainOptions, fit, posterior_predictive_check, predict
 
 N, SIGMA = 12, 0.4
 ROWS = ([0, 1], [2, 3])
@@ -126,7 +126,13 @@ def test_function_guides_train_in_svi_in_a_torch_loop_and_in_fit(idioms, problem
     assert pyro.param("scale").shape == (1, 2, 2)  # where Pyro keeps them
 
     pyro.clear_param_store()
-    history = fit(model, idioms.function_guide, [(x, y)] * 20, epochs=8, lr=0.1, num_particles=4, progress=False)
+    history = fit(
+        model,
+        idioms.function_guide,
+        [(x, y)] * 20,
+        options=TrainOptions(epochs=8, lr=0.1, num_particles=4),
+        progress=False,
+    )
     assert abs(idioms.bound(model, idioms.function_guide, x, y) - best) < 0.4
     assert history.steps[-1]["loss"] < history.steps[0]["loss"]
     spread = predict(model, idioms.function_guide, x, num_samples=300).variance - SIGMA**2
@@ -142,7 +148,7 @@ def test_plain_functions_are_models(idioms, problem):
     model.num_data = N
     evidence, _, precision, *_ = idioms.conjugate(module, x, y)
     guide = guides.for_model(model)
-    fit(model, guide, [(x, y)] * 20, epochs=10, lr=0.05, num_particles=8, progress=False)
+    fit(model, guide, [(x, y)] * 20, options=TrainOptions(epochs=10, lr=0.05, num_particles=8), progress=False)
     assert abs(idioms.bound(model, guide, x, y) + evidence - idioms.gap(precision, ROWS)) < 0.4
     _, location, _, features, intercept = idioms.conjugate(module, x, y)
     assert_close(predict(model, guide, x, num_samples=300).mean, intercept + features @ location, atol=0.25, rtol=0)

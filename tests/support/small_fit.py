@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
+from probattn.inference import TrainOptions
 from probattn.inference.training.run_log import read_log
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
@@ -112,7 +113,9 @@ def snapshot(folder):
 
 
 def short(**options):
-    return {"epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3, "progress": False} | options
+    """Return arguments of fit: options of training, and whether to resume."""
+    options = {"resume": False, "epochs": 4, "lr": 0.02, "log_every": 1, "num_samples": 3} | options
+    return {"resume": options.pop("resume"), "options": TrainOptions(**options), "progress": False}
 
 
 def kill(batch):

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.handlers import is_amortised, is_global_latent, kl_weight
-from probattn.inference import fit
+from probattn.inference import TrainOptions, fit
 from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import (
     average_over_ranks,
@@ -241,7 +241,16 @@ def fitted(folder, *, family, stops=False, **more):
         valid = DataLoader(TensorDataset(*data(9, seed=1)), batch_size=4)
         options = {"epochs": 3, "lr": 0.02, "clip_norm": 0.5, "weight_decay": 0.01, "log_every": 1, "num_samples": 2}
         try:
-            logs = fit(model, guide, loader, valid, out=folder, resume=True, progress=False, **options, **more)
+            logs = fit(
+                model,
+                guide,
+                loader,
+                valid,
+                out=folder,
+                options=TrainOptions(**options, **more),
+                resume=True,
+                progress=False,
+            )
         except Stopped:
             continue
     content = read(folder / "last.pt")
@@ -316,6 +325,7 @@ def main(folder):
             "random": random_states(),
             "fitted": fitted(runs / "fitted", family="delta"),
             "deferred": fitted(runs / "deferred", family="delta", capture=True),
+            "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
             "whole": fitted(runs / "whole", family="full"),
             "resumed": fitted(runs / "resumed", family="full", stops=True),
             "broadcast": broadcast_result(lambda: world().rank),

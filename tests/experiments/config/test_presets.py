@@ -21,6 +21,8 @@ TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
 FURTHER_OPTIONS = {
     "schedule": "cosine",
     "lr_scale": None,
+    "decoupled_weight_decay": True,
+    "accumulate_grad_batches": 1,
     "clip_norm": None,
     "elbo": "mean_field",
     "samples_per": "example",
@@ -48,12 +50,14 @@ CIFAR_TRAINING = FURTHER_OPTIONS | {
     "min_lr": 1e-5,
     "warmup_epochs": 5,
     "weight_decay": 5e-5,
+    "decoupled_weight_decay": False,
     "log_every": 10,
     "guide_lr": None,
     "guide_optimizer": "adam",
 }
 GUIDE = {"kep-svgp": {"guide_lr": 0.03}}
-DIGITS_TRAINING = CIFAR_TRAINING | {"epochs": 40, "warmup_epochs": 2, "weight_decay": 0.0, "log_every": 5}
+NO_DECAY = {"weight_decay": 0.0, "decoupled_weight_decay": True}
+DIGITS_TRAINING = CIFAR_TRAINING | NO_DECAY | {"epochs": 40, "warmup_epochs": 2, "log_every": 5}
 CIFAR_NETWORK = {"kind": "vit", "patch_size": 4, "dim": 384, "depth": 7, "heads": 12, "mlp_dim": 384, "dropout": 0.1}
 DIGITS_NETWORK = {"kind": "vit", "patch_size": 2, "dim": 64, "depth": 4, "heads": 4, "mlp_dim": 128, "dropout": 0.1}
 KEP_SVGP = {
@@ -121,8 +125,8 @@ SGPA = {
 TEXT = {"kind": "text", "dropout": 0.1, "min_count": 2, "max_words": None, "spelling": 0, "encoder": None}
 IMDB_NETWORK = TEXT | {"dim": 128, "depth": 1, "heads": 8, "mlp_dim": 128, "max_length": 512, "max_words": 20_000}
 COLA_NETWORK = TEXT | {"dim": 128, "depth": 2, "heads": 4, "mlp_dim": 256, "max_length": 64, "spelling": 16}
-IMDB_TRAINING = CIFAR_TRAINING | {"epochs": 20, "min_lr": 1e-4, "weight_decay": 0.0}
-COLA_TRAINING = CIFAR_TRAINING | {"epochs": 50, "lr": 5e-4, "weight_decay": 0.0, "monitor": "nll"}
+IMDB_TRAINING = CIFAR_TRAINING | NO_DECAY | {"epochs": 20, "min_lr": 1e-4}
+COLA_TRAINING = CIFAR_TRAINING | NO_DECAY | {"epochs": 50, "lr": 5e-4, "monitor": "nll"}
 CGP_COLA_TRAINING = COLA_TRAINING | {"schedule": "linear", "warmup_epochs": 0}
 COLA_SGPA = SGPA | {"inducing": 16, "kernel": "exponential", "variance": 0.1}
 START = {"epochs": 200, "kernel": "rbf", "symmetric": False, "variance": 1.0, "bias": False}

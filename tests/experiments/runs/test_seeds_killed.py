@@ -22,7 +22,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.runs import seeds
 from probattn.inference.io.checkpoint import read
 from probattn.inference.io.digest import digest
-from probattn.inference.training import run_log
+from probattn.inference.training import loggers, run_log
 from probattn.inference.training.step import Step
 
 CHANGES = [
@@ -126,7 +126,7 @@ def content(out):
 def main(root, amount):
     """Print the moments after which a sweep did not resume exactly."""
     torch.set_num_threads(1)
-    run_log.find_spec = lambda name: None  # TensorBoard
+    loggers.find_spec = lambda name: None  # TensorBoard
     for late in ("lightning_fabric", "probattn.experiments.runs.train", "sklearn.datasets"):
         importlib.import_module(late)
     wrong, tried = [], 0

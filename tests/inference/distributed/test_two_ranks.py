@@ -53,10 +53,13 @@ def test_two_processes_train_as_one(ranks, name):
         assert all(value == pytest.approx(whole, rel=1e-10, abs=1e-10) for value, whole in pairs)
 
 
-@pytest.mark.parametrize("name", ["fitted", "deferred"])
-def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name):
-    records, weights = fitted(tmp_path, family="delta", capture=name == "deferred")
-    assert len(records) == 3 * 5 + 3
+@pytest.mark.parametrize(
+    ("name", "options", "steps"),
+    [("fitted", {}, 5), ("deferred", {"capture": True}, 5), ("accumulated", {"accumulate_grad_batches": 3}, 2)],
+)
+def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name, options, steps):
+    records, weights = fitted(tmp_path, family="delta", **options)
+    assert len(records) == 3 * steps + 3
     seen, last = ranks[0][name]
     assert distance(last, weights) < 1e-10
     for own, whole in zip(seen, records, strict=True):

@@ -15,7 +15,17 @@ from torch.utils.data import DataLoader, Dataset
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.handlers import draws, exclusive, threads
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, fit, fit_guide, mc_dropout, nuts, predict, sgld
+from probattn.inference import (
+    Trace_ELBO,
+    TraceMeanField_ELBO,
+    TrainOptions,
+    fit,
+    fit_guide,
+    mc_dropout,
+    nuts,
+    predict,
+    sgld,
+)
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.replicates import replicate
 from probattn.inference.methods.features import features
@@ -129,7 +139,7 @@ def test_a_thread_that_trains_and_one_that_predicts_one_model_wait_for_each_othe
     before = [part.training for part in model.modules()]
     history, prediction = second_inside_first(
         model.network,
-        lambda: fit(model, guide, train, epochs=2, progress=False),
+        lambda: fit(model, guide, train, options=TrainOptions(epochs=2), progress=False),
         lambda: predict(model, guide, x),
         lock,
     )

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO, fit, metrics, posterior_predictive_check, predict
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.replicates import replicate
 from probattn.inference.prediction.real_tokens import RealTokens
 from probattn.inference.training.validation import validate
@@ -191,7 +191,7 @@ def test_training_on_padded_sequences_finds_the_noise():
     x, mask = torch.randn(40, 6, 4), torch.arange(6) < torch.randint(1, 7, (40, 1))
     y = (x[..., :1] + 0.2 * torch.randn(40, 6, 1)).where(mask[..., None], 1e3)
     data = list(zip(x.split(20), y.split(20), mask.split(20), strict=True))
-    history = fit(model, guide, data, data, epochs=60, lr=0.06, monitor="crps", progress=False)
+    history = fit(model, guide, data, data, options=TrainOptions(epochs=60, lr=0.06, monitor="crps"), progress=False)
     assert history.best_value == history.epochs[history.best_epoch - 1]["valid/crps"]
     assert model.likelihood.likelihood.log_scale.exp().item() == pytest.approx(0.2, rel=0.35)
     assert history.epochs[-1]["valid/rmse"] < 0.3

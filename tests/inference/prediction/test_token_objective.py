@@ -6,7 +6,7 @@ import torch
 from token_models import F64, KEP, LAYERS, SENTENCES, SOFTMAX, Tagger, batch, build, sentences
 
 from probattn import draws, guides
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, fit, metrics
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions, fit, metrics
 from probattn.models import Supervised
 from probattn.models.likelihoods import TokenCategorical
 
@@ -81,7 +81,12 @@ def test_a_tagger_learns_from_sentences_of_varying_length(layer, monitor):
     assert len({x.shape[1] for x, _, _ in train}) > 5
     model = Supervised(Tagger(layer, width=32), TokenCategorical(), num_data=len(lengths))
     history = fit(
-        model, guides.for_model(model), train, valid, epochs=10, lr=5e-3, monitor=monitor, num_samples=3, progress=False
+        model,
+        guides.for_model(model),
+        train,
+        valid,
+        options=TrainOptions(epochs=10, lr=5e-3, monitor=monitor, num_samples=3),
+        progress=False,
     )
     labels = torch.cat([y[mask] for _, y, mask in valid])
     by_word = (labels != 0).double().mean().item()  # of the best tagger that does not look at the next word

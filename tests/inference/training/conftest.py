@@ -2,9 +2,9 @@
 
 import pytest
 
-from probattn.inference.training import run_log
+from probattn.inference.training import loggers
 
 
 @pytest.fixture(autouse=True)
 def _without_tensorboard(monkeypatch):
-    monkeypatch.setattr(run_log, "find_spec", lambda name: None)
+    monkeypatch.setattr(loggers, "find_spec", lambda name: None)

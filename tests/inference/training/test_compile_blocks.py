@@ -10,7 +10,7 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn import guides as guide_for
 from probattn.handlers import at_mean
-from probattn.inference import TraceMeanField_ELBO, fit
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.models import Classifier, ViT
 
@@ -107,9 +107,7 @@ def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path, request, backend):
         guide,
         [(x, y)],
         [(x, y)],
-        epochs=3,
-        compile=True,
-        accelerator="cpu",
+        options=TrainOptions(epochs=3, compile=True, accelerator="cpu"),
         progress=False,
         out=tmp_path,
     )

@@ -22,16 +22,27 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import fit
+from probattn.inference import TrainOptions, fit
 from probattn.inference.io import atomic_write, checkpoint, lock, sealed_files, tensor_archive
-from probattn.inference.training import epoch_log, run_log, trainer
+from probattn.inference.training import epoch_log, loggers, run_checkpoints, run_log, trainer
 from probattn.inference.training import fit as training
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
-MODULES = (atomic_write, checkpoint, epoch_log, lock, run_log, sealed_files, tensor_archive, trainer, training)
+MODULES = (
+    atomic_write,
+    checkpoint,
+    epoch_log,
+    lock,
+    run_checkpoints,
+    run_log,
+    sealed_files,
+    tensor_archive,
+    trainer,
+    training,
+)
 TRACED = {module.__file__ for module in MODULES}
-OPTIONS = {"epochs": 2, "log_every": 1, "num_samples": 1, "accelerator": "cpu", "progress": False, "resume": True}
+OPTIONS = TrainOptions(epochs=2, log_every=1, num_samples=1, accelerator="cpu")
 FILES = [".lock", "best.pt", "last.pt", "log.jsonl"]
 
 
@@ -50,7 +61,16 @@ def train(out):
     data = TensorDataset(torch.randn(6, 4, 3), torch.arange(6) % 3)
     model = Supervised(Network(), Categorical(), num_data=6)
     loader = DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(1))
-    fit(model, guides.for_model(model), loader, DataLoader(data, batch_size=6), out=out, **OPTIONS)
+    fit(
+        model,
+        guides.for_model(model),
+        loader,
+        DataLoader(data, batch_size=6),
+        options=OPTIONS,
+        out=out,
+        resume=True,
+        progress=False,
+    )
 
 
 def child(function, *arguments):
@@ -173,7 +193,7 @@ def main(root, amount):
     """Print the crashes after which a run did not resume exactly."""
     torch.set_num_threads(1)
     importlib.import_module("lightning_fabric")  # once for all forks
-    run_log.find_spec = lambda name: None  # TensorBoard
+    loggers.find_spec = lambda name: None  # TensorBoard
     assert child(remember_lines, root / "whole", root / "lines") == 0
     expected, wrong = content(root / "whole"), []
     for number, (name, crash, detail, status) in enumerate(crashes(root, amount)):

@@ -23,7 +23,7 @@ from probattn.inference.distributed.collectives import World
 from probattn.inference.training import cuda_graph, trainer
 from probattn.inference.training.cuda_graph import CUDAGraphStep, GraphCache
 from probattn.inference.training.objective import Objective, StepCoefficients
-from probattn.inference.training.parameter_groups import parameter_groups
+from probattn.inference.training.optimizers import make_optimizers
 from probattn.inference.training.step import Outcome, Step
 from probattn.models import Classifier, ViT
 
@@ -79,7 +79,8 @@ def build(layer="kep-svgp", *, size=10, dtype=torch.float64):
 
 
 def short(**options):
-    return {"epochs": 3, "lr": 0.01, "log_every": 1, "num_samples": 2, "progress": False} | options
+    options = {"epochs": 3, "lr": 0.01, "log_every": 1, "num_samples": 2} | options
+    return {"options": TrainOptions(**options), "progress": False}
 
 
 def weights(*modules):
@@ -91,9 +92,10 @@ def steps_of(layer, **options):
     model, guide, batches = build(layer)
     elbo = TraceMeanField_ELBO()
     objective = Objective(elbo(model, guide), elbo, options=TrainOptions(**options), num_data=model.num_data)
-    optimizer = torch.optim.Adam(parameter_groups(model, guide, weight_decay=0.0), lr=0.01, fused=True)
+    few = TrainOptions(lr=0.01)
+    optimizers = make_optimizers(model, guide, options=few, num_data=model.num_data, steps_per_epoch=3)
     parts = {"model": model, "guide": guide}
-    eager = Step(objective, optimizer, backward=torch.Tensor.backward, clip_norm=1.0, parts=parts)
+    eager = Step(objective, optimizers, backward=torch.Tensor.backward, clip_norm=1.0, parts=parts)
     return eager, CUDAGraphStep(eager, like=next(model.parameters())), batches[0]
 
 
@@ -101,10 +103,10 @@ def steps_of(layer, **options):
 def test_a_graph_step_does_not_synchronise_with_the_device(layer):
     eager, graph_step, batch = steps_of(layer, kl_anneal_epochs=1)
     with Synchronisations() as waiting:
-        graph_step(batch, StepCoefficients(0.01, 0.5, 0.5, 0.5, 0.5))
+        graph_step([batch], StepCoefficients(0.5, 0.5, 0.5), (0.5,))
     assert waiting.seen == []
     with Synchronisations() as waiting:
-        eager(batch, StepCoefficients(0.01))
+        eager([batch], StepCoefficients())
     assert waiting.seen != []
 
 
@@ -133,7 +135,7 @@ def test_a_captured_run_is_the_run_that_is_not(layer, options, tmp_path):
     for capture in (False, True):
         model, guide, batches = build(layer)
         folder = tmp_path / str(capture)
-        history = fit(model, guide, batches, batches, out=folder, capture=capture, **short(**RUNS[options]))
+        history = fit(model, guide, batches, batches, out=folder, **short(capture=capture, **RUNS[options]))
         runs.append((weights(model, guide), history))
     (one, waited), (other, deferred) = runs
     for name, value in one.items():
@@ -147,7 +149,7 @@ def test_a_captured_run_is_the_run_that_is_not(layer, options, tmp_path):
 
 def test_a_captured_run_that_was_stopped_resumes_exactly(tmp_path):
     model, guide, batches = build()
-    fit(model, guide, batches, capture=True, **short())
+    fit(model, guide, batches, **short(capture=True))
     whole = weights(model, guide)
 
     class Stop(Exception):  # noqa: N818
@@ -167,9 +169,9 @@ def test_a_captured_run_that_was_stopped_resumes_exactly(tmp_path):
 
     model, guide, _ = build()
     with pytest.raises(Stop):
-        fit(model, guide, Batches(batches), out=tmp_path, capture=True, **short())
+        fit(model, guide, Batches(batches), out=tmp_path, **short(capture=True))
     model, guide, _ = build()
-    fit(model, guide, batches, out=tmp_path, resume=True, capture=True, **short())
+    fit(model, guide, batches, out=tmp_path, resume=True, **short(capture=True))
     for name, value in whole.items():
         assert torch.equal(weights(model, guide)[name], value), name
 
@@ -187,9 +189,9 @@ def test_what_fails_in_a_captured_epoch_is_named_as_if_it_had_not_been_captured(
     messages = []
     for capture in (False, True):
         model, guide, batches = build()
-        options = short(lr=1e300, min_lr=1e300) if what == "weights" else short()
+        options = {"lr": 1e300, "min_lr": 1e300} if what == "weights" else {}
         with pytest.raises(NonFiniteError) as error:
-            fit(model, guide, Batches(batches), out=tmp_path / str(capture), capture=capture, **options)
+            fit(model, guide, Batches(batches), out=tmp_path / str(capture), **short(capture=capture, **options))
         messages.append(str(error.value))
     assert messages[0] == messages[1]
     assert ("epoch 2, batch 1" if what == "inputs" else "epoch 1, batch 1") in messages[1]
@@ -214,7 +216,7 @@ def test_an_epoch_that_needs_a_larger_jitter_is_repeated_eagerly(monkeypatch):
         monkeypatch.setattr(type(layer), "forward", forward)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            fit(model, guide, batches, capture=capture, **short(epochs=2))
+            fit(model, guide, batches, **short(capture=capture, epochs=2))
         monkeypatch.undo()
         return calls[0], [each for each in caught if each.category is JitterWarning]
 
@@ -256,9 +258,9 @@ class FakeGraph:
         self.outcome.loss.copy_(again.loss)
 
 
-def double(batch):
-    double.inputs = batch
-    return Outcome(2 * batch[0].sum(), {})
+def double(batches):
+    double.inputs = batches
+    return Outcome(2 * batches[0][0].sum(), {})
 
 
 class FakeCapture:
@@ -296,8 +298,8 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
     graphs = GraphCache(double, max_graphs=2)
     original = graphs._capture
 
-    def captured_with_outcome(batch):
-        inputs, graph, outcome = original(batch)
+    def captured_with_outcome(batches):
+        inputs, graph, outcome = original(batches)
         graph.outcome = outcome
         return inputs, graph, outcome
 
@@ -305,11 +307,11 @@ def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_i
     for number in range(6):
         for size in (4, 3):
             batch = (torch.full((size,), float(number)),)
-            assert graphs(batch).loss == 2 * size * number
+            assert graphs((batch,)).loss == 2 * size * number
         assert FakeGraph.replays == 2 * max(0, number - 2)
     assert len(graphs.graphs) == 2
     for number in range(5):  # a third shape runs without a graph
-        assert graphs((torch.full((2,), float(number)),)).loss == 4 * number
+        assert graphs(((torch.full((2,), float(number)),),)).loss == 4 * number
     assert len(graphs.graphs) == 2
     assert cuda_graph.GraphCache is GraphCache
 

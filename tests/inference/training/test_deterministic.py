@@ -8,7 +8,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import fit
+from probattn.inference import TrainOptions, fit
 from probattn.inference.training.deterministic import deterministic
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
@@ -51,7 +51,14 @@ def train(change=lambda x: x, **options):
     network = Network(change)
     model = Supervised(network, Categorical(), num_data=3)
     batches = [(torch.randn(3, 2, 4), torch.tensor([0, 1, 1]))]
-    fit(model, guides.for_model(model), batches, batches, epochs=1, accelerator="cpu", progress=False, **options)
+    fit(
+        model,
+        guides.for_model(model),
+        batches,
+        batches,
+        options=TrainOptions(epochs=1, accelerator="cpu", **options),
+        progress=False,
+    )
     return set(network.seen)
 
 

@@ -8,14 +8,14 @@ from small_fit import assert_same, build, data, short, untimed, weights
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import draws
-from probattn.inference import TraceMeanField_ELBO, fit
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
 
 
 def test_loss_falls_and_accuracy_rises():
     torch.manual_seed(0)
     model, guide, _, _ = build(num_data=30)
     train = DataLoader(data(30), batch_size=10, shuffle=True)
-    history = fit(model, guide, train, train, epochs=25, lr=0.05, progress=False)
+    history = fit(model, guide, train, train, options=TrainOptions(epochs=25, lr=0.05), progress=False)
     losses = [epoch["train_loss"] for epoch in history.epochs]
     assert losses[-1] < 0.8 * losses[0]
     nlls = [epoch["valid/nll"] for epoch in history.epochs]
@@ -77,7 +77,9 @@ def test_first_steps_are_adams_on_the_elbo_per_example():
 def test_unknown_options_and_no_data_are_errors(tmp_path):
     model, guide, train, _ = build()
     with pytest.raises(TypeError, match="learning_rate"):
-        fit(model, guide, train, learning_rate=0.1)
+        fit(model, guide, train, options=TrainOptions(learning_rate=0.1))
+    with pytest.raises(TypeError, match="epochs"):
+        fit(model, guide, train, epochs=3)
     empty = DataLoader(TensorDataset(torch.zeros(0, 4, 3)), batch_size=2)
     for nothing in ([], empty):
         with pytest.raises(ValueError, match="yields no batch"):

@@ -7,7 +7,7 @@ import pytest
 from small_fit import STEPS, build, kill, lines, short, untimed
 
 from probattn.inference import fit
-from probattn.inference.training import run_log
+from probattn.inference.training import loggers
 from probattn.inference.training.schedule import learning_rate
 
 
@@ -40,12 +40,12 @@ def test_log_every_logs_the_first_and_every_nth_step():
 
 
 def test_tensorboard_has_the_numbers_of_the_log_also_after_a_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_log, "find_spec", find_spec)
+    monkeypatch.setattr(loggers, "find_spec", find_spec)
     model, guide, train, valid = build()
     train.at, train.callback = (3, 2), kill
     with pytest.raises(KeyboardInterrupt):
         fit(model, guide, train, valid, out=tmp_path, **short())
-    fit(*build(seed=4), out=tmp_path, resume=True, **short())
+    fit(*build(seed=4), out=tmp_path, **short(resume=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -10,6 +10,7 @@ from probattn.inference import CheckpointError, fit
 from probattn.inference.io import checkpoint
 from probattn.inference.training import trainer
 from probattn.inference.training.best_weights import read_best
+from probattn.inference.training.run_checkpoints import RunCheckpoints
 
 NLL = [3.0, 1.0, 2.0, 2.5, 0.5, 4.0]
 
@@ -29,14 +30,14 @@ def trained(out, epochs=4, **options):
 
 def stop_after(monkeypatch, name, epoch):
     """Interrupt the run before it writes a file in an epoch."""
-    own = trainer.Trainer._save
+    own = RunCheckpoints._save
 
     def save(self, which, **extra):
-        if (which, self.epoch) == (name, epoch):
+        if (which, extra["epoch"]) == (name, epoch):
             raise KeyboardInterrupt
         own(self, which, **extra)
 
-    monkeypatch.setattr(trainer.Trainer, "_save", save)
+    monkeypatch.setattr(RunCheckpoints, "_save", save)
 
 
 def missing(run):

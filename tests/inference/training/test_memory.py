@@ -12,7 +12,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO, fit, predict
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, predict
 from probattn.inference.training.run_log import RunLog
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
@@ -77,9 +77,9 @@ def assert_flat(seen, *, after):
 def test_training(tmp_path, layer, options):
     model, guide, x, y = build(layer)
     batches = Watched([(x[:32], y[:32]), (x[32:], y[32:])])
-    options = {"epochs": EPOCHS, "num_samples": 2, "log_every": 1, "accelerator": "cpu", "progress": False} | options
+    options = {"epochs": EPOCHS, "num_samples": 2, "log_every": 1, "accelerator": "cpu"} | options
     with pyro.get_param_store().scope():
-        fit(model, guide, batches, [(x, y)], out=tmp_path, **options)
+        fit(model, guide, batches, [(x, y)], options=TrainOptions(**options), out=tmp_path, progress=False)
         assert len(pyro.get_param_store()) == 0
     assert_flat(batches.seen, after=10)
 

@@ -7,7 +7,7 @@ from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
-from probattn.inference import fit
+from probattn.inference import TrainOptions, fit
 from probattn.models import Supervised
 
 F64, NOISE, DATA = torch.float64, 0.8, 12
@@ -56,8 +56,8 @@ def exact_expectations(monkeypatch):
 
 
 def train(model, guide, batches, **options):
-    options = {"guide_optimizer": "ngd", "lr": 1e-12, "min_lr": 0.0, "log_every": 1, "progress": False} | options
-    return fit(model, guide, batches, **options)
+    options = {"guide_optimizer": "ngd", "lr": 1e-12, "min_lr": 0.0, "log_every": 1} | options
+    return fit(model, guide, batches, options=TrainOptions(**options), progress=False)
 
 
 @pytest.mark.usefixtures("exact_expectations")

@@ -1,5 +1,6 @@
 """Which parameters of every layer and network have weight decay, by name, and that the optimiser follows it."""
 
+import dataclasses
 import re
 
 import pytest
@@ -17,7 +18,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.inference import CheckpointError, fit
+from probattn.inference import CheckpointError, TrainOptions, fit
 from probattn.inference.io.checkpoint import read
 from probattn.inference.training.parameter_groups import decayed_names, lr_factors, parameter_groups
 from probattn.models import Classifier, TextTransformer, ViT, likelihoods
@@ -123,7 +124,7 @@ def test_fit_moves_other_parameters_as_without_weight_decay(attention):
     results = []
     for decay in (0.0, 100.0):
         model, guide, batches = classifier(attention)
-        fit(model, guide, batches, epochs=1, weight_decay=decay, progress=False, num_samples=2)
+        fit(model, guide, batches, options=TrainOptions(epochs=1, weight_decay=decay, num_samples=2), progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
     changed = {name for name, value in results[0].items() if not torch.equal(value, results[1][name])}
     assert changed == set(decayed_names(model))
@@ -131,16 +132,16 @@ def test_fit_moves_other_parameters_as_without_weight_decay(attention):
 
 def test_every_parameter_is_in_one_group():
     model, guide, _ = classifier(KEPSVGPAttention.partial(rank=2))
-    first, second = parameter_groups(model, guide, weight_decay=0.3)
+    first, second = parameter_groups(model, guide, lr=1.0, weight_decay=0.3)
     assert (first["weight_decay"], second["weight_decay"]) == (0.3, 0.0)
     together = [id(parameter) for group in (first, second) for parameter in group["params"]]
     expected = [id(parameter) for module in (model, guide) for parameter in module.parameters()]
     assert sorted(together) == sorted(expected)
-    assert [group["lr_scale"] for group in (first, second)] == [1.0, 1.0]
-    weights, others, own = parameter_groups(model, guide, weight_decay=0.3, guide_lr_scale=30.0)
-    assert [group["lr_scale"] for group in (weights, others, own)] == [1.0, 1.0, 30.0]
+    assert [group["lr"] for group in (first, second)] == [1.0, 1.0]
+    weights, others, own = parameter_groups(model, guide, lr=1.0, weight_decay=0.3, guide_lr_scale=30.0)
+    assert [group["lr"] for group in (weights, others, own)] == [1.0, 1.0, 30.0]
     assert [id(each) for each in own["params"]] == [id(each) for each in guide.parameters()]
-    (only,) = parameter_groups(nn.LayerNorm(3), nn.Identity(), weight_decay=0.3)
+    (only,) = parameter_groups(nn.LayerNorm(3), nn.Identity(), lr=1.0, weight_decay=0.3)
     assert only["weight_decay"] == 0.0
 
 
@@ -157,15 +158,15 @@ class Interrupted(list):
 
 
 def test_a_run_with_weight_decay_goes_on_with_its_groups(tmp_path):
-    options = {"epochs": 3, "weight_decay": 0.1, "progress": False, "num_samples": 2}
+    options = TrainOptions(epochs=3, weight_decay=0.1, num_samples=2)
     results = []
     for out in ("whole", "stopped"):
         model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
         if out == "stopped":
             with pytest.raises(KeyboardInterrupt):
-                fit(model, guide, Interrupted(batches), out=tmp_path / out, **options)
+                fit(model, guide, Interrupted(batches), options=options, out=tmp_path / out, progress=False)
             model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
-        fit(model, guide, batches, out=tmp_path / out, resume=out == "stopped", **options)
+        fit(model, guide, batches, options=options, out=tmp_path / out, resume=out == "stopped", progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
         groups = read(tmp_path / out / "last.pt")["extra"]["optimizer"]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
@@ -207,8 +208,8 @@ def test_a_pattern_that_matches_nothing_is_refused(pattern):
 
 def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
     model, guide = Two(), nn.Linear(1, 1)
-    groups = parameter_groups(model, guide, weight_decay=0.1, lr_scale={"encoder.*": 0.5})
-    found = [(group["weight_decay"], group["lr_scale"], group["params"]) for group in groups]
+    groups = parameter_groups(model, guide, lr=1.0, weight_decay=0.1, lr_scale={"encoder.*": 0.5})
+    found = [(group["weight_decay"], group["lr"], group["params"]) for group in groups]
     linear, norm = model.encoder
     expected = [
         (0.1, 0.5, [linear.weight]),
@@ -227,8 +228,8 @@ def test_each_parameter_moves_by_its_own_learning_rate(capture):
     model, guide, batches = classifier(SoftmaxAttention)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     scale = {"network.blocks.*": 0.1, "network.head.*": 10.0}
-    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "lr_scale": scale, "capture": capture, "progress": False}
-    fit(model, guide, batches[:1], **options)
+    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "lr_scale": scale, "capture": capture}
+    fit(model, guide, batches[:1], options=TrainOptions(**options), progress=False)
     for name, value in model.named_parameters():
         step = (value - before[name]).abs().max().item()
         factor = 0.1 if ".blocks." in name else 10.0 if ".head." in name else 1.0
@@ -245,17 +246,18 @@ def test_the_norms_and_biases_of_a_bert_have_no_weight_decay():
 
 def test_a_resumed_run_keeps_its_learning_rates(tmp_path):
     scale = {"network.blocks.*": 0.1, "network.head.*": 10.0}
-    options = {"epochs": 3, "lr_scale": scale, "progress": False, "num_samples": 2}
+    options = TrainOptions(epochs=3, lr_scale=scale, num_samples=2)
     results = []
     for out in ("whole", "stopped"):
         model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
         if out == "stopped":
             with pytest.raises(KeyboardInterrupt):
-                fit(model, guide, Interrupted(batches), out=tmp_path / out, **options)
+                fit(model, guide, Interrupted(batches), options=options, out=tmp_path / out, progress=False)
             model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
-        fit(model, guide, batches, out=tmp_path / out, resume=out == "stopped", **options)
+        fit(model, guide, batches, options=options, out=tmp_path / out, resume=out == "stopped", progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
     model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
+    other = dataclasses.replace(options, lr_scale=None)
     with pytest.raises(CheckpointError, match=r"lr_scale: .*0\.1.* → None"):
-        fit(model, guide, batches, out=tmp_path / "whole", resume=True, **options | {"lr_scale": None})
+        fit(model, guide, batches, options=other, out=tmp_path / "whole", resume=True, progress=False)

@@ -83,7 +83,7 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, whole_run, variant
     model, guide, train, valid = build(seed=0 if epoch == 1 else 9, **options)
     with (tmp_path / "killed" / "log.jsonl").open("a") as log:
         log.write('{"kind": "step", "st')
-    resumed = fit(model, guide, train, valid, out=tmp_path / "killed", resume=True, **training)
+    resumed = fit(model, guide, train, valid, out=tmp_path / "killed", **training | {"resume": True})
 
     assert_same(weights(model, guide), expected)
     assert untimed(resumed.steps) == untimed(whole.steps)
@@ -107,7 +107,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     first = fit(model, guide, train, valid, out=tmp_path, **short())
     expected, before = weights(model, guide), (tmp_path / "last.pt").read_bytes()
     model, guide, train, valid = build(seed=3)
-    second = fit(model, guide, train, valid, out=tmp_path, resume=True, **short())
+    second = fit(model, guide, train, valid, out=tmp_path, **short(resume=True))
     assert train.started == 0
     assert_same(weights(model, guide), expected)
     assert untimed(second.steps + second.epochs) == untimed(first.steps + first.epochs)
@@ -117,7 +117,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 def test_resume_without_a_run_starts_one(tmp_path):
     model, guide, train, _ = build()
-    history = fit(model, guide, train, out=tmp_path / "a" / "b", resume=True, **short(epochs=1))
+    history = fit(model, guide, train, out=tmp_path / "a" / "b", **short(resume=True, epochs=1))
     assert (tmp_path / "a" / "b" / "last.pt").exists()
     assert len(history.epochs) == 1
 
@@ -142,7 +142,7 @@ def refused(run, error, match, *, built=None, resume=True, **options):
     model, guide, train, valid = built or build(seed=5)
     before = weights(model, guide)
     with pytest.raises(error, match=match) as caught:
-        fit(model, guide, train, valid, out=run, resume=resume, **short(**({"epochs": 1} | options)))
+        fit(model, guide, train, valid, out=run, **short(**{"epochs": 1, "resume": resume} | options))
     assert snapshot(run) == files
     assert_same(weights(model, guide), before)
     return str(caught.value)
@@ -167,7 +167,7 @@ def test_resuming_another_architecture_names_its_differences(run):
 
 def test_resuming_with_a_loader_that_cannot_be_put_back_is_refused(run):
     with pytest.raises(CheckpointError, match=r"train\.generator: 'Generator' → none"):
-        fit(*build(generator=False), out=run, resume=True, **short(epochs=1))
+        fit(*build(generator=False), out=run, **short(resume=True, epochs=1))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.7, 0.999])

@@ -294,7 +294,7 @@ def test_a_module_that_counts_does_not_hinder_a_run_with_the_same_objects(tmp_pa
         with pytest.raises(KeyboardInterrupt):
             fit(model, guide, train, valid, out=tmp_path, **short())
     assert model.network.calls > 0
-    assert len(fit(model, guide, train, valid, out=tmp_path, resume=True, **short()).epochs) == 4
+    assert len(fit(model, guide, train, valid, out=tmp_path, **short(resume=True)).epochs) == 4
 
 
 class Stream(IterableDataset):

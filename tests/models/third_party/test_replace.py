@@ -18,7 +18,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.inference import fit, load, predict, save
+from probattn.inference import TrainOptions, fit, load, predict, save
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import TokenCategorical
 from probattn.models.third_party.adapters import Adapter
@@ -90,7 +90,7 @@ def test_trains_and_predicts_and_leaves_the_original_alone(third_party, name):
     before = copy.deepcopy(model.state_dict())
     for training in (True, False):
         model.train(training)
-        history = fit(model, guide, [batch_of(given, y)], epochs=2, lr=1e-2, progress=False)
+        history = fit(model, guide, [batch_of(given, y)], options=TrainOptions(epochs=2, lr=1e-2), progress=False)
         assert len(history.epochs) == 2
         draws = probs(model, guide, batch_of(given, y))
         assert draws.shape[:2] == (3, 4)
@@ -108,7 +108,7 @@ def test_each_layer_of_ours_trains_and_predicts(third_party, which, kind):
     model, y = model_of(given, attention=KINDS[kind], layers=[1, -1])
     guide, batch = guides.for_model(model), batch_of(given, y)
     model.network.initialise_inducing(given.x, given.mask)
-    fit(model, guide, [batch], epochs=2, progress=False)
+    fit(model, guide, [batch], options=TrainOptions(epochs=2), progress=False)
     for layer in model.network.layers():
         assert all(parameter.isfinite().all() for parameter in layer.parameters())
         assert layer.out.weight.grad.abs().sum() > 0
@@ -134,7 +134,7 @@ def test_vit_b_16_converted_trained_and_predicted():
     assert list(dict(guides.latent_sites(model))) == [
         "network.wrapped.encoder.layers.encoder_layer_11.self_attention.layer.u"
     ]
-    fit(model, guide, [(images, labels)], epochs=2, progress=False)
+    fit(model, guide, [(images, labels)], options=TrainOptions(epochs=2), progress=False)
     for training in (True, False):
         model.train(training)
         draws = probs(model, guide, (images, labels))
@@ -147,7 +147,13 @@ def test_a_frozen_rest_does_not_move(third_party, name):
     given = third_party(name)
     model, y = model_of(given, freeze_rest=True, attention=KEPSVGPAttention.partial(rank=2, learn_scale=False))
     state = copy.deepcopy(model.state_dict())
-    fit(model, guides.for_model(model), [batch_of(given, y)], epochs=2, progress=False, weight_decay=0.1)
+    fit(
+        model,
+        guides.for_model(model),
+        [batch_of(given, y)],
+        options=TrainOptions(epochs=2, weight_decay=0.1),
+        progress=False,
+    )
     moved = {key for key, value in model.state_dict().items() if not torch.equal(value, state[key])}
     assert moved
     assert all(".layer." in key for key in moved)
@@ -173,7 +179,13 @@ def test_frozen_batch_norm_keeps_its_statistics():
         converted = replace_attention(Network(), attention=KEPSVGPAttention.partial(rank=2), freeze_rest=frozen)
         model = Classifier(converted, num_data=6).train()
         before = copy.deepcopy(converted.wrapped.norm.state_dict())
-        fit(model, guides.for_model(model), [(torch.randn(6, 4, 8), torch.arange(6) % 3)], epochs=2, progress=False)
+        fit(
+            model,
+            guides.for_model(model),
+            [(torch.randn(6, 4, 8), torch.arange(6) % 3)],
+            options=TrainOptions(epochs=2),
+            progress=False,
+        )
         after = converted.wrapped.norm.state_dict()
         assert [torch.equal(after[name], value) for name, value in before.items()] == [frozen] * 5
         assert converted.training
@@ -184,7 +196,7 @@ def test_saved_and_loaded(third_party, name, tmp_path):
     given = third_party(name)
     model, y = model_of(given)
     guide = guides.for_model(model)
-    fit(model, guide, [batch_of(given, y)], epochs=1, progress=False)
+    fit(model, guide, [batch_of(given, y)], options=TrainOptions(epochs=1), progress=False)
     save(tmp_path / "model.pt", model, guide)
     again, _ = model_of(given)
     other = guides.for_model(again)
