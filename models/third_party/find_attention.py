@@ -189,12 +189,13 @@ def _dropout_rate(module: nn.Module, *known: nn.Module) -> float:
         ValueError: children or parameters that plain softmax attention does not have.
     """
     dropout = next((getattr(module, name) for name in DROPOUT_ATTRIBUTES if hasattr(module, name)), 0.0)
+    rate = getattr(dropout, "p", dropout)
     for name, child in module.named_children():
-        dropped = is_dropout(child) and (child is dropout or child.p == 0)
+        twin = rate is dropout and name in DROPOUT_ATTRIBUTES  # of a rate, as in the BERT of transformers 4
+        dropped = is_dropout(child) and (child is dropout or child.p == 0 or (twin and child.p == rate))
         if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
     for name, _ in module.named_parameters(recurse=False):
         if name not in FUSED_BIASES:
             raise ValueError(f"its parameter {name} has no counterpart")
-    rate = getattr(dropout, "p", dropout)
     return float(rate) if isinstance(rate, (int, float)) else 0.0

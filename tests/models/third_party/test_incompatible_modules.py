@@ -67,6 +67,28 @@ def test_batch_norm_in_evaluation_is_an_affine_map_unless_it_keeps_no_statistics
         without(X)
 
 
+class Loop(nn.Module):
+    """A block that runs twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.block(self.block(self.first(x))).mean(1))
+
+
+def test_a_stochastic_layer_that_blocks_share_is_refused_and_others_are_not():
+    model = Classifier(replace_attention(Loop(), attention=KEP), num_data=4)
+    for training in (True, False):
+        model.train(training)
+        with pytest.raises(ValueError, match="'block.self_attn' is called twice in one pass"):
+            predict(model, guides.for_model(Classifier(replace_attention(Loop(), attention=KEP), num_data=4)), [(X, Y)])
+    loss(replace_attention(Loop(), attention=KEP, layers=[0])).backward()
+    loss(replace_attention(Loop(), attention=SoftmaxAttention)).backward()
+
+
 def bert():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}

@@ -38,7 +38,7 @@ def windows(name):
 
 def hugging_face(name, **options):
     transformers = pytest.importorskip("transformers")
-    if name == "DistilBert" and int(transformers.__version__.partition(".")[0]) < 5:
+    if name in ("DistilBert", "Beit") and int(transformers.__version__.partition(".")[0]) < 5:
         pytest.skip("documented: version 5 of transformers")
     config = getattr(transformers, name.removesuffix("Encoder") + "Config")
     return getattr(transformers, f"{name}Model")(config(**options))
@@ -46,11 +46,18 @@ def hugging_face(name, **options):
 
 def timm_vit(name, **options):
     sizes = {"embed_dim": 16, "depth": 2, "num_heads": 2, "img_size": 16, "patch_size": 4, "num_classes": 3} | options
-    return lambda: (pytest.importorskip("timm").create_model(name, **sizes), torch.randn(4, 3, 16, 16))
+    return lambda: (timm_network(name, **sizes), torch.randn(4, 3, 16, 16))
 
 
 def timm_windows(name):
-    return lambda: (pytest.importorskip("timm").create_model(name, img_size=16, **WINDOWS), torch.randn(4, 3, 16, 16))
+    return lambda: (timm_network(name, img_size=16, **WINDOWS), torch.randn(4, 3, 16, 16))
+
+
+def timm_network(name, **options):
+    timm = pytest.importorskip("timm")
+    if not timm.is_model(name):
+        pytest.skip(f"timm {timm.__version__} has no {name}")
+    return timm.create_model(name, **options)
 
 
 def torchvision_swin(**options):
@@ -67,8 +74,7 @@ def torch_encoder():
 
 
 def coatnet():
-    network = pytest.importorskip("timm").create_model("coatnet_nano_rw_224", img_size=32)
-    return network, torch.randn(1, 3, 32, 32)
+    return timm_network("coatnet_nano_rw_224", img_size=32), torch.randn(1, 3, 32, 32)
 
 
 NETWORKS = {
