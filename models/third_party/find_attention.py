@@ -97,11 +97,12 @@ def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
 
 def _read_fused(module: nn.Module) -> AttentionParts:
     proj_drop = getattr(module, "proj_drop", nn.Identity())
-    dropout = _dropout_rate(module, module.qkv, module.proj, proj_drop)
+    own_biases = [getattr(module, name, None) for name in FUSED_BIASES]
+    dropout = _dropout_rate(module, module.qkv, module.proj, proj_drop, *own_biases)
     weights = module.qkv.weight.chunk(3)
     biases = (None,) * 3 if module.qkv.bias is None else module.qkv.bias.chunk(3)
-    if all(getattr(module, name, None) is not None for name in FUSED_BIASES):
-        biases = (module.q_bias, None, module.v_bias)
+    if any(bias is not None for bias in own_biases):
+        biases = (own_biases[0], None, own_biases[1])
     adapter = partial(FusedQKVAdapter, proj_drop=proj_drop)
     maps = map(LinearMap, weights, biases)
     return AttentionParts(module.num_heads, *maps, _linear_map(module.proj), dropout, adapter)
@@ -182,7 +183,7 @@ def _linear_map(linear: nn.Linear) -> LinearMap:
     return LinearMap(linear.weight, linear.bias)
 
 
-def _dropout_rate(module: nn.Module, *known: nn.Module) -> float:
+def _dropout_rate(module: nn.Module, *known: nn.Module | Tensor | None) -> float:
     """Return the dropout rate of attention probabilities.
 
     Raises:
@@ -195,7 +196,7 @@ def _dropout_rate(module: nn.Module, *known: nn.Module) -> float:
         dropped = is_dropout(child) and (child is dropout or child.p == 0 or (twin and child.p == rate))
         if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
-    for name, _ in module.named_parameters(recurse=False):
-        if name not in FUSED_BIASES:
+    for name, parameter in module.named_parameters(recurse=False):
+        if not any(parameter is each for each in known):
             raise ValueError(f"its parameter {name} has no counterpart")
     return float(rate) if isinstance(rate, (int, float)) else 0.0
