@@ -70,7 +70,9 @@ def describe_unrecognised(network: nn.Module) -> str:
     Args:
         network: a network in which no attention layer was recognised.
     """
-    paths = [path for path, module in network.named_modules() if re.search("atte?n", type(module).__name__, re.I)]
+    paths = [
+        path for path, module in network.named_modules() if re.search("attention|attn", type(module).__name__, re.I)
+    ]
     innermost = [path for path in paths if not any(other.startswith(f"{path}.") for other in paths)]
     found = ((path, find_obstacle(network, path)) for path in innermost)
     path, obstacle = next((each for each in found if each[1] is not None), (None, None))

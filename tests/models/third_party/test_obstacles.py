@@ -69,7 +69,7 @@ def test_attention_of_unknown_structure_is_named():
     with pytest.raises(ValueError, match=rf"{known}; 'blocks.0' \(PlainAttention\) is none of them; add a transfor"):
         replace_attention(network(type("PlainAttention", (Plain,), {})()), attention=SoftmaxAttention)
     with pytest.raises(ValueError, match=f"{known}; the network has none"):
-        replace_attention(network(nn.Linear(2, 2)), attention=SoftmaxAttention)
+        replace_attention(network(nn.Flatten()), attention=SoftmaxAttention)
     several = nn.ModuleDict({"a": Attention(), "b": Attention(is_causal=True)})
     assert describe_unrecognised(several).startswith("the attention at 'b' (Attention) has a causal mask (is_causal), ")
 
