@@ -59,11 +59,11 @@ class Adapter(PyroModule):
         """Raise a ValueError for any option that is set, except :data:`IGNORED_OPTIONS`."""
         for name, option in options.items():
             if name not in IGNORED_OPTIONS and option is not None and option is not False:
-                self.reject(name, "it has no counterpart")
+                self.reject(name, "layers of this library do not support it")
 
     def reject(self, argument: str, reason: str) -> None:
         """Raise a ValueError that names the layer."""
-        raise ValueError(f"{self.layer.label} got {argument}: {reason}; do not replace this layer")
+        raise ValueError(f"{self.layer.label} got {argument}: {reason}; leave it out of replace_attention's layers")
 
 
 class MultiheadAttentionAdapter(Adapter):
@@ -110,8 +110,8 @@ class MultiheadAttentionAdapter(Adapter):
         return self.format_output(self.attend(query.transpose(0, 1), mask).transpose(0, 1))
 
 
-class FusedQKVAdapter(Adapter):
-    """Replacement for timm's attention, which has one linear map ``qkv`` for query, key and value.
+class TimmAdapter(Adapter):
+    """Base class for timm's attention, which applies dropout to its output.
 
     Args:
         layer, num_outputs: as for :class:`Adapter`.
@@ -122,6 +122,10 @@ class FusedQKVAdapter(Adapter):
         super().__init__(layer, num_outputs=num_outputs)
         self.proj_drop = proj_drop
 
+
+class FusedQKVAdapter(TimmAdapter):
+    """Replacement for timm's attention with one linear map ``qkv`` for query, key and value."""
+
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Outputs:
         """Attend over the real tokens of x ``(batch, tokens, dim)``, by a mask ``(batch, 1, queries, tokens)``.
 
@@ -130,6 +134,14 @@ class FusedQKVAdapter(Adapter):
         """
         self.reject_options(options)
         return self.format_output(self.proj_drop(self.attend(x, masks.key_mask(attn_mask, x))))
+
+
+class ClassAttentionAdapter(TimmAdapter):
+    """Replacement for timm's class attention, as in CaiT: the first token attends over all tokens."""
+
+    def forward(self, x: Tensor) -> Outputs:
+        """Attend over x ``(batch, tokens, dim)`` and return the first token's output ``(batch, 1, dim)``."""
+        return self.format_output(self.proj_drop(self.attend(x, None)[:, :1]))
 
 
 class SeparateQKVAdapter(Adapter):
@@ -146,5 +158,6 @@ class SeparateQKVAdapter(Adapter):
         """
         self.reject_options(options)
         if any(argument is not None and argument is not False for argument in rest):
-            self.reject("more positional arguments than tokens and mask", "head masks and caches have no counterpart")
+            found = "more positional arguments than tokens and mask"
+            self.reject(found, "head masks, caches and position biases have no counterpart")
         return self.format_output(self.attend(hidden_states, masks.key_mask(attention_mask, hidden_states)))

@@ -6,11 +6,30 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from probattn.models.third_party.adapters import Adapter, FusedQKVAdapter, MultiheadAttentionAdapter, SeparateQKVAdapter
+from probattn.models.third_party.adapters import (
+    Adapter,
+    ClassAttentionAdapter,
+    FusedQKVAdapter,
+    MultiheadAttentionAdapter,
+    SeparateQKVAdapter,
+)
+from probattn.models.third_party.obstacles import UNSUPPORTED, find_obstacle
 from probattn.torch_compat import is_dropout
 
 DROPOUT_ATTRIBUTES = ("attention_dropout", "dropout_prob", "attn_drop", "dropout")
 """Attributes that hold the dropout of attention probabilities, as a module or a rate."""
+HEADS_ATTRIBUTES = ("num_attention_heads", "num_heads", "n_heads")
+"""Attributes that hold the number of heads."""
+SEPARATE_MAPS = (
+    ("q_proj", "k_proj", "v_proj", "o_proj"),
+    ("q_proj", "k_proj", "v_proj", "out_proj"),
+    ("q_lin", "k_lin", "v_lin", "out_lin"),
+)
+"""Names of separate linear maps for query, key, value and output."""
+FUSED_BIASES = ("q_bias", "v_bias")
+"""Parameters of timm's BEiT and EVA, whose joint map has a bias for queries and values only."""
+POOLING_QUERIES = ("probe",)
+"""Parameters that pooling heads use as queries, beside their attention layer."""
 
 
 class LinearMap(NamedTuple):
@@ -39,16 +58,22 @@ class AttentionParts(NamedTuple):
 
 
 def find_attention(network: nn.Module) -> Iterator[tuple[str, Callable[[], AttentionParts]]]:
-    """Iterate over the attention layers of other libraries in order of definition: path, and a function to read it."""
+    """Iterate over the attention layers of other libraries in order of definition: path, and a function to read it.
+
+    Pooling heads that attend by a learned query (:data:`POOLING_QUERIES`) are left out.
+    """
     for path, module in network.named_modules():
         reader = next((read for matches, read in STRUCTURES if matches(module)), None)
-        if reader is not None:
-            yield path, partial(_read, reader, module)
+        if reader is not None and not _is_pooling(network, path):
+            yield path, partial(_read, reader, network, path)
 
 
-def _read(reader: Callable[[nn.Module], AttentionParts], module: nn.Module) -> AttentionParts:
-    """Read an attention layer and check its widths."""
-    old = reader(module)
+def _read(reader: Callable[[nn.Module], AttentionParts], network: nn.Module, path: str) -> AttentionParts:
+    """Read an attention layer, after a check for features without a counterpart, and check its widths."""
+    obstacle = find_obstacle(network, path)
+    if obstacle is not None:
+        raise ValueError(f"it has {obstacle}, {UNSUPPORTED}")
+    old = reader(network.get_submodule(path))
     dim = old.query.weight.shape[1]
     shapes = {tuple(part.weight.shape) for part in (old.query, old.key, old.value, old.out)}
     if shapes != {(dim, dim)} or dim % old.heads:
@@ -72,9 +97,12 @@ def _read_multihead(module: nn.MultiheadAttention) -> AttentionParts:
 
 def _read_fused(module: nn.Module) -> AttentionParts:
     proj_drop = getattr(module, "proj_drop", nn.Identity())
-    dropout = _dropout_rate(module, module.qkv, module.proj, proj_drop)
+    own_biases = [getattr(module, name, None) for name in FUSED_BIASES]
+    dropout = _dropout_rate(module, module.qkv, module.proj, proj_drop, *own_biases)
     weights = module.qkv.weight.chunk(3)
     biases = (None,) * 3 if module.qkv.bias is None else module.qkv.bias.chunk(3)
+    if any(bias is not None for bias in own_biases):
+        biases = (own_biases[0], None, own_biases[1])
     adapter = partial(FusedQKVAdapter, proj_drop=proj_drop)
     maps = map(LinearMap, weights, biases)
     return AttentionParts(module.num_heads, *maps, _linear_map(module.proj), dropout, adapter)
@@ -92,16 +120,30 @@ def _read_nested(module: nn.Module) -> AttentionParts:
 
 
 def _read_separate(module: nn.Module) -> AttentionParts:
-    heads = module.num_attention_heads if hasattr(module, "num_attention_heads") else module.num_heads
-    out = module.o_proj if _has_linear(module, "o_proj") else module.out_proj
-    linears = (module.q_proj, module.k_proj, module.v_proj, out)
+    heads = next(getattr(module, name) for name in HEADS_ATTRIBUTES if hasattr(module, name))
+    linears = tuple(getattr(module, name) for name in _separate_names(module))
     return AttentionParts(heads, *map(_linear_map, linears), _dropout_rate(module, *linears), SeparateQKVAdapter)
 
 
+def _read_class_attention(module: nn.Module) -> AttentionParts:
+    linears, proj_drop = (module.q, module.k, module.v, module.proj), module.proj_drop
+    dropout = _dropout_rate(module, *linears, proj_drop)
+    adapter = partial(ClassAttentionAdapter, proj_drop=proj_drop)
+    return AttentionParts(module.num_heads, *map(_linear_map, linears), dropout, adapter)
+
+
+def _is_class_attention(module: nn.Module) -> bool:
+    """Return True for timm's class attention."""
+    return type(module).__name__ == "ClassAttn" and _has_linear(module, "q", "k", "v", "proj")
+
+
 def _is_separate(module: nn.Module) -> bool:
-    out = _has_linear(module, "o_proj") or _has_linear(module, "out_proj")
-    heads = hasattr(module, "num_attention_heads") or hasattr(module, "num_heads")
-    return _has_linear(module, "q_proj", "k_proj", "v_proj") and out and heads
+    return _separate_names(module) is not None and any(hasattr(module, name) for name in HEADS_ATTRIBUTES)
+
+
+def _separate_names(module: nn.Module) -> tuple[str, ...] | None:
+    """Return the names of the children that are query, key, value and output map."""
+    return next((names for names in SEPARATE_MAPS if _has_linear(module, *names)), None)
 
 
 def _is_fused(module: nn.Module) -> bool:
@@ -113,6 +155,7 @@ STRUCTURES = (
     (_is_fused, _read_fused),
     (lambda module: _inner_name(module) is not None, _read_nested),
     (_is_separate, _read_separate),
+    (_is_class_attention, _read_class_attention),
 )
 """Supported structures: a predicate of modules, and a function that reads their parts."""
 
@@ -126,6 +169,11 @@ def _inner_name(module: nn.Module) -> str | None:
     return next((n for n in names if n in children and _has_linear(children[n], "query", "key", "value")), None)
 
 
+def _is_pooling(network: nn.Module, path: str) -> bool:
+    parent = network.get_submodule(path.rpartition(".")[0])
+    return any(isinstance(getattr(parent, name, None), nn.Parameter) for name in POOLING_QUERIES)
+
+
 def _has_linear(module: nn.Module, *names: str) -> bool:
     children = dict(module.named_children())
     return all(isinstance(children.get(name), nn.Linear) for name in names)
@@ -135,21 +183,20 @@ def _linear_map(linear: nn.Linear) -> LinearMap:
     return LinearMap(linear.weight, linear.bias)
 
 
-def _dropout_rate(module: nn.Module, *known: nn.Module) -> float:
+def _dropout_rate(module: nn.Module, *known: nn.Module | Tensor | None) -> float:
     """Return the dropout rate of attention probabilities.
 
     Raises:
-        ValueError: flags, children or parameters that plain softmax attention does not have.
+        ValueError: children or parameters that plain softmax attention does not have.
     """
     dropout = next((getattr(module, name) for name in DROPOUT_ATTRIBUTES if hasattr(module, name)), 0.0)
-    for flag in ("is_decoder", "is_causal", "is_cross_attention"):
-        if getattr(module, flag, False) is True:
-            raise ValueError(f"{flag} is set: decoders and cross-attention have no counterpart")
+    rate = getattr(dropout, "p", dropout)
     for name, child in module.named_children():
-        dropped = is_dropout(child) and (child is dropout or child.p == 0)
+        twin = rate is dropout and name in DROPOUT_ATTRIBUTES  # of a rate, as in the BERT of transformers 4
+        dropped = is_dropout(child) and (child is dropout or child.p == 0 or (twin and child.p == rate))
         if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
-    for name, _ in module.named_parameters(recurse=False):
-        raise ValueError(f"its parameter {name} has no counterpart")
-    rate = getattr(dropout, "p", dropout)
+    for name, parameter in module.named_parameters(recurse=False):
+        if not any(parameter is each for each in known):
+            raise ValueError(f"its parameter {name} has no counterpart")
     return float(rate) if isinstance(rate, (int, float)) else 0.0

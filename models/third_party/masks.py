@@ -23,8 +23,8 @@ def visible(mask: Tensor) -> Tensor:
     errors.refuse(
         ~(is_zero | (mask <= -1e4)),
         lambda _: ValueError(
-            "this attention mask adds numbers other than 0 and −∞ to the scores, and layers of this library have no "
-            "scores to add a bias to: do not replace this layer"
+            "this attention mask adds numbers other than 0 and −∞ to the scores, such as a relative position bias, "
+            "which layers of this library do not support: leave the layer out of replace_attention's layers"
         ),
     )
     return is_zero
@@ -60,7 +60,7 @@ def key_mask(mask: Tensor | None, x: Tensor) -> Tensor | None:
             pairs != keys[:, None, None],
             lambda _: ValueError(
                 "this attention mask differs between queries or heads (causal, windowed, …), and layers of this "
-                "library attend over all real tokens: do not replace this layer"
+                "library attend over all real tokens: leave the layer out of replace_attention's layers"
             ),
         )
     return keys.expand(rows, tokens)

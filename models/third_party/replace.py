@@ -15,8 +15,14 @@ from probattn.models.third_party.build_layer import build_layer
 from probattn.models.third_party.converted_network import ConvertedNetwork
 from probattn.models.third_party.equivalence import check_softmax_attention
 from probattn.models.third_party.find_attention import AttentionParts, find_attention
+from probattn.models.third_party.obstacles import describe_unrecognised, name_layer
 from probattn.pyro_compat import allow_renaming
 from probattn.torch_compat import own_modules
+
+ALTERNATIVE = (
+    "add a transformer block after the network and replace its attention (see “Your own network” in the documentation)"
+)
+"""Advice where attention cannot be replaced."""
 
 
 @exclusive()
@@ -30,9 +36,9 @@ def replace_attention(
     """Return a copy of a network in which layers of this library replace some or all attention layers.
 
     Supported are networks with ``nn.MultiheadAttention`` (torchvision's ViTs, ``nn.TransformerEncoder``), timm's ViTs,
-    and Hugging Face encoders such as BERT and ViT. Each new layer is initialised with the old one's query, key, value
-    and output weights where it has counterparts; with ``SoftmaxAttention`` the outputs stay the same. All other weights
-    are kept.
+    and Hugging Face encoders such as BERT, DistilBERT and ViT; the documentation has a table. Each new layer is
+    initialised with the old one's query, key, value and output weights where it has counterparts; with
+    ``SoftmaxAttention`` the outputs stay the same. All other weights are kept.
 
     >>> converted = replace_attention(vit_b_16(), attention=KEPSVGPAttention.partial(rank=8))  # doctest: +SKIP
 
@@ -49,18 +55,23 @@ def replace_attention(
 
     Raises:
         ValueError: no attention found, or indices out of range; attention without a counterpart: masks of anything but
-            padding, cross-attention, decoders, norms of queries and keys, added tokens; a factory that does not return
-            a layer of this library.
+            padding, cross-attention, decoders, rotary embeddings, position biases, talking heads, norms of queries and
+            keys, added tokens; a factory that does not return a layer of this library.
     """
     copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
     allow_renaming(copied)
     found = list(find_attention(copied))
+    if not found:
+        raise ValueError(f"no attention found that can be replaced: {describe_unrecognised(copied)}; {ALTERNATIVE}")
     for path, read in (found[index] for index in _indices(layers, len(found))):
         try:
             old = read()
             num_outputs = check_softmax_attention(copied.get_submodule(path))
         except ValueError as error:
-            raise ValueError(f"the attention at {path!r} cannot be replaced: {error}; leave it out of layers") from None
+            raise ValueError(
+                f"the attention at {name_layer(copied, path)} cannot be replaced: {error}; leave it out of layers, or "
+                f"{ALTERNATIVE}"
+            ) from None
         _insert(copied, path, old, old.adapter(build_layer(attention, old), num_outputs=num_outputs))
     converted = ConvertedNetwork(copied)
     if freeze_rest:
@@ -70,11 +81,6 @@ def replace_attention(
 
 def _indices(layers: str | Sequence[int], count: int) -> list[int]:
     """Return the indices of the layers, ascending."""
-    if count == 0:
-        raise ValueError(
-            "no attention found; supported are nn.MultiheadAttention, attention with qkv and proj as in timm, and with "
-            "query, key and value as in Hugging Face encoders"
-        )
     if isinstance(layers, str) and layers in ("last", "all"):
         return [count - 1] if layers == "last" else list(range(count))
     if isinstance(layers, (str, int)) or len(layers) == 0:

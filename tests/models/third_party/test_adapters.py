@@ -7,7 +7,12 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.handlers import draws_in_batch
-from probattn.models.third_party.adapters import FusedQKVAdapter, MultiheadAttentionAdapter, SeparateQKVAdapter
+from probattn.models.third_party.adapters import (
+    ClassAttentionAdapter,
+    FusedQKVAdapter,
+    MultiheadAttentionAdapter,
+    SeparateQKVAdapter,
+)
 
 REAL = torch.tensor([[True, True, False], [True, True, True]])
 
@@ -104,8 +109,14 @@ def test_joint_passes_its_output_through_what_came_after(layer, x):
     adapter.eval()
     assert torch.equal(adapter(x, REAL[:, None, None], is_causal=False, rope=None), layer(x, REAL))
     for option in ({"is_causal": True}, {"rope": x}):
-        with pytest.raises(ValueError, match=f"got {next(iter(option))}: it has no counterpart"):
+        with pytest.raises(ValueError, match=f"got {next(iter(option))}: layers of this library do not support it"):
             adapter(x, **option)
+
+
+def test_class_attention_returns_the_first_tokens_output(layer, x):
+    adapter = ClassAttentionAdapter(layer, num_outputs=None, proj_drop=nn.Identity())
+    assert torch.equal(adapter(x), layer(x)[:, :1])
+    assert not ClassAttentionAdapter(layer, num_outputs=None, proj_drop=nn.Dropout(1.0))(x).any()
 
 
 def test_separate_takes_the_calls_of_transformers_4_and_5(layer, x):
@@ -119,7 +130,7 @@ def test_separate_takes_the_calls_of_transformers_4_and_5(layer, x):
         assert weights is None
         assert_close(output, layer(x, REAL))
     for name, option in {"encoder_hidden_states": x, "is_causal": True, "cu_seq_lens_q": x, "scaling": 0.0}.items():
-        with pytest.raises(ValueError, match=f"got {name}: it has no counterpart"):
+        with pytest.raises(ValueError, match=f"got {name}: layers of this library do not support it"):
             adapter(x, **{name: option})
     for argument in (torch.ones(2), True):
         with pytest.raises(ValueError, match="more positional arguments"):

@@ -191,19 +191,28 @@ def test_encoders_without_a_head_give_their_last_hidden_state(which):
         (lambda: Joint(factor=2.0), "is not the softmax attention of its linear maps"),
         (lambda: Joint(16), r"shapes \[\(8, 16\), \(16, 8\)\]"),
         (lambda: Joint(gate=nn.Linear(8, 8)), r"its gate \(Linear\)"),
-        (lambda: Joint(q_norm=nn.LayerNorm(4, elementwise_affine=False)), r"its q_norm \(LayerNorm\)"),
+        (lambda: Joint(q_norm=nn.LayerNorm(4, elementwise_affine=False)), r"norms of queries and keys \(q_norm\)"),
         (lambda: Joint(bias_table=nn.Parameter(torch.zeros(2))), "its parameter bias_table"),
         (lambda: Joint(rows=2), "its linear maps have shapes"),
-        (lambda: Joint(is_causal=True), "is_causal is set"),
+        (lambda: Joint(is_causal=True), r"a causal mask \(is_causal\)"),
         (lambda: Joint(attn_drop=nn.Dropout(0.1), dropout=nn.Dropout(0.1)), r"its dropout \(Dropout\)"),
+        (lambda: Joint(dropout_prob=0.1, dropout=nn.Dropout(0.2)), r"its dropout \(Dropout\)"),
+        (lambda: Joint(q_bias=nn.Parameter(torch.ones(8))), "is not the softmax attention"),
+        (lambda: Separate(q_bias=nn.Parameter(torch.ones(8))), "its parameter q_bias"),
         (lambda: Separate(resid_dropout=nn.Dropout(0.1)), r"its resid_dropout \(Dropout\)"),
         (lambda: Separate(dropout=nn.LayerNorm(8)), r"its dropout \(LayerNorm\)"),
         (lambda: Separate(outputs=0), "it returns a tuple, neither"),
     ],
 )
 def test_what_looks_alike_is_refused_by_name(attention, message):
-    with pytest.raises(ValueError, match=f"the attention at '1' cannot be replaced: .*{message}"):
+    with pytest.raises(ValueError, match=rf"the attention at '1' \(\w+\) cannot be replaced: .*{message}"):
         replace_attention(nn.Sequential(nn.Linear(8, 8), attention()), attention=SoftmaxAttention)
+
+
+def test_a_rate_of_dropout_may_have_a_module_beside_it():
+    """As in the BERT of transformers 4."""
+    network = nn.Sequential(Joint(dropout_prob=0.3, dropout=nn.Dropout(0.3)))
+    assert replace_attention(network, attention=SoftmaxAttention).layers()[0].dropout == 0.3
 
 
 def test_identities_and_dropout_are_no_hindrance():

@@ -1,5 +1,6 @@
 """What converted networks may not do when they run, and what looks like it and may be done."""
 
+import contextlib
 import copy
 import warnings
 
@@ -65,6 +66,28 @@ def test_batch_norm_in_evaluation_is_an_affine_map_unless_it_keeps_no_statistics
     without = replace_attention(Stem(first=False, track_running_stats=False), attention=KEP).eval()
     with pytest.raises(ValueError, match="runs after a stochastic layer"):
         without(X)
+
+
+class Loop(nn.Module):
+    """A block that runs twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.block(self.block(self.first(x))).mean(1))
+
+
+def test_a_stochastic_layer_that_blocks_share_is_refused_and_others_are_not():
+    converted = replace_attention(Loop(), attention=KEP)
+    for training in (True, False):
+        for handler in (contextlib.nullcontext(), draws(1), draws(2)):
+            with pytest.raises(ValueError, match="'block.self_attn' is called twice in one pass"), handler:
+                converted.train(training)(X)
+    loss(replace_attention(Loop(), attention=KEP, layers=[0])).backward()
+    loss(replace_attention(Loop(), attention=SoftmaxAttention)).backward()
 
 
 def bert():
