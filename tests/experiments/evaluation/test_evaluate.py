@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from fitted_methods import features_of, laplace, mc_dropout
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
@@ -18,9 +19,6 @@ from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.io.checkpoint import read, write
-from probattn.inference.methods.features import features
-from probattn.inference.methods.laplace import laplace
-from probattn.inference.methods.mc_dropout import mc_dropout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
 
@@ -69,7 +67,7 @@ def laplace_by_hand(run):
     predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4, link="draws")
 
     def predicted(batches):
-        found = features(run.model, run.guide, batches, num_samples=4)
+        found = features_of(run.model, run.guide, batches, num_samples=4)
         torch.manual_seed(3)
         return predictor.predict_features(found)
 
@@ -83,7 +81,7 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     shifted = Images(corrupt(test.images, "contrast", 5), test.labels)
     made = {
         "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_samples=4),
-        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4),
+        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4).predict,
         "laplace": laplace_by_hand,
     }
     for method, make in made.items():
