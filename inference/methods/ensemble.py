@@ -26,7 +26,7 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     if not predictions:
         raise ValueError("a mixture has at least one member")
     shapes = [tuple(class_probs(each).shape) for each in predictions]
-    if len(set(shapes)) > 1:
+    if any(shape != shapes[0] for shape in shapes):
         raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
     labels = [each.labels for each in predictions]
     if not all(_same(each, labels[0]) for each in labels):

@@ -61,7 +61,7 @@ def batch_features(predictor: SampledPredictor, x: Tensor, mask: Tensor | None =
 
 
 def _join(calls: list[tuple[nn.Linear, Tensor]], prediction: Prediction) -> Features:
-    number, values = len(class_probs(prediction)), torch.cat([inputs for _, inputs in calls], dim=-2)
+    number, values = class_probs(prediction).shape[0], torch.cat([inputs for _, inputs in calls], dim=-2)
     if values.shape[-2] != number:
         raise ValueError(
             f"the network ran on {values.shape[-2]} examples for {number} predictions: features are ambiguous if the "

@@ -109,7 +109,8 @@ class _DropoutSampling(stochastic_input):
 
     def begin(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Pre-hook of the model."""
-        self.batch_size, self.drawn, self.layer = len((*args, *kwargs.values())[0]), False, None
+        x = (*args, *kwargs.values())[0]
+        self.batch_size, self.drawn, self.layer = x.shape[0], False, None
 
     def enter(self, layer: nn.Module, args: tuple) -> None:
         """Pre-hook of attention layers."""

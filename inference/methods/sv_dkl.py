@@ -94,6 +94,19 @@ class SVDKL(FeaturePredictor):
         self.likelihood = MixedSoftmax(head, self.scale).to(inputs).eval()
         return inputs
 
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch, with new samples of the GPs.
+
+        Raises:
+            NotImplementedError: inside ``torch.export``.
+        """
+        if torch.compiler.is_exporting():
+            raise NotImplementedError(
+                "SV-DKL cannot be exported: GPyTorch's interpolation on a grid branches on values, which torch.export "
+                "cannot record; Laplace can"
+            )
+        return super().predict_batch(x, mask)
+
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the GPs."""
