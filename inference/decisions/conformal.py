@@ -161,7 +161,8 @@ class APS(ConformalSets):
     def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
         """Return the total probability of more probable classes, plus u times that of the class."""
         ordered, order = probs.sort(dim=1, descending=True, stable=True)
-        u = torch.empty_like(probs[:, :1]).uniform_(generator=generator)
+        like = probs[:, :1]
+        u = torch.rand_like(like) if generator is None else torch.empty_like(like).uniform_(generator=generator)
         scores = ordered.cumsum(dim=1) - (1 - u) * ordered
         return torch.empty_like(scores).scatter_(1, order, scores)
 
@@ -202,7 +203,7 @@ class ConformalIntervals(ConformalPredictor):
         """
         values = regression.validate(prediction, labelled(prediction))
         low, high, unit = self._checked_band(prediction)
-        self.quantile = _quantile(torch.maximum(low - values, values - high) / unit, self.alpha).cpu()
+        self.quantile = _quantile(torch.maximum(low - values, values - high) / unit, self.alpha).cpu().clone()
         self.fitted = True
         return self
 

@@ -117,7 +117,7 @@ class Laplace(FeaturePredictor):
             "bias_variances": bias_variances,
         }
         for name, value in factors.items():
-            setattr(self, name, value.to(features.values))
+            setattr(self, name, value.to(features.values).clone(memory_format=torch.contiguous_format))
         self.prior_precision = float(delta)
         self.log_marginal_likelihood = float(posterior.log_marginal_likelihood())
         self.fitted = True

@@ -14,6 +14,7 @@ from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
@@ -122,6 +123,12 @@ def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
     assert torch.equal(done.result.probs, predictions["test"].probs)
     assert done.result.metrics == done.scores["posterior"].test
     assert done.result.shift == done.scores["posterior"].shift
+    assert done.result.shift_source == read_evaluated_run(folder).shift_source
+    assert done.result.shift_source.startswith("generated from")
+    tables = evaluation_tables(done)
+    assert {key for key, table in tables.items() if table.note == f"Corrupted images: {done.result.shift_source}."} == {
+        key for key in tables if key.startswith("shift")
+    }
     assert torch.equal(done.result.ood["letters"].probs, predictions["ood/letters"].probs)
 
 
