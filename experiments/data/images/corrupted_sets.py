@@ -90,9 +90,9 @@ def corrupted_sets(
 
     For CIFAR the official files in the folder ``<root>/CIFAR-10-C`` (or ``CIFAR-100-C``) are used. If it is missing,
     pytorch-ood's archive is unpacked or downloaded (2.9 GB) there, if pytorch-ood is installed and the server answers.
-    Their content is checked here, before any long computation. They hold the whole test set: if ``test`` is a smaller part of it, as
-    many of their images are used, stratified by class and the same for every corruption, but not those of ``test``,
-    whose positions in the files are unknown. Otherwise ``test`` is corrupted, and ``source`` says why.
+    Their content is checked here, before any long computation. They hold the whole test set: if ``test`` is a smaller
+    part of it, as many of their images are used, stratified by class and the same for every corruption, but not those
+    of ``test``, whose positions in the files are unknown. Otherwise ``test`` is corrupted, and ``source`` says why.
 
     Args:
         dataset_name: a name of :func:`probattn.experiments.data.images.datasets.load`.
