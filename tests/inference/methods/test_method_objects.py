@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -173,11 +174,14 @@ def test_a_network_with_fixed_samples_is_a_predictor_of_any_loader():
 
 
 def test_dropout_pairs_masks_with_stored_samples():
-    """With all units dropped but for one rate, the stored samples still differ."""
-    network = predictor_network(*classifier(0), num_samples=4)
-    without = MCDropout(network, rate=0.0)
-    assert torch.equal(without.predict(X[:3]).probs, network.predict(X[:3]).probs)
-    assert (MCDropout(network).predict(X[:3]).mutual_information > network.predict(X[:3]).mutual_information).all()
+    """Here the attention adds the dimension of the samples, before the first dropout."""
+    network = PyroModule[nn.Sequential](
+        KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.3), PyroModule[nn.Flatten](-2), PyroModule[nn.Linear](12, 3)
+    )
+    model, x = Classifier(network, num_data=9), torch.randn(4, 3, 4)
+    stored = predictor_network(model, guides.for_model(model), num_samples=4)
+    assert torch.equal(MCDropout(stored, rate=0.0).predict(x).probs, stored.predict(x).probs)
+    assert (MCDropout(stored).predict(x).mutual_information > stored.predict(x).mutual_information).all()
 
 
 def test_fitting_a_method_leaves_the_predictor_inside_as_it_was():
