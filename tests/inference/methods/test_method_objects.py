@@ -178,7 +178,7 @@ def test_dropout_pairs_masks_with_stored_samples():
     network = PyroModule[nn.Sequential](
         KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.3), PyroModule[nn.Flatten](-2), PyroModule[nn.Linear](12, 3)
     )
-    model, x = Classifier(network, num_data=9), torch.randn(4, 3, 4)
+    model, x = Classifier(network, num_data=9), torch.randn(2, 3, 4)
     stored = predictor_network(model, guides.for_model(model), num_samples=4)
     assert torch.equal(MCDropout(stored, rate=0.0).predict(x).probs, stored.predict(x).probs)
     assert (MCDropout(stored).predict(x).mutual_information > stored.predict(x).mutual_information).all()
