@@ -14,7 +14,7 @@ with without_side_effects():
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal
-from probattn.inference.decisions.abstention import risk_threshold
+from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_inference_data
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
@@ -32,12 +32,12 @@ from probattn.inference.io.checkpoint import CheckpointError, load, save
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
 from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.io.warm_start import WarmStart, warm_start
-from probattn.inference.methods.ensemble import ensemble
-from probattn.inference.methods.laplace import laplace
-from probattn.inference.methods.mc_dropout import mc_dropout
-from probattn.inference.methods.predictor import Predictor, posterior_predictive
-from probattn.inference.methods.sv_dkl import sv_dkl
-from probattn.inference.methods.temperature import temperature_scaled
+from probattn.inference.methods.ensemble import Ensemble
+from probattn.inference.methods.laplace import Laplace
+from probattn.inference.methods.mc_dropout import MCDropout
+from probattn.inference.methods.ood_detector import OODDetector
+from probattn.inference.methods.sv_dkl import SVDKL
+from probattn.inference.methods.temperature import TemperatureScaling
 from probattn.inference.metrics import multilabel, ood, regression
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.fit_guide import fit_guide
@@ -46,6 +46,7 @@ from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.predictor import NotFittedError, PosteriorPredictive, Predictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
@@ -57,13 +58,22 @@ __all__ = [
     "CheckpointError",
     "Convergence",
     "DamagedFileError",
+    "Ensemble",
     "GuideRefit",
     "History",
     "InexactResumeWarning",
+    "Laplace",
+    "MCDropout",
     "NonFiniteError",
+    "NotFittedError",
+    "OODDetector",
+    "PosteriorPredictive",
     "PosteriorSamples",
     "Prediction",
     "Predictor",
+    "RiskThreshold",
+    "SVDKL",
+    "TemperatureScaling",
     "TraceMeanField_ELBO",
     "Trace_ELBO",
     "TrainOptions",
@@ -72,21 +82,17 @@ __all__ = [
     "compare_posteriors",
     "conformal",
     "convergence",
-    "ensemble",
     "export",
     "fit",
     "fit_guide",
-    "laplace",
     "load",
     "load_safetensors",
-    "mc_dropout",
     "mean_network",
     "metrics",
     "multilabel",
     "nuts",
     "ood",
     "posterior_draws",
-    "posterior_predictive",
     "posterior_predictive_check",
     "posterior_summary",
     "posterior_variants",
@@ -96,13 +102,10 @@ __all__ = [
     "psis_khat",
     "refit_guide",
     "regression",
-    "risk_threshold",
     "save",
     "save_safetensors",
     "sgld",
     "simulation_based_calibration",
-    "sv_dkl",
-    "temperature_scaled",
     "to_inference_data",
     "token_similarity",
     "warm_start",

@@ -49,6 +49,7 @@ class SiteModule(SkipParamEffects, PyroModule):
         """
         stored = self._stored()
         if stored is not None:
+            stored.drawn = True
             same = posterior.batch_shape == prior.batch_shape
             posterior = posterior if same else posterior.expand(prior.batch_shape)
             return handlers.draw_local(posterior, number=stored.num_samples)

@@ -1,7 +1,9 @@
 """Download of archives, with a check of their MD5 sum, and extraction that cannot leave the folder."""
 
 import tarfile
+import urllib.request
 import zlib
+from http.client import HTTPException
 from pathlib import Path
 
 from torchvision.datasets.utils import download_url
@@ -23,6 +25,15 @@ def download_and_extract(url: str, root: Path, *, filename: str, md5: str | None
             archive.extractall(root, filter="data")
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise RuntimeError(f"cannot unpack {(root / filename).absolute()}: {error}") from error
+
+
+def is_reachable(url: str) -> bool:
+    """Return True if a server answers for this address within ten seconds."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10):
+            return True
+    except (OSError, HTTPException):
+        return False
 
 
 def check_folder(root: Path) -> None:

@@ -1,6 +1,6 @@
 """Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.inference import Prediction
 from probattn.inference.decisions import conformal
-from probattn.inference.decisions.abstention import Threshold, risk_threshold
+from probattn.inference.decisions.abstention import RiskThreshold
 
 TARGET, ALPHA = 0.05, 0.1
 """Largest risk of the accepted answers, and probability with which a conformal set may miss the class."""
@@ -21,14 +21,14 @@ class Decisions:
     Args:
         valid, test: predictions with labels.
         threshold: confidence threshold that keeps the risk below :data:`TARGET`.
-        abstention: its :meth:`~probattn.inference.decisions.abstention.Threshold.check` on the test data.
+        abstention: its :meth:`~probattn.inference.decisions.abstention.RiskThreshold.evaluate` on the test data.
         sets: conformal sets of the test data by kind, ``plain`` and ``adaptive``; bool ``(n, classes)``.
         conformal: evaluation of the sets by kind.
     """
 
     valid: Prediction
     test: Prediction
-    threshold: Threshold
+    threshold: RiskThreshold
     abstention: dict[str, float]
     sets: dict[str, Tensor]
     conformal: dict[str, dict[str, float]]
@@ -36,7 +36,8 @@ class Decisions:
     def to_json(self) -> dict[str, Any]:
         """Return the choices and their evaluation as ``metrics.json`` holds them."""
         sets = {kind: {"alpha": ALPHA} | values for kind, values in self.conformal.items()}
-        return {"abstention": asdict(self.threshold) | {"test": self.abstention}} | sets
+        threshold = {name: getattr(self.threshold, name) for name in RiskThreshold.fitted_values}
+        return {"abstention": threshold | {"test": self.abstention}} | sets
 
     def describe(self) -> list[str]:
         """Return the choices and their evaluation as sentences."""
@@ -56,16 +57,16 @@ class Decisions:
 
 def decide(valid: Prediction, test: Prediction) -> Decisions:
     """Choose a threshold and conformal sets on validation data, and evaluate them on test data."""
-    threshold = risk_threshold(valid.probs, valid.labels, target=TARGET)
+    threshold = RiskThreshold(target=TARGET).fit_prediction(valid)
     calibrated = {
-        "plain": conformal.lac(valid.probs, valid.labels, alpha=ALPHA),
-        "adaptive": conformal.aps(valid.probs, valid.labels, alpha=ALPHA, generator=_generator(0)),
+        "plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid),
+        "adaptive": conformal.APS(alpha=ALPHA).fit_prediction(valid, generator=_generator(0)),
     }
     return Decisions(
         valid,
         test,
         threshold,
-        threshold.check(test.probs, test.labels),
+        threshold.evaluate(test.probs, test.labels),
         {kind: each.sets(test.probs, generator=_generator(1)) for kind, each in calibrated.items()},
         {kind: each.evaluate(test.probs, test.labels, generator=_generator(1)) for kind, each in calibrated.items()},
     )

@@ -37,10 +37,14 @@ def parse_severities(numbers: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class TestSet:
-    """A test set: functions that load or generate its images or texts, and return a digest that changes with them."""
+    """A test set: functions that load or generate its images or texts, and return a digest that changes with them.
+
+    ``source`` describes where corrupted images are from.
+    """
 
     load: Callable[[], Images | Texts]
     digest: Callable[[], str]
+    source: str = ""
 
 
 def own_sets(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
@@ -72,6 +76,7 @@ def shifted_sets(
         f"shift/{corruption}/{severity}": TestSet(
             functools.partial(source.images, corruption, severity),
             functools.partial(source.digest, corruption, severity),
+            source.source,
         )
         for corruption in corruptions
         for severity in severities

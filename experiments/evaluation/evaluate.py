@@ -119,10 +119,12 @@ def evaluate(
         predictions = predict_sets(run, sets, provenance, say=say)
         scores = {name: score(by_set) for name, by_set in predictions.items()}
         posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
-        result = _run_result(run, *posterior, options=options)
+        shift_source = next((each.source for each in sets.values() if each.source), "")
+        result = _run_result(run, *posterior, options=options, shift_source=shift_source)
         content = {
             "run": run.name,
             "options": asdict(options),
+            "shift_source": shift_source,
             "provenance": {name: asdict(each) for name, each in provenance.items()},
             "metrics": result.metrics,
             "variants": result.variants,
@@ -185,7 +187,12 @@ def predict_sets(
 
 
 def _run_result(
-    run: TrainedRun, predictions: Mapping[str, Prediction], scores: Scores, *, options: EvaluationOptions
+    run: TrainedRun,
+    predictions: Mapping[str, Prediction],
+    scores: Scores,
+    *,
+    options: EvaluationOptions,
+    shift_source: str,
 ) -> RunResult:
     model, guide, data = run.model, run.guide, run.dataset.test
     batches, test = run.batches(data), predictions["test"]
@@ -220,6 +227,7 @@ def _run_result(
         variants=posterior_variants(model, guide, batches, num_samples=num_samples, drawn=test) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,
+        shift_source=shift_source,
         decisions=decide(predictions["valid"], test),
         domains=scores.domain,
         ood={name.removeprefix("ood/"): each for name, each in predictions.items() if name.startswith("ood/")},

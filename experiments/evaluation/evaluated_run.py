@@ -28,6 +28,7 @@ class EvaluatedRun:
         scores: method → scores.
         provenance: method → what its scores were computed from.
         unfinished: epochs of a run that was stopped early, such as "30 of 40 epochs".
+        shift_source: where its corrupted images are from; empty without them.
     """
 
     folder: Path
@@ -37,6 +38,7 @@ class EvaluatedRun:
     scores: dict[str, Scores]
     provenance: dict[str, Provenance]
     unfinished: str
+    shift_source: str
 
     @property
     def command(self) -> str:
@@ -75,6 +77,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = {method: Scores.from_json(each) for method, each in content["methods"].items()}
         provenance = {method: Provenance.from_json(content["provenance"][method]) for method in scores}
         best_epoch, epochs_done = content["best_epoch"], content["epochs_done"]
+        shift_source = content["shift_source"]
         _ = scores[methods.POSTERIOR]
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated; do it with `probattn evaluate {folder}`") from error
@@ -93,7 +96,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
     log = folder / "log.jsonl"
     epochs_done = last_epoch(read_log(log)) if log.exists() else epochs_done  # a resumed run may keep its best epoch
     unfinished = describe_unfinished(record.settings.train, epochs_done=epochs_done, best_epoch=best_epoch)
-    return EvaluatedRun(folder, record.name, record.settings, options, scores, provenance, unfinished)
+    return EvaluatedRun(folder, record.name, record.settings, options, scores, provenance, unfinished, shift_source)
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:

@@ -13,10 +13,11 @@ from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction
 from probattn.inference.methods.features import Features, features
-from probattn.inference.methods.laplace import laplace
-from probattn.inference.methods.mc_dropout import mc_dropout
-from probattn.inference.methods.sv_dkl import sv_dkl
+from probattn.inference.methods.laplace import Laplace
+from probattn.inference.methods.mc_dropout import MCDropout
+from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.prediction.predictor import PosteriorPredictive
 
 POSTERIOR = "posterior"
 
@@ -32,10 +33,14 @@ class CachedForward:
     def features(self) -> Features:
         """Inputs of the last layer, and the posterior predictive."""
         torch.manual_seed(self.seed)
-        return features(self.run.model, self.run.guide, self.batches, num_samples=self.num_samples)
+        return features(_predictor(self.run, self.num_samples), self.batches)
 
 
 Method = Callable[[CachedForward], Prediction]
+
+
+def _predictor(run: TrainedRun, num_samples: int) -> PosteriorPredictive:
+    return PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
 
 
 def _posterior(run: TrainedRun, num_samples: int) -> Method:
@@ -43,14 +48,13 @@ def _posterior(run: TrainedRun, num_samples: int) -> Method:
 
 
 def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
-    predictor = mc_dropout(run.model, run.guide, num_samples=num_samples)
-    return lambda forward: predictor(forward.batches)
+    predictor = MCDropout(_predictor(run, num_samples))
+    return lambda forward: predictor.predict(forward.batches)
 
 
 def _laplace(run: TrainedRun, num_samples: int) -> Method:
-    batches = run.batches(run.dataset.train)
     # link="draws": the probit approximation has a mean only, without draws
-    predictor = laplace(run.model, run.guide, batches, num_samples=num_samples, link="draws")
+    predictor = Laplace(_predictor(run, num_samples), link="draws").fit(run.batches(run.dataset.train))
 
     def predict(forward: CachedForward) -> Prediction:
         cached = forward.features
@@ -61,7 +65,7 @@ def _laplace(run: TrainedRun, num_samples: int) -> Method:
 
 
 def _sv_dkl(run: TrainedRun, num_samples: int) -> Method:
-    predictor = sv_dkl(run.model, run.guide, run.batches(run.dataset.train), num_samples=num_samples)
+    predictor = SVDKL(_predictor(run, num_samples)).fit(run.batches(run.dataset.train))
     return lambda forward: predictor.predict_features(forward.features)
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from probattn.experiments.plots import style
 from probattn.inference import metrics
-from probattn.inference.decisions.abstention import Threshold
+from probattn.inference.decisions.abstention import RiskThreshold
 
 DODGE = 0.004
 """Offset, in coverage, that keeps the marks of validation and test data apart."""
 
 
-def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Figure:
+def abstention(threshold: RiskThreshold, valid: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Figure:
     """Draw risk against coverage on validation and test data, the target, and the threshold on both curves.
 
     A dot is the threshold. Its bar reaches up to the bound on validation data, and is the exact interval on test data.
@@ -35,7 +35,7 @@ def abstention(threshold: Threshold, valid: tuple[Tensor, Tensor], test: tuple[T
         coverage, risk = (style.to_numpy(part) for part in metrics.risk_coverage(probs, labels))
         ax.plot(coverage, risk, color=colour, lw=1.6, label=name)
         top = max(top, 1.2 * risk[-1])
-        check = threshold.check(probs, labels)
+        check = threshold.evaluate(probs, labels)
         if check["accepted"]:
             low, high = (check["low"], check["high"]) if name == "test" else (check["risk"], threshold.bound)
             at = check["coverage"] + shift

@@ -1,6 +1,7 @@
 """Tables and figures of one evaluation: by method, corruption and severity, OOD set and detector."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table as RichTable
@@ -23,14 +24,16 @@ def evaluation_tables(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
     """Return the sources of all tables of an evaluation, by name."""
     result = evaluation.result
     scores = {methods.row_label(result.label, method): each for method, each in evaluation.scores.items()}
+    note = shift_note(result.shift_source)
     found: dict[str, Comparison | Grid] = {"test": compare({row: {0: each.test} for row, each in scores.items()})}
     for domain in result.domains:
         found[f"domain-{domain}"] = compare({row: {0: each.domain[domain]} for row, each in scores.items()})
     if result.shift:
-        found["shift"] = compare({row: {0: each.mean_shift} for row, each in scores.items()})
+        comparison = compare({row: {0: each.mean_shift} for row, each in scores.items()})
+        found["shift"] = replace(comparison, note=note)
     for method, (row, each) in zip(evaluation.scores, scores.items(), strict=True):
         for metric in SHIFT_METRICS if each.shift else ():
-            found[f"shift-{metric}-{method}"] = _shift_grid(row, each.shift, metric)
+            found[f"shift-{metric}-{method}"] = _shift_grid(row, each.shift, metric, note=note)
         if each.ood:
             found[f"ood-{method}"] = _ood_grid(row, each.ood)
     return found
@@ -88,14 +91,19 @@ def read_baseline(folder: Path) -> EvaluatedRun:
     return run
 
 
-def _shift_grid(name: str, shift: Mapping[str, Mapping[int, Mapping[str, float]]], metric: str) -> Grid:
+def shift_note(source: str) -> str:
+    """Return the sentence below a table that says where its corrupted images are from; empty if that is unknown."""
+    return f"Corrupted images: {source}." if source else ""
+
+
+def _shift_grid(name: str, shift: Mapping[str, Mapping[int, Mapping[str, float]]], metric: str, *, note: str) -> Grid:
     severities = sorted({severity for each in shift.values() for severity in each})
     rows = {corruption: [each[severity][metric] for severity in severities] for corruption, each in shift.items()}
     rows["mean"] = [_mean(column) for column in zip(*rows.values(), strict=True)]
     rows = {key: [*values, _mean(values)] for key, values in rows.items()}
     display = DISPLAY[metric]
     columns = [*(f"severity {severity}" for severity in severities), "mean"]
-    return Grid(f"{name}, {display.title}", columns, rows, scale=display.scale)
+    return Grid(f"{name}, {display.title}", columns, rows, scale=display.scale, note=note)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -37,6 +37,7 @@ class Rows:
         plain: the rows of the posterior predictive.
         sources: digests of what the scores of each run and method were computed from.
         note: sentences below each table, such as on how the runs were chosen.
+        shift_source: where the corrupted images are from.
     """
 
     scores: dict[str, dict[int, Scores]]
@@ -45,6 +46,7 @@ class Rows:
     plain: list[str]
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    shift_source: str = ""
 
 
 def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = "") -> Rows:
@@ -95,7 +97,8 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
     sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
-    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note)
+    shift_source = next((run.shift_source for run in runs if run.shift_source), "")  # the same, as their digests are
+    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note, shift_source)
 
 
 def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:

@@ -15,7 +15,7 @@ from probattn.experiments.plots import comparison as comparison_plots
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS
+from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, shift_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
 from probattn.inference.metrics import MetricDisplay, ood
 
@@ -28,7 +28,8 @@ def comparisons(rows: Rows) -> dict[str, Comparison]:
     for name in _names(rows, lambda scores: scores.domain):
         selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
         found[f"{DOMAIN}{name}"] = _compare(selected, rows)
-    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows)
+    shifted = replace(rows, note=" ".join(filter(None, (rows.note, shift_note(rows.shift_source)))))
+    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), shifted)
     ood_sets = _names(rows, lambda scores: scores.ood)
     for name, (key, metric) in itertools.product(ood_sets, ood.DISPLAY.items()):
         selected = _select(rows, functools.partial(_detection, name=name, key=key))

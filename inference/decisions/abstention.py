@@ -10,7 +10,8 @@ share δ equally (Bauer, 1991; Angelopoulos et al., "Learn then test", 2021).
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,32 +19,85 @@ from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics.inputs import validate
+from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
+from probattn.inference.prediction.result import Prediction
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """Confidence threshold: predictions with at least this confidence are accepted.
+class RiskThreshold(FittedPredictor):
+    """Confidence threshold of largest coverage whose risk is at most ``target`` with probability 1 − ``delta``.
+
+    Predictions with at least this confidence are accepted; equal confidences are accepted together. The probability is
+    over validation data, which are independent samples of the distribution of new data; it is exact for all n if the
+    risk does not decrease when less confident predictions are accepted too. Exported, it adds ``accepted``, bool
+    ``(batch,)``, to the outputs of its predictor.
 
     Args:
+        predictor: any predictor of one class per example; None to decide on predictions of others.
+        target: largest acceptable risk, 0 < target < 1. It takes at least log(delta) / log(1 − target) examples without
+            an error: 59 for 5 %, 299 for 1 %.
+        delta: probability, 0 < delta < 1, that the threshold's risk is larger.
+
+    Attributes:
         confidence: the threshold; ∞ if none meets the target, so that nothing is accepted.
         bound: upper bound of the risk by the threshold's own test, at most ``target``; 1 if nothing is accepted. The
             guarantee is for ``target``, since the threshold was selected among many; ``bound`` alone is not.
         coverage: share of accepted validation examples.
-        target, delta: arguments of :func:`risk_threshold`.
+
+    Raises:
+        ValueError: target or delta outside (0, 1).
     """
 
+    fitted_values = ("confidence", "bound", "coverage", "target", "delta")
     confidence: float
     bound: float
     coverage: float
-    target: float
-    delta: float
+
+    def __init__(self, predictor: Predictor | None = None, *, target: float, delta: float = 0.05) -> None:
+        super().__init__(predictor)
+        for name, value in (("target", target), ("delta", delta)):
+            if not 0 < value < 1:
+                raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+        self.target, self.delta = target, delta
+
+    def fit(self, data: Iterable) -> Self:
+        """Choose the threshold on labelled validation data.
+
+        They must not have been used for training or for fitting anything else, such as a temperature.
+        """
+        return self.fit_prediction(self.base().predict(data))
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Choose the threshold on a prediction of validation data with its labels.
+
+        Raises:
+            ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
+        """
+        chosen = _choose(class_probs(prediction), labelled(prediction), self.target, self.delta)
+        self.confidence, self.bound, self.coverage = chosen
+        self.fitted = True
+        return self
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict as the predictor does; :meth:`accepts` decides on the result."""
+        return self.base().predict(data)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch as the predictor does."""
+        return self.base().predict_batch(x, mask)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predict one batch, with ``accepted``."""
+        self.check_fitted()
+        outputs = super().forward(x, mask)
+        return outputs | {"accepted": outputs["probs"].double().amax(-1) >= self.confidence}
 
     def accepts(self, probs: Tensor) -> Tensor:
         """Return True ``(n,)`` for accepted predictions of mean probabilities ``(n, classes)``."""
+        self.check_fitted()
         labels = torch.zeros(len(probs), dtype=torch.long)
         return validate(probs, labels)[0].amax(dim=1).to(probs.device) >= self.confidence
 
-    def check(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
+    def evaluate(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         """Evaluate the threshold on test data that were not used to choose it.
 
         Returns:
@@ -67,31 +121,15 @@ class Threshold:
 
     def __str__(self) -> str:
         promise = f"risk ≤ {100 * self.target:g} % with {100 * (1 - self.delta):g} % confidence"
+        if not self.fitted:
+            return f"not fitted yet: {promise}"
         if math.isinf(self.confidence):
             return f"abstain from everything: no threshold gives {promise} on these validation data"
         return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage {100 * self.coverage:.1f} %"
 
 
-def risk_threshold(probs: Tensor, labels: Tensor, *, target: float, delta: float = 0.05) -> Threshold:
-    """Choose the threshold of largest coverage whose risk is at most ``target`` with probability 1 − ``delta``.
-
-    The probability is over validation data, which are independent samples of the distribution of new data; it is exact
-    for all n if the risk does not decrease when less confident predictions are accepted too. The data must not have
-    been used for training or for fitting anything else, such as a temperature. Equal confidences are accepted together.
-
-    Args:
-        probs: mean probabilities of validation examples ``(n, classes)``.
-        labels: their class indices ``(n,)``.
-        target: largest acceptable risk, 0 < target < 1. It takes at least log(delta) / log(1 − target) examples without
-            an error: 59 for 5 %, 299 for 1 %.
-        delta: probability, 0 < delta < 1, that the threshold's risk is larger.
-
-    Raises:
-        ValueError: target or delta outside (0, 1); invalid probs or labels, as in :mod:`probattn.inference.metrics`.
-    """
-    for name, value in (("target", target), ("delta", delta)):
-        if not 0 < value < 1:
-            raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+def _choose(probs: Tensor, labels: Tensor, target: float, delta: float) -> tuple[float, float, float]:
+    """Return confidence, bound and coverage of the threshold of largest coverage."""
     probs, labels = validate(probs, labels)
     confidence, order = probs.amax(dim=1).sort(descending=True)
     wrong = (probs.argmax(dim=1) != labels)[order].cumsum(0)
@@ -106,10 +144,10 @@ def risk_threshold(probs: Tensor, labels: Tensor, *, target: float, delta: float
     ends = fails[np.searchsorted(fails, firsts)]  # of each sequence, the first threshold that fails
     passed = ends[ends > firsts]
     if not len(passed):
-        return Threshold(math.inf, 1.0, 0.0, target, delta)
+        return math.inf, 1.0, 0.0
     best = passed.max() - 1
     bound = risk_bound(int(wrong[best]), int(accepted[best]), delta=level)
-    return Threshold(float(confidence[best]), bound, float(accepted[best] / len(labels)), target, delta)
+    return float(confidence[best]), bound, float(accepted[best] / len(labels))
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

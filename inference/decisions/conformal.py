@@ -11,54 +11,111 @@ of at most q̂ (Lei et al., 2018). Each target has its own q̂: coverage is guar
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch import Generator, Tensor
 
 from probattn.inference.metrics import regression
 from probattn.inference.metrics.inputs import validate
+from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
 from probattn.inference.prediction.result import Prediction
 
-Score = Callable[[Tensor, Generator | None], Tensor]
-"""Callable: probabilities ``(n, classes)``, float64 on the CPU, and a generator → scores ``(n, classes)``."""
 
-Band = Callable[[Prediction], tuple[Tensor, Tensor, Tensor | float]]
-"""Callable: prediction → lower and upper ends ``(n, ...)`` before calibration, and the unit of q̂."""
-
-
-@dataclass(frozen=True)
-class ConformalSets:
-    """Conformal prediction sets: the classes whose score is at most the calibrated quantile.
+class ConformalPredictor(FittedPredictor):
+    """Base class of conformal predictors: the predictor inside, with decisions on its predictions.
 
     Args:
-        score: nonconformity score.
+        predictor: any predictor; None to decide on predictions of others.
+        alpha: allowed probability of missing the label, 0 < alpha < 1.
+
+    Raises:
+        ValueError: alpha outside (0, 1).
+    """
+
+    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
+        super().__init__(predictor)
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for a coverage of 90 %")
+        self.alpha = alpha
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict as the predictor does."""
+        return self.base().predict(data)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch as the predictor does."""
+        return self.base().predict_batch(x, mask)
+
+
+class ConformalSets(ConformalPredictor):
+    """Base class of conformal prediction sets: the classes whose score is at most the calibrated quantile.
+
+    Exported, they add ``set``, bool ``(batch, classes)``, to the outputs of their predictor.
+
+    Args:
+        predictor: any predictor of one class per example; None to decide on predictions of others.
+        alpha: allowed probability of missing the true class, 0 < alpha < 1.
+
+    Attributes:
         quantile: q̂; ∞, so that sets hold all classes, if there are n < 1/α − 1 calibration examples.
-        alpha: allowed probability of missing the true class.
         classes: number of classes of the calibration data.
     """
 
-    score: Score
+    fitted_values = ("alpha", "quantile", "classes")
     quantile: float
-    alpha: float
-    classes: int
+    classes: float
+
+    @abstractmethod
+    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
+        """Return the nonconformity scores ``(n, classes)`` of probabilities of that shape, in float64."""
+
+    def fit(self, data: Iterable, *, generator: Generator | None = None) -> Self:
+        """Calibrate on labelled batches, which nothing was fitted to."""
+        return self.fit_prediction(self.base().predict(data), generator=generator)
+
+    def fit_prediction(self, prediction: Prediction, *, generator: Generator | None = None) -> Self:
+        """Calibrate on a prediction with its labels.
+
+        Args:
+            prediction: prediction of calibration examples, which nothing was fitted to.
+            generator: generator for randomised scores (:class:`APS`), on the CPU; None uses PyTorch's global one.
+
+        Raises:
+            ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
+        """
+        probs, labels = validate(class_probs(prediction), labelled(prediction))
+        scores = self.score(probs, generator).gather(1, labels[:, None])[:, 0]
+        self.quantile, self.classes, self.fitted = float(_quantile(scores, self.alpha)), probs.shape[1], True
+        return self
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predict one batch, with ``set``; random numbers are from PyTorch's global generator."""
+        self.check_fitted()
+        outputs = super().forward(x, mask)
+        return outputs | {"set": self.score(outputs["probs"].double(), None) <= self.quantile}
+
+    def predict_set(self, data: Tensor | Iterable, *, generator: Generator | None = None) -> Tensor:
+        """Predict inputs or batches, and return their :meth:`sets`."""
+        return self.sets(class_probs(self.predict(data)), generator=generator)
 
     def sets(self, probs: Tensor, *, generator: Generator | None = None) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
 
         Args:
             probs: mean probabilities ``(n, classes)``.
-            generator: generator for randomised scores (:func:`aps`), on the CPU; None uses PyTorch's global one.
+            generator: as for :meth:`fit_prediction`.
 
         Raises:
             ValueError: another number of classes than in calibration; invalid probabilities.
         """
+        self.check_fitted()
         checked, _ = validate(probs, torch.zeros(len(probs), dtype=torch.long))
         if checked.shape[1] != self.classes:
             raise ValueError(
-                f"these conformal sets were calibrated on {self.classes} classes, and the prediction has "
+                f"these conformal sets were calibrated on {self.classes:g} classes, and the prediction has "
                 f"{checked.shape[1]}: calibrate on predictions of the same model"
             )
         return (self.score(checked, generator) <= self.quantile).to(probs.device)
@@ -81,52 +138,85 @@ class ConformalSets:
         }
 
 
-def lac(probs: Tensor, labels: Tensor, *, alpha: float) -> ConformalSets:
-    """Calibrate least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 − q̂.
+class LAC(ConformalSets):
+    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 − q̂.
 
-    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty ones.
-
-    Args:
-        probs: mean probabilities of calibration examples ``(n, classes)``, which nothing was fitted to.
-        labels: their class indices ``(n,)``.
-        alpha: allowed probability of missing the true class, 0 < alpha < 1.
-
-    Raises:
-        ValueError: alpha outside (0, 1); invalid probs or labels, as in :mod:`probattn.inference.metrics`.
+    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty ones. Arguments are
+    those of :class:`ConformalSets`.
     """
-    return _calibrate_sets(_lac_score, probs, labels, alpha, None)
+
+    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
+        """Return 1 − p."""
+        return 1 - probs
 
 
-def aps(probs: Tensor, labels: Tensor, *, alpha: float, generator: Generator | None = None) -> ConformalSets:
-    """Calibrate adaptive prediction sets (APS; Romano, Sesia & Candès, 2020), which grow with an example's difficulty.
+class APS(ConformalSets):
+    """Adaptive prediction sets (APS; Romano, Sesia & Candès, 2020), which grow with an example's difficulty.
 
     The score is the total probability of all more probable classes, plus u times that of the class; u ~ U(0, 1) is
     sampled per example, in calibration and in use, so that coverage is exact with tied or few probabilities, too.
-
-    Args:
-        probs, labels, alpha: as for :func:`lac`.
-        generator: generator of u, on the CPU; None uses PyTorch's global one.
-
-    Raises:
-        ValueError: as for :func:`lac`.
-    """
-    return _calibrate_sets(_aps_score, probs, labels, alpha, generator)
-
-
-@dataclass(frozen=True, eq=False)
-class ConformalIntervals:
-    """Conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
-
-    Args:
-        band: the ends before calibration, and the unit.
-        quantile: q̂ of each target ``(...)``; ∞ if there are n < 1/α − 1 calibration examples; negative if the band is
-            too wide, so that intervals may be empty (lower end above upper end).
-        alpha: allowed probability of missing the label.
+    Arguments are those of :class:`ConformalSets`.
     """
 
-    band: Band
-    quantile: Tensor
-    alpha: float
+    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
+        """Return the total probability of more probable classes, plus u times that of the class."""
+        ordered, order = probs.sort(dim=1, descending=True, stable=True)
+        like = probs[:, :1]
+        u = torch.rand_like(like) if generator is None else torch.empty_like(like).uniform_(generator=generator)
+        scores = ordered.cumsum(dim=1) - (1 - u) * ordered
+        return torch.empty_like(scores).scatter_(1, order, scores)
+
+
+class ConformalIntervals(ConformalPredictor):
+    """Base class of conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
+
+    Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their predictor.
+
+    Args:
+        predictor: any predictor of numbers; None to decide on predictions of others.
+        alpha: allowed probability of missing the label, 0 < alpha < 1.
+
+    Attributes:
+        quantile: q̂ of each target ``(...)``, float64 on the CPU; ∞ if there are n < 1/α − 1 calibration examples;
+            negative if the band is too wide, so that intervals may be empty (lower end above upper end).
+    """
+
+    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
+        super().__init__(predictor, alpha=alpha)
+        self.quantile = torch.tensor(math.nan, dtype=torch.float64)
+
+    @abstractmethod
+    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Return lower and upper ends ``(n, ...)`` before calibration, and the unit of q̂."""
+
+    def fit(self, data: Iterable) -> Self:
+        """Calibrate on labelled batches, which nothing was fitted to."""
+        return self.fit_prediction(self.base().predict(data))
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Calibrate on a prediction with its labels, which nothing was fitted to.
+
+        With a label per token use ``prediction.tokens()``; coverage then assumes that tokens are exchangeable.
+
+        Raises:
+            ValueError: labels of the wrong shape or not finite; a likelihood without the moments that the band needs.
+        """
+        values = regression.validate(prediction, labelled(prediction))
+        low, high, unit = self._checked_band(prediction)
+        self.quantile = _quantile(torch.maximum(low - values, values - high) / unit, self.alpha).cpu().clone()
+        self.fitted = True
+        return self
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predict one batch, with ``low`` and ``high``."""
+        self.check_fitted()
+        prediction = self.predict_batch(x, mask)
+        low, high = self._move_ends(*self.band(prediction))
+        return {"mean": prediction.mean, "variance": prediction.variance, "low": low, "high": high}
+
+    def predict_interval(self, data: Tensor | Iterable) -> tuple[Tensor, Tensor]:
+        """Predict inputs or batches, and return their :meth:`intervals`."""
+        return self.intervals(self.predict(data))
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
@@ -134,14 +224,14 @@ class ConformalIntervals:
         Raises:
             ValueError: other targets than in calibration.
         """
-        low, high, unit = self.band(prediction)
+        self.check_fitted()
+        low, high, unit = self._checked_band(prediction)
         if low.shape[1:] != self.quantile.shape:
             raise ValueError(
                 f"these conformal intervals were calibrated on targets of shape {tuple(self.quantile.shape)}, and the "
                 f"prediction has {tuple(low.shape[1:])}: calibrate on predictions of the same model"
             )
-        margin = self.quantile.to(low.device) * unit
-        return low - margin, high + margin
+        return self._move_ends(low, high, unit)
 
     def evaluate(self, prediction: Prediction, labels: Tensor) -> dict[str, float]:
         """Evaluate the intervals on test data, with means over examples and targets.
@@ -158,94 +248,79 @@ class ConformalIntervals:
             "empty": float((high < low).double().mean()),
         }
 
+    def get_extra_state(self) -> Tensor:
+        """Return ``fitted``, alpha, and the shape and values of the quantile, in float64."""
+        shape = self.quantile.shape
+        values = [self.fitted, self.alpha, len(shape), *shape, *self.quantile.flatten().tolist()]
+        return torch.tensor(values, dtype=torch.float64)
 
-def absolute(prediction: Prediction, labels: Tensor, *, alpha: float) -> ConformalIntervals:
-    """Calibrate intervals of constant width around the predictive mean: score |y − mean| (Lei et al., 2018, alg. 2).
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set ``fitted``, alpha and the quantile."""
+        fitted, self.alpha, dims, *rest = state.tolist()
+        dims = int(dims)
+        self.fitted = bool(fitted)
+        self.quantile = torch.tensor(rest[dims:], dtype=torch.float64).reshape([int(size) for size in rest[:dims]])
 
-    Args:
-        prediction: prediction of calibration examples, which nothing was fitted to. With a label per token use
-            ``prediction.tokens()``; coverage then assumes that tokens are exchangeable.
-        labels: their labels ``(n, ...)``.
-        alpha: allowed probability of missing the label, 0 < alpha < 1.
+    def _checked_band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Return the band if it is finite, with a positive unit."""
+        low, high, unit = self.band(prediction)
+        if not low.isfinite().all():
+            raise ValueError("this likelihood has no finite mean: calibrate its quantiles by conformal.CQR")
+        if isinstance(unit, Tensor) and not (unit.isfinite() & (unit > 0)).all():
+            raise ValueError(
+                "this likelihood has no finite, positive variance: use conformal.CQR or conformal.Absolute"
+            )
+        return low, high, unit
 
-    Raises:
-        ValueError: alpha outside (0, 1); labels of the wrong shape or not finite; a likelihood without a mean, for
-            which to use :func:`cqr`.
+    def _move_ends(self, low: Tensor, high: Tensor, unit: Tensor | float) -> tuple[Tensor, Tensor]:
+        margin = self.quantile.to(low.device) * unit
+        return low - margin, high + margin
+
+
+class Absolute(ConformalIntervals):
+    """Intervals of constant width around the predictive mean: score |y − mean| (Lei et al., 2018, alg. 2).
+
+    Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean.
     """
-    return _calibrate_intervals(_around_mean, prediction, labels, alpha)
+
+    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
+        """Return the mean twice, and 1."""
+        mean = prediction.mean.double()
+        return mean, mean, 1.0
 
 
-def normalised(prediction: Prediction, labels: Tensor, *, alpha: float) -> ConformalIntervals:
-    """Calibrate intervals proportional to the predictive standard deviation: score |y − mean| / sd (Lei et al., 2018).
+class Normalised(ConformalIntervals):
+    """Intervals proportional to the predictive standard deviation: score |y − mean| / sd (Lei et al., 2018).
 
-    Arguments and errors are those of :func:`absolute`; the likelihood must have a finite variance, too.
+    Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean and a finite variance.
     """
-    return _calibrate_intervals(_around_mean_by_sd, prediction, labels, alpha)
+
+    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean twice, and the standard deviation."""
+        mean = prediction.mean.double()
+        return mean, mean, prediction.variance.double().sqrt()
 
 
-def cqr(prediction: Prediction, labels: Tensor, *, alpha: float) -> ConformalIntervals:
-    """Calibrate the predictive quantiles: conformalised quantile regression (CQR; Romano, Patterson & Candès, 2019).
+class CQR(ConformalIntervals):
+    """Calibrated predictive quantiles: conformalised quantile regression (CQR; Romano, Patterson & Candès, 2019).
 
     The score is the distance of the label to the interval of the α/2 and 1 − α/2 quantiles, negative inside. It needs
-    no moments, so it works for all likelihoods of numbers. Arguments and errors are those of :func:`absolute`.
+    no moments, so it works for all likelihoods of numbers. Quantiles are found by bisection until they converge, which
+    a program cannot, so it is not exported. Arguments are those of :class:`ConformalIntervals`.
     """
-    _check_alpha(alpha)
-    return _calibrate_intervals(partial(_between_quantiles, alpha=alpha), prediction, labels, alpha)
 
-
-def _lac_score(probs: Tensor, generator: Generator | None) -> Tensor:
-    return 1 - probs
-
-
-def _aps_score(probs: Tensor, generator: Generator | None) -> Tensor:
-    ordered, order = probs.sort(dim=1, descending=True, stable=True)
-    u = torch.rand(len(probs), 1, dtype=probs.dtype, generator=generator)
-    scores = ordered.cumsum(dim=1) - (1 - u) * ordered
-    return torch.empty_like(scores).scatter_(1, order, scores)
-
-
-def _calibrate_sets(
-    score: Score, probs: Tensor, labels: Tensor, alpha: float, generator: Generator | None
-) -> ConformalSets:
-    _check_alpha(alpha)
-    probs, labels = validate(probs, labels)
-    scores = score(probs, generator).gather(1, labels[:, None])[:, 0]
-    return ConformalSets(score, float(_quantile(scores, alpha)), alpha, probs.shape[1])
-
-
-def _around_mean(prediction: Prediction) -> tuple[Tensor, Tensor, float]:
-    mean = prediction.mean.double()
-    if not mean.isfinite().all():
-        raise ValueError("this likelihood has no finite mean: calibrate its quantiles by conformal.cqr")
-    return mean, mean, 1.0
-
-
-def _around_mean_by_sd(prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
-    mean, _, _ = _around_mean(prediction)
-    variance = prediction.variance.double()
-    if not (variance.isfinite() & (variance > 0)).all():
-        raise ValueError("this likelihood has no finite, positive variance: use conformal.cqr or conformal.absolute")
-    return mean, mean, variance.sqrt()
-
-
-def _between_quantiles(prediction: Prediction, *, alpha: float) -> tuple[Tensor, Tensor, float]:
-    low, high = prediction.quantiles([alpha / 2, 1 - alpha / 2])
-    return low, high, 1.0
-
-
-def _calibrate_intervals(band: Band, prediction: Prediction, labels: Tensor, alpha: float) -> ConformalIntervals:
-    _check_alpha(alpha)
-    values = regression.validate(prediction, labels)
-    low, high, unit = band(prediction)
-    return ConformalIntervals(band, _quantile(torch.maximum(low - values, values - high) / unit, alpha), alpha)
+    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
+        """Return the quantiles, and 1."""
+        if torch.compiler.is_exporting():
+            raise NotImplementedError(
+                "CQR finds the quantiles of a mixture by a loop that stops when they have converged, which "
+                "torch.export cannot record: export conformal.Absolute or conformal.Normalised"
+            )
+        low, high = prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2])
+        return low, high, 1.0
 
 
 def _quantile(scores: Tensor, alpha: float) -> Tensor:
     """Return q̂ ``(...)`` of scores ``(n, ...)``."""
     missed = math.floor((len(scores) + 1) * alpha + 1e-9)  # 100 · 0.29 is 28.999…
     return scores.sort(0).values[-missed] if missed else torch.full_like(scores[0], math.inf)
-
-
-def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for a coverage of 90 %")

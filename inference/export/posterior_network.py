@@ -1,9 +1,9 @@
 """Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Self
+from dataclasses import replace
 
 import pyro
 import pyro.poutine as poutine
@@ -16,17 +16,18 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.functional import errors
 from probattn.handlers import Handler, StoredSites, at_mean, draws, exclusive, is_amortised, local_posteriors
-from probattn.inference.prediction.aggregate import summarise
+from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import draw_latents
-from probattn.programs import has_statements, local_params
+from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
+from probattn.inference.prediction.predictor import SampledPredictor
+from probattn.inference.prediction.result import Prediction
+from probattn.programs import device, has_statements, local_params
 from probattn.pyro_compat import module_path, remove_effects
 from probattn.sites import SiteModule
 
-POINT = ("probs", "energy", "mean", "variance")
-UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
 
-
-class PosteriorNetwork(nn.Module):
+class PosteriorNetwork(SampledPredictor):
     """Copy of a model in evaluation mode with the values of its global latent sites stored in buffers.
 
     Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and is independent of
@@ -58,35 +59,43 @@ class PosteriorNetwork(nn.Module):
             remove_effects(self.model)
         self.eval().requires_grad_(False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the posterior predictive of a batch, by attribute names of :class:`~probattn.inference.Prediction`.
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict inputs ``(n, ...)`` or the batches of a loader, all with the stored samples.
 
-        Args:
-            x: inputs ``(batch, ...)``.
-            mask: ``(batch, tokens)``, True at real tokens.
+        Raises:
+            ValueError: as :func:`~probattn.inference.predict` raises.
+        """
+        parts, target = [], device(self.model)
+        with torch.no_grad():
+            for x, y, mask in map(unpack_batch, iterate_batches(data)):
+                size = max(1, CPU_CHUNK_SIZE // (self.num_samples or 1)) if x.device.type == "cpu" else len(x)
+                for start in range(0, len(x), size):
+                    part = (None if each is None else each[start : start + size] for each in (x, mask, y))
+                    parts.append(self._predict(*part, device=target))
+        if not parts:
+            raise ValueError("no data to predict: the loader gave no batch")
+        return join(parts)
 
-        Returns:
-            For one class per example or token: ``probs`` and ``energy``, and with draws ``entropy``,
-            ``expected_entropy`` and ``mutual_information``; for other likelihoods: ``mean`` and ``variance``.
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch with the stored samples.
 
         Raises:
             ValueError: a latent site with neither a stored value nor a posterior in its layer; outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
+        return self._predict(x, mask, None)
+
+    def _predict(
+        self, x: Tensor, mask: Tensor | None, y: Tensor | None, *, device: torch.device | None = None
+    ) -> Prediction:
         values = {name: self.get_buffer(buffer) for name, buffer in self._buffer_of_site.items()}
         stored = StoredSites(values, num_samples=self.num_samples)
         with _without_data_dependence() if torch.compiler.is_exporting() else nullcontext():
             with self._under_pyro(stored) if self._needs_pyro else stored.active():
-                self.model(x, None, *(() if mask is None else (mask,)))
+                self.model(x.to(device), None, *(() if mask is None else (mask.to(device),)))
             number = self.num_samples or 1
-            prediction = summarise(stored.likelihood, None, x.device, num_samples=number, keep_draws=False)
-        names = POINT if self.num_samples is None or prediction.probs is None else POINT + UNCERTAINTY
-        outputs = {name: getattr(prediction, name) for name in names}
-        return {name: value for name, value in outputs.items() if value is not None}
-
-    def train(self, mode: bool = True) -> Self:
-        """Keep evaluation mode."""
-        return super().train(False)
+            prediction = summarise(stored.likelihood, y, x.device, num_samples=number, keep_draws=False)
+        return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
 
     @contextmanager
     def _under_pyro(self, stored: StoredSites) -> Iterator[None]:

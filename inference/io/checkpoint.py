@@ -15,6 +15,8 @@ from probattn.inference.io.tensor_archive import from_archive, to_archive
 
 FORMAT = "probattn-1"
 PARTS = {"model", "guide", "layers", "extra"}
+EXTRA_STATE = "_extra_state"
+"""PyTorch's name of a module's own state, whose shape the module chooses."""
 
 
 class CheckpointError(RuntimeError):
@@ -218,5 +220,5 @@ def _differences(part: str, module: nn.Module, saved: dict[str, torch.Tensor]) -
     return lines + [
         f"{part}: {name} has shape {tuple(own[name].shape)}, the checkpoint {tuple(saved[name].shape)}"
         for name in own
-        if name in saved and own[name].shape != saved[name].shape
+        if name in saved and own[name].shape != saved[name].shape and not name.endswith(EXTRA_STATE)
     ]

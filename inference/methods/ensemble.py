@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probattn.inference.methods.predictor import Predictor, class_probs
+from probattn.inference.prediction.predictor import Predictor, class_probs
 from probattn.inference.prediction.result import Prediction
 
 
@@ -26,7 +26,7 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     if not predictions:
         raise ValueError("a mixture has at least one member")
     shapes = [tuple(class_probs(each).shape) for each in predictions]
-    if len(set(shapes)) > 1:
+    if any(shape != shapes[0] for shape in shapes):
         raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
     labels = [each.labels for each in predictions]
     if not all(_same(each, labels[0]) for each in labels):
@@ -46,32 +46,43 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     return Prediction(**means, draws=torch.cat(draws) if draws else None, labels=labels[0])
 
 
-def ensemble(predictors: Iterable[Predictor]) -> Predictor:
-    """Return the equally weighted mixture of predictors, such as those of several seeds.
+class Ensemble(Predictor):
+    """Equally weighted mixture of predictors, such as those of several seeds (Lakshminarayanan et al., 2017).
 
-    Iterates over the data once per member; the order must be the same each time. A loader that shuffles is detected by
-    its labels, if it has any.
+    Predicting iterates over the data once per member; the order must be the same each time. A loader that shuffles is
+    detected by its labels, if it has any. Members are fitted before.
 
     Args:
-        predictors: one or more predictors.
+        members: one or more predictors.
 
     Raises:
-        ValueError: no predictors. The ensemble raises it for an iterator, which would be empty after the first
-            member, and as :func:`mix` does.
+        ValueError: no members. :meth:`predict` raises it for an iterator, which would be empty after the first member,
+            and as :func:`mix` does.
+        TypeError: something else than predictors.
     """
-    members = tuple(predictors)
-    if not members:
-        raise ValueError("an ensemble has at least one member")
 
-    def predictor(data: Tensor | Iterable) -> Prediction:
+    def __init__(self, members: Iterable[Predictor]) -> None:
+        super().__init__()
+        members = tuple(members)
+        if not members:
+            raise ValueError("an ensemble has at least one member")
+        wrong = [type(each).__name__ for each in members if not isinstance(each, Predictor)]
+        if wrong:
+            raise TypeError(f"members are predictors, got {', '.join(wrong)}: for a model PosteriorPredictive(model)")
+        self.members = nn.ModuleList(members)
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict with all members, and mix."""
         if isinstance(data, Iterator):
             raise ValueError(
                 f"an ensemble iterates over its data once per member, which a {type(data).__name__} does not allow: "
                 "pass a list of its batches, or a loader"
             )
-        return mix([member(data) for member in members])
+        return mix([member.predict(data) for member in self.members])
 
-    return predictor
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch with all members, and mix."""
+        return mix([member.predict_batch(x, mask) for member in self.members])
 
 
 def _same(labels: Tensor | None, others: Tensor | None) -> bool:

@@ -1,16 +1,17 @@
 """Last-layer features: inputs of a network's final linear layer, which post-hoc methods use."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from probattn.handlers import exclusive
-from probattn.inference.methods.predictor import class_probs
-from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.class_labels import class_labels
+from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, check_sampled, class_probs
 from probattn.inference.prediction.result import Prediction
 
 
@@ -34,21 +35,33 @@ class Features:
         return self.prediction.labels
 
 
-def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, *, num_samples: int = 1) -> Features:
-    """Compute the inputs of the last layer under :func:`~probattn.inference.predict`.
+def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
+    """Compute the inputs of the last layer while a predictor predicts.
 
     Args:
-        model: a classifier of one class per example whose network is ``model.network`` and ends in an ``nn.Linear``.
-        guide: its guide; None samples from the prior.
+        predictor: predictor of one class per example, with a model whose network is ``model.network`` and ends in an
+            ``nn.Linear``.
         data: as for ``predict``; features and labels are from one pass, so loaders may shuffle.
-        num_samples: number of posterior samples S, shared by all examples.
 
     Raises:
+        TypeError: a predictor that runs no model.
         ValueError: a network that does not end in an ``nn.Linear``, or another likelihood; as ``predict`` raises.
     """
-    with exclusive(), _last_calls(model) as calls:
-        prediction = predict(model, guide, data, num_samples=num_samples)
-    number, values = len(class_probs(prediction)), torch.cat([inputs for _, inputs in calls], dim=-2)
+    check_sampled(predictor, "features")
+    with exclusive(), _last_calls(predictor.model) as calls:
+        prediction = predictor.predict(data)
+    return _join(calls, prediction)
+
+
+def batch_features(predictor: SampledPredictor, x: Tensor, mask: Tensor | None = None) -> Features:
+    """Compute the features of one batch by operations that ``torch.export`` records."""
+    with _last_calls(predictor.model) as calls:
+        prediction = predictor.predict_batch(x, mask)
+    return _join(calls, prediction)
+
+
+def _join(calls: list[tuple[nn.Linear, Tensor]], prediction: Prediction) -> Features:
+    number, values = class_probs(prediction).shape[0], torch.cat([inputs for _, inputs in calls], dim=-2)
     if values.shape[-2] != number:
         raise ValueError(
             f"the network ran on {values.shape[-2]} examples for {number} predictions: features are ambiguous if the "
@@ -57,33 +70,85 @@ def features(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable,
     return Features(values if values.dim() == 3 else values.unsqueeze(0), calls[0][0], prediction)
 
 
-@dataclass(frozen=True, eq=False)
-class FeaturePredictor(ABC):
-    """Predictor from the features of a network.
+class FeaturePredictor(FittedPredictor):
+    """Base class of methods that replace the last layer of a network.
 
     Args:
-        model, guide, num_samples: as for ``predict``; do not change the model's weights afterwards.
+        predictor: predictor of one class per example that runs a model; do not change the model's weights afterwards.
+
+    Raises:
+        TypeError: another predictor.
+        ValueError: its network has no ``nn.Linear``.
     """
 
-    model: nn.Module
-    guide: nn.Module | None
-    num_samples: int
+    predictor: SampledPredictor
 
-    def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """Predict inputs or batches, with new samples of the latent sites and of the last layer."""
-        return self.predict_features(features(self.model, self.guide, data, num_samples=self.num_samples))
+    def __init__(self, predictor: SampledPredictor) -> None:
+        super().__init__(predictor)
+        check_sampled(predictor, type(self).__name__)
+
+    def fit(self, data: Iterable) -> Self:
+        """Fit the last layer to training data without augmentation, batches ``(x, y)`` or ``(x, y, mask)``.
+
+        Raises:
+            ValueError: no labels, or labels that are no class indices; a network that does not end in an ``nn.Linear``.
+        """
+        return self.fit_features(features(self.predictor, data))
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict inputs or batches, with new samples of the last layer."""
+        self.check_fitted()
+        return self.predict_features(features(self.predictor, data))
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch, with new samples of the last layer."""
+        self.check_fitted()
+        return self.predict_features(batch_features(self.predictor, x, mask))
+
+    @abstractmethod
+    def fit_features(self, features: Features) -> Self:
+        """Fit the last layer to features with labels."""
 
     @abstractmethod
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the last layer."""
 
 
-@contextmanager
-def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
-    """Record the last layer and its inputs in each run of the network inside this context."""
+def training_labels(features: Features) -> Tensor:
+    """Return the labels of training features as class indices ``(n,)``, on the features' device.
+
+    Raises:
+        ValueError: no labels, or labels that are no class indices.
+    """
+    if features.labels is None:
+        raise ValueError("fit needs training batches (x, y): there are no labels")
+    labels = class_labels(features.labels, examples=features.values.shape[1], classes=features.head.out_features)
+    return labels.to(features.values.device)
+
+
+def last_linear(model: nn.Module) -> nn.Linear:
+    """Return the ``nn.Linear`` of a model's network that was defined last, for the shapes of a state before its fit.
+
+    Raises:
+        ValueError: the model has no network, or none with an ``nn.Linear``.
+    """
+    linear = [layer for layer in _network(model).modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ValueError(f"the last layer must be nn.Linear, and {type(model.network).__name__} has none")
+    return linear[-1]
+
+
+def _network(model: nn.Module) -> nn.Module:
     network = getattr(model, "network", None)
     if not isinstance(network, nn.Module):
         raise ValueError(f"{type(model).__name__} has no network: features are those of model.network")
+    return network
+
+
+@contextmanager
+def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
+    """Record the last layer and its inputs in each run of the network inside this context."""
+    network = _network(model)
     calls, latest = [], []
 
     def record_latest(layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -108,7 +173,12 @@ def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if a tensor is the other one, or a view of all of it with the same last dimension."""
+    """Return True if a tensor is the other one, or a view of all of it with the same last dimension.
+
+    Tensors of a program that is being exported have no memory; only their shapes are compared.
+    """
+    if torch.compiler.is_exporting():
+        return one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
     return one is other or (
         one.data_ptr() == other.data_ptr() and one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
     )

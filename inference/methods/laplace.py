@@ -3,15 +3,15 @@
 import math
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn.inference.methods.features import FeaturePredictor, Features, features
-from probattn.inference.prediction.class_labels import class_labels
+from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
+from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy
 
 if TYPE_CHECKING:
@@ -21,30 +21,43 @@ _BATCH_SIZE = 1024
 LINKS = ("probit", "draws")
 
 
-@dataclass(frozen=True, eq=False)
-class LaplacePredictor(FeaturePredictor):
-    """Predictor from a network with a Gaussian posterior over the weights of its last layer.
+class Laplace(FeaturePredictor):
+    """KFLLLA: a Gaussian posterior over the last layer's weights, centred at the trained ones.
+
+    Its precision is the Kronecker-factored generalised Gauss–Newton matrix of the log-likelihood plus the prior's,
+    for weights and bias separately (Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS 2021), computed by
+    laplace-torch in float64. For stochastic networks, example i uses posterior sample i mod S. The network is not
+    changed.
 
     Given features φ of one posterior sample, the logits are Gaussian with the network's mean m = W φ + b and the
     covariance induced by the weights. Their expected softmax is approximated by softmax(m / √(1 + π v / 8)), v the
     variances (the multi-class probit of laplace-torch), and averaged over samples of the features. Their expected
     entropy is estimated from samples of the logits, so that the mutual information includes the uncertainty of the last
     layer. The probit ignores covariances between logits, which makes the mutual information larger than that of the
-    samples; ``link="draws"`` averages the softmax over the samples instead.
+    samples; ``link="draws"`` averages the softmax over the samples instead. Energies are those of the network.
 
     Args:
-        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
-        num_logit_samples, link: as for :func:`laplace`.
-        prior_precision: prior precision of the weights and the bias.
+        predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
+        num_logit_samples: samples of the logits per example in predictions, divided among the S samples of its
+            features; in antithetic pairs, so at least two for each.
+        link: approximation of the expected softmax, ``"probit"`` or the average over ``"draws"`` of the logits.
+        prior_precision: prior precision (1 / variance) of the weights and the bias; None maximises the marginal
+            likelihood. At ``math.inf`` predictions are those of the predictor.
+
+    Attributes:
+        prior_precision: prior precision of the fit.
         log_marginal_likelihood: Laplace approximation for the training data, in nats; NaN at infinite precision.
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
         out_basis: eigenvectors of the log-likelihood's curvature in the logits ``(classes, classes)``, in columns.
         variances: posterior variances of the weights in both bases ``(classes, D)``.
         bias_basis, bias_variances: eigenvectors and variances for the bias, ``(classes, classes)``, ``(classes,)``.
+
+    Raises:
+        ImportError: laplace-torch is not installed, which :meth:`fit` needs.
+        ValueError: ``prior_precision`` not positive; ``num_logit_samples`` below 1; unknown link.
     """
 
-    num_logit_samples: int
-    link: Literal["probit", "draws"]
+    fitted_values = ("prior_precision", "log_marginal_likelihood")
     prior_precision: float
     log_marginal_likelihood: float
     basis: Tensor
@@ -52,6 +65,63 @@ class LaplacePredictor(FeaturePredictor):
     variances: Tensor
     bias_basis: Tensor
     bias_variances: Tensor
+
+    def __init__(
+        self,
+        predictor: SampledPredictor,
+        *,
+        num_logit_samples: int = 100,
+        link: Literal["probit", "draws"] = "probit",
+        prior_precision: float | None = None,
+    ) -> None:
+        super().__init__(predictor)
+        if prior_precision is not None and not prior_precision > 0:
+            raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
+        if num_logit_samples < 1 or link not in LINKS:
+            raise ValueError(
+                f"num_logit_samples must be positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, "
+                f"{link!r}"
+            )
+        self.num_logit_samples, self.link, self._given_precision = num_logit_samples, link, prior_precision
+        weight = last_linear(predictor.model).weight
+        classes, size = weight.shape
+        shapes = {
+            "basis": (size, size),
+            "out_basis": (classes, classes),
+            "variances": (classes, size),
+            "bias_basis": (classes, classes),
+            "bias_variances": (classes,),
+        }
+        for name, shape in shapes.items():
+            self.register_buffer(name, weight.new_full(shape, math.nan, requires_grad=False))
+
+    def fit(self, data: Iterable) -> Self:
+        """Fit the posterior to training data; see :meth:`FeaturePredictor.fit`."""
+        _import_laplace()  # before the data are read
+        return super().fit(data)
+
+    def fit_features(self, features: Features) -> Self:
+        """Fit the posterior to features with labels."""
+        library, labels = _import_laplace(), training_labels(features)
+        posterior = _posterior(library, features, labels, self._given_precision)
+        delta = posterior.prior_precision
+        (out_basis, basis), *bias = posterior.H.eigenvectors
+        (out_values, in_values), *bias_values = posterior.H.eigenvalues
+        zeros = torch.zeros_like(out_basis)
+        bias_basis, bias_variances = (bias[0][0], 1 / (bias_values[0][0] + delta)) if bias else (zeros, zeros[0])
+        factors = {
+            "basis": basis,
+            "out_basis": out_basis,
+            "variances": 1 / (torch.outer(out_values, in_values) + delta),
+            "bias_basis": bias_basis,
+            "bias_variances": bias_variances,
+        }
+        for name, value in factors.items():
+            setattr(self, name, value.to(features.values).clone(memory_format=torch.contiguous_format))
+        self.prior_precision = float(delta)
+        self.log_marginal_likelihood = float(posterior.log_marginal_likelihood())
+        self.fitted = True
+        return self
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
@@ -93,77 +163,6 @@ class LaplacePredictor(FeaturePredictor):
     def _weight_variances(self, values: Tensor) -> Tensor:
         """Variances of the logits due to the weights, in the logits' basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
-
-
-def laplace(
-    model: nn.Module,
-    guide: nn.Module | None,
-    train: Iterable,
-    *,
-    num_samples: int = 10,
-    num_logit_samples: int = 100,
-    link: Literal["probit", "draws"] = "probit",
-    prior_precision: float | None = None,
-) -> LaplacePredictor:
-    """Fit KFLLLA: a Gaussian posterior over the last layer's weights, centred at the trained ones.
-
-    Its precision is the Kronecker-factored generalised Gauss–Newton matrix of the log-likelihood plus the prior's,
-    for weights and bias separately (Kristiadi et al., ICML 2020; Daxberger et al., NeurIPS 2021), computed by
-    laplace-torch in float64. For stochastic networks, example i uses posterior sample i mod ``num_samples``.
-
-    Args:
-        model: a classifier that ends in an ``nn.Linear``; it is not changed.
-        guide: its guide.
-        train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: posterior samples, here and in predictions.
-        num_logit_samples: samples of the logits per example in predictions, divided among the ``num_samples`` samples
-            of its features; in antithetic pairs, so at least two for each.
-        link: approximation of the expected softmax, ``"probit"`` or the average over ``"draws"`` of the logits.
-        prior_precision: prior precision (1 / variance) of the weights; None maximises the marginal likelihood. At
-            ``math.inf`` predictions are those of ``predict``.
-
-    Returns:
-        A predictor. Energies are those of the network.
-
-    Raises:
-        ImportError: laplace-torch is not installed.
-        ValueError: no labels, or labels that are no class indices; ``prior_precision`` not positive;
-            ``num_logit_samples`` below 1; unknown link; a network that does not end in an ``nn.Linear``.
-    """
-    if prior_precision is not None and not prior_precision > 0:
-        raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
-    if num_logit_samples < 1 or link not in LINKS:
-        raise ValueError(
-            f"num_logit_samples must be positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, {link!r}"
-        )
-    library = _import_laplace()
-    found = features(model, guide, train, num_samples=num_samples)
-    if found.labels is None:
-        raise ValueError("laplace needs training batches (x, y): there are no labels")
-    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
-    posterior = _posterior(library, found, labels, prior_precision)
-    delta = posterior.prior_precision
-    (out_basis, basis), *bias = posterior.H.eigenvectors
-    (out_values, in_values), *bias_values = posterior.H.eigenvalues
-    zeros = torch.zeros_like(out_basis)
-    bias_basis, bias_variances = (bias[0][0], 1 / (bias_values[0][0] + delta)) if bias else (zeros, zeros[0])
-    factors = {
-        "basis": basis,
-        "out_basis": out_basis,
-        "variances": 1 / (torch.outer(out_values, in_values) + delta),
-        "bias_basis": bias_basis,
-        "bias_variances": bias_variances,
-    }
-    return LaplacePredictor(
-        model=model,
-        guide=guide,
-        num_samples=num_samples,
-        num_logit_samples=num_logit_samples,
-        link=link,
-        prior_precision=float(delta),
-        log_marginal_likelihood=float(posterior.log_marginal_likelihood()),
-        **{name: value.to(found.values) for name, value in factors.items()},
-    )
 
 
 def _import_laplace() -> "type[KronLaplace]":

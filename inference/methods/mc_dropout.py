@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.dropout import dropout_rate
-from probattn.handlers import num_folded, num_samples, stochastic_input
-from probattn.inference.methods.predictor import Predictor
-from probattn.inference.prediction.predict import predict
+from probattn.handlers import num_folded, num_samples, stochastic_input, stored_sites
+from probattn.inference.prediction.predictor import Predictor, SampledPredictor, check_sampled
 from probattn.inference.prediction.result import Prediction
 from probattn.torch_compat import is_dropout
 
@@ -62,30 +61,43 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
         yield
 
 
-def mc_dropout(
-    model: nn.Module, guide: nn.Module | None, *, num_samples: int = 10, rate: float | None = None
-) -> Predictor:
-    """Return a predictor with active dropout: each sample has its own masks, in addition to the guide's samples.
+class MCDropout(Predictor):
+    """Monte Carlo dropout: each sample has its own masks, in addition to the predictor's posterior samples.
+
+    Masks are sampled in each call from PyTorch's global generator, also by an exported program: seed it to repeat them.
 
     Args:
-        model, guide: as for ``predict``; see :func:`active_dropout` for supported networks.
-        num_samples: samples per call.
+        predictor: predictor that runs a model with samples; see :func:`active_dropout` for supported networks.
         rate: dropout rate in [0, 1) in place of each module's own; 0 disables dropout.
 
     Raises:
-        ValueError: a model without dropout; a rate out of bounds.
+        TypeError: another predictor.
+        ValueError: a model without dropout, or without samples; a rate out of bounds.
     """
-    rates = [getattr(module, attribute) for _, module, attribute in _dropouts(model)]
-    if rate != 0 and not rates:
-        raise ValueError("MC dropout needs a model with dropout, and this one has no dropout module")
-    if rate is None and not any(rates):
-        raise ValueError("all dropout rates of this model are 0: pass rate= to mc_dropout")
 
-    def predictor(data: Tensor | Iterable) -> Prediction:
-        with active_dropout(model, rate=rate):
-            return predict(model, guide, data, num_samples=num_samples)
+    def __init__(self, predictor: SampledPredictor, *, rate: float | None = None) -> None:
+        super().__init__()
+        check_sampled(predictor, "MCDropout")
+        if predictor.num_samples is None:
+            raise ValueError("MC dropout needs samples, and a network at the posterior mean has none")
+        if rate is not None:
+            dropout_rate(rate)
+        rates = [getattr(module, attribute) for _, module, attribute in _dropouts(predictor.model)]
+        if rate != 0 and not rates:
+            raise ValueError("MC dropout needs a model with dropout, and this one has no dropout module")
+        if rate is None and not any(rates):
+            raise ValueError("all dropout rates of this model are 0: pass rate= to MCDropout")
+        self.predictor, self.rate = predictor, rate
 
-    return predictor
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict with active dropout."""
+        with active_dropout(self.predictor.model, rate=self.rate):
+            return self.predictor.predict(data)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch with active dropout."""
+        with active_dropout(self.predictor.model, rate=self.rate):
+            return self.predictor.predict_batch(x, mask)
 
 
 class _DropoutSampling(stochastic_input):
@@ -97,7 +109,8 @@ class _DropoutSampling(stochastic_input):
 
     def begin(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Pre-hook of the model."""
-        self.batch_size, self.drawn, self.layer = len((*args, *kwargs.values())[0]), False, None
+        x = (*args, *kwargs.values())[0]
+        self.batch_size, self.drawn, self.layer = x.shape[0], False, None
 
     def enter(self, layer: nn.Module, args: tuple) -> None:
         """Pre-hook of attention layers."""
@@ -134,6 +147,8 @@ class _DropoutSampling(stochastic_input):
         return self.layer is not None and all(module is not own for own in self.layer.modules())
 
     def _with_draws(self, x: Tensor, number: int, path: str) -> Tensor:
+        stored = stored_sites()
+        self.drawn = self.drawn or (stored is not None and stored.drawn)
         leading = (number, self.batch_size) if self.drawn else (self.batch_size,)
         if x.shape[: len(leading)] != leading:
             raise ValueError(

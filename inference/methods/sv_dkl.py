@@ -2,43 +2,110 @@
 
 import math
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import FeaturePredictor, Features, features
-from probattn.inference.prediction.class_labels import class_labels
+from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
+from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy
-
-if TYPE_CHECKING:
-    from gpytorch.utils.grid import ScaleToBounds
-
-    from probattn.inference.methods.sv_dkl_gps import FeatureGPs, MixedSoftmax
 
 _CHUNK_SIZE = 256
 
 
-@dataclass(frozen=True, eq=False)
-class SVDKLPredictor(FeaturePredictor):
-    """Predictor from a network whose last layer is replaced by Gaussian processes on its features.
+class SVDKL(FeaturePredictor):
+    """SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al., NeurIPS 2016).
+
+    The first of the paper's two steps is the training of the network. The second maximises the ELBO of the GP layer
+    over q(u) on a grid of inducing points, the kernels and the mixture weights, with Adam. Unlike in the paper, it does
+    not train the network further: its features are computed once, and the step takes seconds. For stochastic networks,
+    each step uses one of the S samples per example, at random. Random numbers are from PyTorch's global generator.
 
     Probabilities are averages of the softmax over independent samples of the GPs' marginals.
 
     Args:
-        model, guide, num_samples: see :class:`~probattn.inference.methods.features.FeaturePredictor`.
-        num_gp_samples: samples of the GPs per example, divided among the ``num_samples`` samples of its features.
+        predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
+        num_gp_samples: samples of the GPs per example in predictions, divided among the S samples of its features.
+        epochs, lr, batch_size: training of the GP layer.
+        grid_size: inducing points of each GP, at least 8.
+
+    Attributes:
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
-        gps: the trained GPs.
-        likelihood: the trained softmax likelihood of their mixture.
+        gps: the GPs.
+        likelihood: the softmax likelihood of their mixture.
+
+    Raises:
+        ValueError: a grid that is too small.
     """
 
-    num_gp_samples: int
-    scale: "ScaleToBounds"
-    gps: "FeatureGPs"
-    likelihood: "MixedSoftmax"
+    def __init__(
+        self,
+        predictor: SampledPredictor,
+        *,
+        num_gp_samples: int = 100,
+        epochs: int = 10,
+        lr: float = 0.03,
+        batch_size: int = 128,
+        grid_size: int = 32,
+    ) -> None:
+        super().__init__(predictor)
+        if grid_size < 8:
+            raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
+        self.num_gp_samples, self.grid_size = num_gp_samples, grid_size
+        self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
+        head = last_linear(predictor.model)
+        self._build(head, head.weight.new_tensor([[-1.0], [1.0]]).expand(1, 2, head.in_features))
+
+    def fit_features(self, features: Features) -> Self:
+        """Train the GP layer on features with labels."""
+        from gpytorch.mlls import VariationalELBO
+
+        labels = training_labels(features)
+        inputs = self._build(features.head, features.values)
+        draws, number, _ = inputs.shape
+        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number)
+        optimizer = torch.optim.Adam(elbo.parameters(), lr=self.lr)
+        elbo.train()
+        for _ in range(self.epochs):
+            for batch in torch.randperm(number).split(self.batch_size):
+                optimizer.zero_grad()
+                z = inputs[torch.randint(draws, batch.shape), batch]
+                loss = -elbo(self.gps(z), labels[batch])
+                loss.backward()
+                optimizer.step()
+        elbo.eval()
+        self.fitted = True
+        return self
+
+    def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
+        """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
+            from gpytorch.utils.grid import ScaleToBounds
+
+            from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
+
+        self.scale = ScaleToBounds(*BOUNDS)
+        inputs = self.scale(values)
+        self.scale.eval()
+        self.gps = FeatureGPs(values.shape[-1], grid_size=self.grid_size).to(inputs).eval()
+        self.likelihood = MixedSoftmax(head, self.scale).to(inputs).eval()
+        return inputs
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch, with new samples of the GPs.
+
+        Raises:
+            NotImplementedError: inside ``torch.export``.
+        """
+        if torch.compiler.is_exporting():
+            raise NotImplementedError(
+                "SV-DKL cannot be exported: GPyTorch's interpolation on a grid branches on values, which torch.export "
+                "cannot record; Laplace can"
+            )
+        return super().predict_batch(x, mask)
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
@@ -60,70 +127,3 @@ class SVDKLPredictor(FeaturePredictor):
         logits = self.likelihood.mixing(f)
         probs = logits.softmax(-1)
         return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
-
-
-def sv_dkl(
-    model: nn.Module,
-    guide: nn.Module | None,
-    train: Iterable,
-    *,
-    num_samples: int = 10,
-    num_gp_samples: int = 100,
-    epochs: int = 10,
-    lr: float = 0.03,
-    batch_size: int = 128,
-    grid_size: int = 32,
-) -> SVDKLPredictor:
-    """Train SV-DKL: a GP on each feature of a pretrained network, mixed by a softmax (Wilson et al., NeurIPS 2016).
-
-    The first of the paper's two steps is the training of the network. The second maximises the ELBO of the GP layer
-    over q(u) on a grid of inducing points, the kernels and the mixture weights, with Adam. Unlike in the paper, it does
-    not train the network further: its features are computed once, and the step takes seconds. Random numbers are from
-    PyTorch's global generator.
-
-    Args:
-        model: a classifier that ends in an ``nn.Linear``; it is not changed.
-        guide: its guide.
-        train: training data without augmentation: batches ``(x, y)`` or ``(x, y, mask)``. For stochastic networks, each
-            step uses one of ``num_samples`` posterior samples per example, at random.
-        num_samples: posterior samples of the network, here and in predictions.
-        num_gp_samples: samples of the GPs per example in predictions, divided among ``num_samples``.
-        epochs, lr, batch_size: training of the GP layer.
-        grid_size: inducing points of each GP, at least 8.
-
-    Raises:
-        ValueError: no labels, or labels that are no class indices; a network that does not end in an ``nn.Linear``; a
-            grid that is too small.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
-        from gpytorch.mlls import VariationalELBO
-        from gpytorch.utils.grid import ScaleToBounds
-
-        from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
-
-    if grid_size < 8:
-        raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
-    found = features(model, guide, train, num_samples=num_samples)
-    if found.labels is None:
-        raise ValueError("sv_dkl needs training batches (x, y): there are no labels")
-    labels = class_labels(found.labels, examples=found.values.shape[1], classes=found.head.out_features)
-    labels = labels.to(found.values.device)
-    scale = ScaleToBounds(*BOUNDS)
-    inputs = scale(found.values)
-    scale.eval()
-    draws, number, num_features = inputs.shape
-    gps = FeatureGPs(num_features, grid_size=grid_size).to(inputs)
-    likelihood = MixedSoftmax(found.head, scale).to(inputs)
-    elbo = VariationalELBO(likelihood, gps, num_data=number)
-    optimizer = torch.optim.Adam(elbo.parameters(), lr=lr)
-    elbo.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(number).split(batch_size):
-            optimizer.zero_grad()
-            z = inputs[torch.randint(draws, batch.shape), batch]
-            loss = -elbo(gps(z), labels[batch])
-            loss.backward()
-            optimizer.step()
-    elbo.eval()
-    return SVDKLPredictor(model, guide, num_samples, num_gp_samples, scale, gps, likelihood)

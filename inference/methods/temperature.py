@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Self
 
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from probattn.inference.methods.predictor import Predictor, class_probs
 from probattn.inference.prediction.class_labels import class_labels
+from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
 from probattn.inference.prediction.result import Prediction
 
 TEMPERATURE_RANGE = (0.05, 20.0)
@@ -33,14 +34,12 @@ def fit_temperature(prediction: Prediction) -> float:
             probabilities that are not finite.
     """
     log_probs = _log_probs(prediction)
-    if prediction.labels is None:
-        raise ValueError("a temperature is fitted on labels, and these data have none: pass batches (x, y)")
     if not len(log_probs):
         raise ValueError("a temperature needs at least one example, got none")
     if not log_probs.isfinite().all():
         raise ValueError("NaN or Inf in the probabilities: check the network")
     examples, classes = log_probs.shape
-    labels = class_labels(prediction.labels, examples=examples, classes=classes).to(log_probs.device)
+    labels = class_labels(labelled(prediction), examples=examples, classes=classes).to(log_probs.device)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
 
     def slope(inverse: float) -> float:
@@ -79,26 +78,43 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     return replace(prediction, probs=scaled, expected_entropy=None, energy=None, draws=None)
 
 
-@dataclass(frozen=True)
-class TemperatureScaled:
-    """Predictor with a temperature; see :func:`temperature_scaled`."""
-
-    predictor: Predictor
-    temperature: float
-
-    def __call__(self, data: Tensor | Iterable) -> Prediction:
-        """Predict and scale."""
-        return scale(self.predictor(data), self.temperature)
-
-
-def temperature_scaled(predictor: Predictor, valid: Iterable) -> TemperatureScaled:
-    """Fit a temperature as :func:`fit_temperature` and return the scaled predictor.
+class TemperatureScaling(FittedPredictor):
+    """Temperature scaling of the mean probabilities of any predictor (Guo et al., 2017, section 4.2).
 
     Args:
-        predictor: any predictor.
-        valid: batches with labels, used neither for training nor for evaluation.
+        predictor: any predictor of one class per example.
+
+    Attributes:
+        temperature: the fitted temperature.
     """
-    return TemperatureScaled(predictor, fit_temperature(predictor(valid)))
+
+    fitted_values = ("temperature",)
+    temperature: float
+
+    def __init__(self, predictor: Predictor | None = None) -> None:
+        super().__init__(predictor)
+
+    def fit(self, data: Iterable) -> Self:
+        """Fit the temperature by :func:`fit_temperature` to batches with labels.
+
+        The data must be used neither for training nor for evaluation.
+        """
+        return self.fit_prediction(self.base().predict(data))
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Fit the temperature to a prediction with its labels."""
+        self.temperature, self.fitted = fit_temperature(prediction), True
+        return self
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict and scale."""
+        self.check_fitted()
+        return scale(self.base().predict(data), self.temperature)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict and scale one batch."""
+        self.check_fitted()
+        return scale(self.base().predict_batch(x, mask), self.temperature)
 
 
 def _log_probs(prediction: Prediction) -> Tensor:

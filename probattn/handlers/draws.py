@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from typing import Any, Literal, Self
 
 import pyro.distributions as dist
 import torch
@@ -21,6 +21,7 @@ from probattn.handlers.threads import Handler
 from probattn.pyro_compat import HANDLER_STACK
 
 _NUM_FOLDED: ContextVar[int | None] = ContextVar("num_folded", default=None)
+_STOCHASTIC_INPUT: ContextVar[bool] = ContextVar("stochastic_input", default=False)
 
 
 class draws(Handler):  # noqa: N801 - lower case as pyro's own handlers are
@@ -102,6 +103,9 @@ def draws_in_batch(number: int) -> Iterator[None]:
         yield
     finally:
         _NUM_FOLDED.reset(token)
+        stored = stored_sites()
+        if stored is not None:
+            stored.drawn = True
         for handler in _inside(stochastic_input):
             handler.drawn = True
 
@@ -116,6 +120,15 @@ class stochastic_input(Handler):  # noqa: N801
     def __init__(self) -> None:
         super().__init__()
         self.drawn = False
+
+    def __enter__(self) -> Self:
+        entered = super().__enter__()
+        self._token = _STOCHASTIC_INPUT.set(True)
+        return entered
+
+    def __exit__(self, *error: Any) -> bool | None:
+        _STOCHASTIC_INPUT.reset(self._token)
+        return super().__exit__(*error)
 
 
 class at_mean(Handler):
@@ -147,8 +160,8 @@ def num_folded() -> int | None:
 
 
 def has_stochastic_input() -> bool:
-    """Return True inside :class:`stochastic_input`."""
-    return any(_inside(stochastic_input))
+    """Return True inside :class:`stochastic_input`, also under stored sites."""
+    return _STOCHASTIC_INPUT.get()
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:

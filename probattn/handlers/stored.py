@@ -19,11 +19,13 @@ class StoredSites:
 
     Attributes:
         likelihood: the distribution of the labels; None before the model has run.
+        drawn: True once the samples have a dimension of their own, which a site or :class:`draws_in_batch` added.
     """
 
     def __init__(self, values: Mapping[str, Tensor], *, num_samples: int | None) -> None:
         self.values, self.num_samples = values, num_samples
         self.likelihood: dist.TorchDistribution | None = None
+        self.drawn = False
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the value of a site.
@@ -36,6 +38,7 @@ class StoredSites:
                 f"site {name} is neither a global site of the guide nor a local site whose layer defines its posterior "
                 "(sample_local): a network without the guide has no value for it"
             )
+        self.drawn = True
         return self.values[name]
 
     @contextmanager

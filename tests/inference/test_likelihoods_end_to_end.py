@@ -5,6 +5,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from fitted_methods import intervals
 from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions.transforms import SigmoidTransform
@@ -165,8 +166,8 @@ def test_conformal_intervals_of_the_trained_model_cover(trained):
     known, new = (
         predict(model, guide, [(a, true_distribution(kind, b).sample())]) for a, b in ((x, f), (x_new, f_new))
     )
-    for method in (conformal.absolute, conformal.normalised, conformal.cqr):
-        found = method(known, known.labels, alpha=0.1).evaluate(new, new.labels)
+    for method in (conformal.Absolute, conformal.Normalised, conformal.CQR):
+        found = method(alpha=0.1).fit_prediction(known).evaluate(new, new.labels)
         assert 0.86 < found["coverage"] < (0.97 if kind in ("poisson", "negative") else 0.94)
 
 
@@ -251,7 +252,7 @@ def test_user_defined_likelihoods_from_training_to_checks(name):
     torch.testing.assert_close(middle, prediction.median, rtol=1e-6, atol=1e-6)
     assert (low < middle).all()
     assert (middle < high).all()
-    calibrated = conformal.cqr(prediction, y_test, alpha=0.1)
+    calibrated = intervals(conformal.CQR, prediction, y_test, alpha=0.1)
     assert calibrated.evaluate(prediction, y_test)["coverage"] >= 0.9
     check = posterior_predictive_check(
         model,
@@ -263,7 +264,7 @@ def test_user_defined_likelihoods_from_training_to_checks(name):
     assert 0.01 < check.p_values["below"] < 0.99
     if not has_mean:
         with pytest.raises(ValueError, match="no finite mean"):
-            conformal.absolute(prediction, y_test, alpha=0.1)
+            intervals(conformal.Absolute, prediction, y_test, alpha=0.1)
         with pytest.raises(ValueError, match="'rmse' is NaN"):
             posterior_predictive_check(model, guide, batches(x_test, y_test), statistics=["rmse"], num_replicates=3)
 

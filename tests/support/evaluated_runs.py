@@ -33,6 +33,7 @@ def write_metrics(folder, *, methods, data=(), versions=(), best_epoch=1, epochs
     }
     content = {
         "options": chosen,
+        "shift_source": "",
         "provenance": {method: {"method": method, **origin} for method in methods},
         "methods": methods,
         "best_epoch": best_epoch,

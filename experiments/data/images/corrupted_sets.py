@@ -1,4 +1,4 @@
-"""Corrupted test sets (distribution shift): CIFAR-C's own files if they are present, else generated corruptions."""
+"""Corrupted test sets (distribution shift): CIFAR-C's own files, downloaded if possible, else generated corruptions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.download import check_folder, download_and_extract, is_reachable
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD, corrupt
@@ -86,10 +88,11 @@ def corrupted_sets(
 ) -> CorruptedSets:
     """Find or prepare a data set's corrupted test sets.
 
-    For CIFAR the official files are used if the folder ``<root>/CIFAR-10-C`` (or ``CIFAR-100-C``) exists; their content
-    is checked here, before any long computation. They hold the whole test set: if ``test`` is a smaller part of it, as
-    many of their images are used, stratified by class and the same for every corruption, but not those of ``test``,
-    whose positions in the files are unknown. Otherwise ``test`` is corrupted.
+    For CIFAR the official files in the folder ``<root>/CIFAR-10-C`` (or ``CIFAR-100-C``) are used. If it is missing,
+    pytorch-ood's archive is unpacked or downloaded (2.9 GB) there, if pytorch-ood is installed and the server answers.
+    Their content is checked here, before any long computation. They hold the whole test set: if ``test`` is a smaller
+    part of it, as many of their images are used, stratified by class and the same for every corruption, but not those
+    of ``test``, whose positions in the files are unknown. Otherwise ``test`` is corrupted, and ``source`` says why.
 
     Args:
         dataset_name: a name of :func:`probattn.experiments.data.images.datasets.load`.
@@ -108,9 +111,11 @@ def corrupted_sets(
     for name, severity in itertools.product(corruptions, severities):
         check_corruption(name, severity)
     corruptions, severities = tuple(dict.fromkeys(corruptions)), tuple(dict.fromkeys(severities))
+    missing = ""
     if dataset_name in CIFAR:
         folder = data_root(root) / f"{CIFAR[dataset_name].title}-C"
-        if folder.is_dir():
+        missing = _download(folder)
+        if not missing:
             source, read = _official(folder, CIFAR[dataset_name], corruptions, limit=len(test), seed=seed)
             return CorruptedSets(corruptions, severities, source, read, lambda name, level: read(name, level).digest)
 
@@ -123,7 +128,29 @@ def corrupted_sets(
 
     corrupt(test.images[:0], corruptions[0], severities[0])  # raises an error if they are neither grey nor RGB
     source = f"generated from {len(test):,} test images with CIFAR-C's severities (frost without its photographs)"
-    return CorruptedSets(corruptions, severities, source, generate, origin)
+    return CorruptedSets(corruptions, severities, source + missing, generate, origin)
+
+
+def _download(folder: Path) -> str:
+    """Download and unpack the official files if their folder is missing; return why they are still missing, or ""."""
+    if folder.is_dir():
+        return ""
+    absent = f"; there are no official files of {folder.name}: "
+    try:
+        from pytorch_ood.dataset.img import CIFAR10C, CIFAR100C
+    except ImportError:
+        return f"{absent}pip install 'probattn[ood]' to download them"
+    official = {"CIFAR-10-C": CIFAR10C, "CIFAR-100-C": CIFAR100C}[folder.name]
+    try:
+        check_folder(folder.parent)
+        if not (folder.parent / official.filename).is_file() and not is_reachable(official.url):
+            return f"{absent}{official.url} is out of reach"
+        download_and_extract(official.url, folder.parent, filename=official.filename, md5=official.md5hash)
+    except FileNotFoundError:
+        return f"{absent}the folder of the data sets is missing"
+    except (OSError, RuntimeError, HTTPException):
+        return f"{absent}{official.filename} is damaged, or its download failed"
+    return "" if folder.is_dir() else f"{absent}{official.filename} does not hold them"
 
 
 def _official(

@@ -18,7 +18,7 @@ from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.runs.build import build, loaders
 from probattn.experiments.runs.folder import read_record
 from probattn.functional.errors import NumericalError
-from probattn.inference.methods import features
+from probattn.inference.prediction import predictor
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 SHIFT = ("--shift", "--corruptions", "gaussian_noise,fog", "--severities", "1,5")
@@ -63,7 +63,7 @@ def test_an_error_of_the_numerics_in_evaluation_is_one_message(command, kep, mon
     def refuse(*arguments, **options):
         raise NumericalError("CGPAttention 'network.blocks.0.attention': 𝒦_o + σ²I is not positive definite")
 
-    monkeypatch.setattr(features, "predict", refuse)
+    monkeypatch.setattr(predictor, "predict", refuse)
     code, text, err = command("evaluate", kep)
     assert (code, text) == (1, "")
     assert is_one_message(err, "network.blocks.0.attention", "not positive definite")

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from fitted_methods import features_of, laplace, mc_dropout
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
@@ -13,14 +14,12 @@ from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.io.checkpoint import read, write
-from probattn.inference.methods.features import features
-from probattn.inference.methods.laplace import laplace
-from probattn.inference.methods.mc_dropout import mc_dropout
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
 
@@ -69,7 +68,7 @@ def laplace_by_hand(run):
     predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4, link="draws")
 
     def predicted(batches):
-        found = features(run.model, run.guide, batches, num_samples=4)
+        found = features_of(run.model, run.guide, batches, num_samples=4)
         torch.manual_seed(3)
         return predictor.predict_features(found)
 
@@ -83,7 +82,7 @@ def test_every_method_under_shift_is_what_it_is_by_hand(evaluated):
     shifted = Images(corrupt(test.images, "contrast", 5), test.labels)
     made = {
         "posterior": lambda run: lambda data: predict(run.model, run.guide, data, num_samples=4),
-        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4),
+        "mc-dropout": lambda run: mc_dropout(run.model, run.guide, num_samples=4).predict,
         "laplace": laplace_by_hand,
     }
     for method, make in made.items():
@@ -124,6 +123,12 @@ def test_the_report_gets_what_the_posterior_predictive_did(evaluated):
     assert torch.equal(done.result.probs, predictions["test"].probs)
     assert done.result.metrics == done.scores["posterior"].test
     assert done.result.shift == done.scores["posterior"].shift
+    assert done.result.shift_source == read_evaluated_run(folder).shift_source
+    assert done.result.shift_source.startswith("generated from")
+    tables = evaluation_tables(done)
+    assert {key for key, table in tables.items() if table.note == f"Corrupted images: {done.result.shift_source}."} == {
+        key for key in tables if key.startswith("shift")
+    }
     assert torch.equal(done.result.ood["letters"].probs, predictions["ood/letters"].probs)
 
 

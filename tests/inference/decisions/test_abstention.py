@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from fitted_methods import risk_threshold
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from probattn.inference.decisions import abstention
-from probattn.inference.decisions.abstention import risk_bound, risk_threshold
+from probattn.inference.decisions.abstention import risk_bound
 
 RIGHT = [True, True, True, False, True, True]
 CONFIDENCE = [0.95, 0.90, 0.85, 0.80, 0.70, 0.60]
@@ -20,6 +21,18 @@ def answers(confidence, right):
     """Probabilities of two classes whose top is class 0 with this confidence, and labels that make it right or not."""
     confidence = torch.as_tensor(np.asarray(confidence), dtype=torch.float64)
     return torch.stack([confidence, 1 - confidence], dim=1), 1 - torch.as_tensor(np.asarray(right), dtype=torch.long)
+
+
+def fixed(**values):
+    """A threshold with these values."""
+    threshold = abstention.RiskThreshold(target=0.5)
+    state = [1, *(values[name] for name in threshold.fitted_values)]
+    threshold.set_extra_state(torch.tensor(state, dtype=torch.float64))
+    return threshold
+
+
+def state(threshold):
+    return threshold.get_extra_state().tolist()
 
 
 # ---------------------------------------------------------------- by hand
@@ -60,7 +73,7 @@ def test_nothing_reaches_the_target():
     assert str(threshold).startswith("abstain from everything: no threshold gives risk ≤ 10 % with 95 % confidence")
     probs, labels = answers([1.0, 0.9], [True, False])
     assert not threshold.accepts(probs).any()
-    result = threshold.check(probs, labels)
+    result = threshold.evaluate(probs, labels)
     assert math.isnan(result.pop("risk"))
     assert result == {"accepted": 0, "coverage": 0, "low": 0, "high": 1, "holds": True}
 
@@ -73,20 +86,20 @@ def test_five_percent_needs_59_answers_without_an_error(n, found):
 
 
 def test_check_by_hand():
-    threshold = abstention.Threshold(confidence=0.8, bound=0.2, coverage=0.5, target=0.25, delta=0.1)
+    threshold = fixed(confidence=0.8, bound=0.2, coverage=0.5, target=0.25, delta=0.1)
     probs, labels = answers([0.9, 0.8, 0.79, 0.85, 0.99], [True, False, False, True, True])
     assert threshold.accepts(probs).tolist() == [True, True, False, True, True]
-    result = threshold.check(probs, labels)
+    result = threshold.evaluate(probs, labels)
     interval = stats.binomtest(1, 4).proportion_ci(0.9, method="exact")
     assert (result["low"], result["high"]) == pytest.approx((interval.low, interval.high))
     assert (result["accepted"], result["coverage"], result["risk"], result["holds"]) == (4, 0.8, 0.25, True)
-    assert not threshold.check(*answers([0.9, 0.8, 0.9], [True, False, True]))["holds"]
+    assert not threshold.evaluate(*answers([0.9, 0.8, 0.9], [True, False, True]))["holds"]
     assert str(threshold) == "accept if confidence ≥ 0.8: risk ≤ 25 % with 90 % confidence, coverage 50.0 %"
 
 
 def test_risk_is_exactly_the_target():
-    threshold = abstention.Threshold(confidence=0.5, bound=0.3, coverage=1.0, target=0.29, delta=0.05)
-    assert threshold.check(*answers(np.full(100, 0.9), np.arange(100) >= 29))["holds"]  # 0.29 · 100 < 29 in floats
+    threshold = fixed(confidence=0.5, bound=0.3, coverage=1.0, target=0.29, delta=0.05)
+    assert threshold.evaluate(*answers(np.full(100, 0.9), np.arange(100) >= 29))["holds"]  # 0.29 · 100 < 29 in floats
 
 
 # ---------------------------------------------------------------- brute force and properties
@@ -150,8 +163,8 @@ def test_order_and_precision_of_the_examples_do_not_matter(seed):
     probs, labels = answers(confidence, rng.random(300) < confidence**0.3)
     order = torch.from_numpy(rng.permutation(300))
     one = risk_threshold(probs, labels, target=0.1)
-    assert one == risk_threshold(probs[order], labels[order], target=0.1)
-    assert one == risk_threshold(probs.float()[order], labels[order].int(), target=0.1)
+    assert state(one) == state(risk_threshold(probs[order], labels[order], target=0.1))
+    assert state(one) == state(risk_threshold(probs.float()[order], labels[order].int(), target=0.1))
 
 
 # ---------------------------------------------------------------- the promise

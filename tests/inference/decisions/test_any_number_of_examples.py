@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from fitted_methods import lac, risk_threshold
 from scipy import stats
 
-from probattn.inference.decisions import conformal
-from probattn.inference.decisions.abstention import risk_bound, risk_threshold
+from probattn.inference.decisions.abstention import risk_bound
 
 SIZES = [1, 2, 7, 1000, 100_000, pytest.param(10**6, marks=pytest.mark.slow)]
 KINDS = ("random", "ties", "equal", "certain", "absent")
@@ -39,7 +39,7 @@ def test_conformal_quantiles_have_the_exact_rank(n, kind, alpha):
     probs, labels = cases(kind, n)
     scores = np.sort(1 - probs.numpy()[np.arange(n), labels.numpy()])
     rank = math.ceil((n + 1) * (1 - Fraction(alpha)))
-    sets = conformal.lac(probs, labels, alpha=float(alpha))
+    sets = lac(probs, labels, alpha=float(alpha))
     assert sets.quantile == (scores[rank - 1] if rank <= n else math.inf)
     result = sets.evaluate(probs, labels)
     assert result["coverage"] == (1 - probs.numpy()[np.arange(n), labels.numpy()] <= sets.quantile).mean()
@@ -75,7 +75,7 @@ def test_risk_thresholds_are_those_of_brute_force(n, kind):
     found = None if math.isinf(threshold.confidence) else (threshold.confidence, threshold.coverage)
     assert found == expected
     if found:
-        result = threshold.check(probs, labels)
+        result = threshold.evaluate(probs, labels)
         accepted = confidence >= threshold.confidence
         exact = stats.binomtest(int((~right & accepted).sum()), int(accepted.sum())).proportion_ci(0.95, "exact")
         assert (result["low"], result["high"]) == pytest.approx((exact.low, exact.high), rel=1e-8)

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from fitted_methods import aps, lac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-
-from probattn.inference.decisions.conformal import aps, lac
 
 
 def seeded(seed):

@@ -7,12 +7,13 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
+from fitted_methods import intervals
 from scipy import stats
 
 from probattn.inference import Prediction, conformal
 
 F64 = torch.float64
-METHODS = pytest.mark.parametrize("method", [conformal.absolute, conformal.normalised, conformal.cqr])
+METHODS = pytest.mark.parametrize("method", [conformal.Absolute, conformal.Normalised, conformal.CQR])
 
 
 def predicted(law):
@@ -34,12 +35,12 @@ Y = torch.tensor([[0.5], [-1.0], [2.2], [6.0]], dtype=F64)  # errors 0.5, 2, 0.2
 def test_quantiles_of_four_scores_by_hand(alpha, rank):
     z = stats.norm.ppf(1 - alpha / 2)
     scores = {
-        conformal.absolute: [0.2, 0.5, 2.0, 3.0, math.inf],
-        conformal.normalised: [0.4, 0.5, 1.0, 3.0, math.inf],
-        conformal.cqr: [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
+        conformal.Absolute: [0.2, 0.5, 2.0, 3.0, math.inf],
+        conformal.Normalised: [0.4, 0.5, 1.0, 3.0, math.inf],
+        conformal.CQR: [*sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z]), math.inf],
     }
     for method, expected in scores.items():
-        found = method(gaussian(LOC, SCALE), Y, alpha=alpha)
+        found = intervals(method, gaussian(LOC, SCALE), Y, alpha=alpha)
         assert found.quantile.shape == (1,)
         assert found.quantile.item() == pytest.approx(expected[rank - 1], rel=1e-6, abs=1e-8)
 
@@ -47,14 +48,14 @@ def test_quantiles_of_four_scores_by_hand(alpha, rank):
 def test_intervals_by_hand():
     new = gaussian(np.array([[10.0], [20.0]]), np.array([[1.0], [3.0]]))
     ends = {
-        conformal.absolute: [(8.0, 12.0), (18.0, 22.0)],
-        conformal.normalised: [(9.0, 11.0), (17.0, 23.0)],
+        conformal.Absolute: [(8.0, 12.0), (18.0, 22.0)],
+        conformal.Normalised: [(9.0, 11.0), (17.0, 23.0)],
     }
     z = stats.norm.ppf(0.8)
     q = sorted([0.5 - z, 2 - 2 * z, 0.2 - 0.5 * z, 3 - z])[2]
-    ends[conformal.cqr] = [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)]
+    ends[conformal.CQR] = [(10 - z - q, 10 + z + q), (20 - 3 * z - q, 20 + 3 * z + q)]
     for method, expected in ends.items():
-        calibrated = method(gaussian(LOC, SCALE), Y, alpha=0.4)
+        calibrated = intervals(method, gaussian(LOC, SCALE), Y, alpha=0.4)
         low, high = calibrated.intervals(new)
         torch.testing.assert_close(torch.cat([low, high], 1), torch.tensor(expected, dtype=F64), rtol=1e-7, atol=1e-7)
         result = calibrated.evaluate(new, torch.tensor([[11.5], [17.5]]))
@@ -66,9 +67,9 @@ def test_intervals_by_hand():
 def test_each_target_is_calibrated_by_itself():
     rng = np.random.default_rng(0)
     y = torch.as_tensor(rng.normal(size=(200, 2)) * [1.0, 10.0])
-    both = conformal.absolute(gaussian(np.zeros((200, 2)), 1.0), y, alpha=0.1)
+    both = intervals(conformal.Absolute, gaussian(np.zeros((200, 2)), 1.0), y, alpha=0.1)
     for target in range(2):
-        alone = conformal.absolute(gaussian(np.zeros((200, 1)), 1.0), y[:, target : target + 1], alpha=0.1)
+        alone = intervals(conformal.Absolute, gaussian(np.zeros((200, 1)), 1.0), y[:, target : target + 1], alpha=0.1)
         assert both.quantile[target] == alone.quantile[0]
 
 
@@ -80,12 +81,12 @@ TRIALS, SIZE, NEW = 300, 60, 100
 @pytest.mark.parametrize(
     ("method", "alpha"),
     [
-        (conformal.absolute, 0.1),
-        (conformal.absolute, 0.33),
-        (conformal.normalised, 0.1),
-        pytest.param(conformal.normalised, 0.33, marks=pytest.mark.slow),
-        (conformal.cqr, 0.1),
-        pytest.param(conformal.cqr, 0.33, marks=pytest.mark.slow),
+        (conformal.Absolute, 0.1),
+        (conformal.Absolute, 0.33),
+        (conformal.Normalised, 0.1),
+        pytest.param(conformal.Normalised, 0.33, marks=pytest.mark.slow),
+        (conformal.CQR, 0.1),
+        pytest.param(conformal.CQR, 0.33, marks=pytest.mark.slow),
     ],
 )
 def test_coverage_follows_its_exact_distribution_for_any_prediction(method, alpha):
@@ -100,7 +101,7 @@ def test_coverage_follows_its_exact_distribution_for_any_prediction(method, alph
             gaussian(0.5 * loc[trial][part] + 1, 0.3 * noise[trial][part])
             for part in (slice(0, SIZE), slice(SIZE, None))
         )
-        calibrated = method(known, y[trial, :SIZE], alpha=alpha)
+        calibrated = intervals(method, known, y[trial, :SIZE], alpha=alpha)
         counts.append(round(NEW * calibrated.evaluate(new, y[trial, SIZE:])["coverage"]))
     rank = math.ceil(round((SIZE + 1) * (1 - alpha), 9))
     law = stats.betabinom(NEW, rank, SIZE + 1 - rank)
@@ -119,14 +120,14 @@ def test_intervals_that_follow_the_noise_cover_easy_and_hard_examples_alike_and_
     known, new = (gaussian(np.zeros((half, 1)), 0.5 * noise[part]) for part in (slice(0, half), slice(half, None)))
     easy = torch.arange(half) % 2 == 1
     widths, spread = {}, {}
-    for method in (conformal.absolute, conformal.normalised):
-        calibrated = method(known, y[:half], alpha=0.1)
+    for method in (conformal.Absolute, conformal.Normalised):
+        calibrated = intervals(method, known, y[:half], alpha=0.1)
         low, high = calibrated.intervals(new)
         hit = ((low <= y[half:]) & (y[half:] <= high)).double()[:, 0]
         spread[method] = abs(hit[easy].mean() - hit[~easy].mean()).item()
         widths[method] = calibrated.evaluate(new, y[half:])["width"]
-    assert spread[conformal.normalised] < 0.05 < 0.15 < spread[conformal.absolute]
-    assert widths[conformal.normalised] < widths[conformal.absolute]
+    assert spread[conformal.Normalised] < 0.05 < 0.15 < spread[conformal.Absolute]
+    assert widths[conformal.Normalised] < widths[conformal.Absolute]
 
 
 def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
@@ -134,24 +135,24 @@ def test_counts_and_what_has_no_mean_are_calibrated_by_their_quantiles():
     law = dist.Cauchy(torch.zeros(1, 1000, 1, dtype=F64), 0.1)
     y = torch.as_tensor(rng.standard_cauchy(size=(2000, 1)))
     prediction = Prediction(mean=law.mean[0], variance=law.variance[0], components=(law.to_event(1),))
-    calibrated = conformal.cqr(prediction, y[:1000], alpha=0.2)
+    calibrated = intervals(conformal.CQR, prediction, y[:1000], alpha=0.2)
     assert abs(calibrated.evaluate(prediction, y[1000:])["coverage"] - 0.8) < 0.06
-    for method in (conformal.absolute, conformal.normalised):
-        with pytest.raises(ValueError, match="no finite mean: calibrate its quantiles by conformal.cqr"):
-            method(prediction, y[:1000], alpha=0.2)
+    for method in (conformal.Absolute, conformal.Normalised):
+        with pytest.raises(ValueError, match="no finite mean: calibrate its quantiles by conformal.CQR"):
+            intervals(method, prediction, y[:1000], alpha=0.2)
     heavy = predicted(dist.StudentT(1.5, torch.zeros(1, 4, 1, dtype=F64), 1.0).to_event(1))
-    assert conformal.absolute(heavy, Y, alpha=0.4).quantile.isfinite()
+    assert intervals(conformal.Absolute, heavy, Y, alpha=0.4).quantile.isfinite()
     with pytest.raises(ValueError, match="no finite, positive variance"):
-        conformal.normalised(heavy, Y, alpha=0.4)
+        intervals(conformal.Normalised, heavy, Y, alpha=0.4)
     counts = torch.as_tensor(rng.poisson(9.0, size=(400, 1)))
     prediction = predicted(dist.Poisson(torch.full((1, 400, 1), 3.0)).to_event(1))
-    assert conformal.cqr(prediction, counts, alpha=0.1).evaluate(prediction, counts)["coverage"] >= 0.9
+    assert intervals(conformal.CQR, prediction, counts, alpha=0.1).evaluate(prediction, counts)["coverage"] >= 0.9
 
 
 def test_a_predictive_that_is_far_too_wide_is_narrowed():
     prediction = gaussian(np.zeros((200, 1)), 50.0)
     y = torch.as_tensor(np.random.default_rng(3).normal(size=(200, 1)))
-    calibrated = conformal.cqr(prediction, y, alpha=0.1)
+    calibrated = intervals(conformal.CQR, prediction, y, alpha=0.1)
     assert calibrated.quantile < 0
     assert calibrated.evaluate(prediction, y)["width"] < 5
 
@@ -160,16 +161,16 @@ def test_a_predictive_that_is_far_too_wide_is_narrowed():
 def test_what_cannot_be_calibrated_is_refused(method):
     for alpha in (0.0, 1.0, -0.1, math.nan):
         with pytest.raises(ValueError, match="alpha must lie between 0 and 1"):
-            method(gaussian(LOC, SCALE), Y, alpha=alpha)
+            intervals(method, gaussian(LOC, SCALE), Y, alpha=alpha)
     with pytest.raises(ValueError, match=r"labels must have shape \(4, 1\)"):
-        method(gaussian(LOC, SCALE), Y[:, 0], alpha=0.1)
+        intervals(method, gaussian(LOC, SCALE), Y[:, 0], alpha=0.1)
     with pytest.raises(ValueError, match="prediction of classes"):
-        method(Prediction(probs=torch.full((2, 2), 0.5)), torch.zeros(2), alpha=0.1)
+        intervals(method, Prediction(probs=torch.full((2, 2), 0.5)), torch.zeros(2), alpha=0.1)
 
 
 @METHODS
 def test_calibrated_intervals_can_be_stored(method):
-    calibrated = method(gaussian(LOC, SCALE), Y, alpha=0.4)
+    calibrated = intervals(method, gaussian(LOC, SCALE), Y, alpha=0.4)
     new = gaussian(LOC + 1, SCALE)
     for found, expected in zip(
         pickle.loads(pickle.dumps(calibrated)).intervals(new), calibrated.intervals(new), strict=True
@@ -179,7 +180,7 @@ def test_calibrated_intervals_can_be_stored(method):
 
 @METHODS
 def test_intervals_are_refused_for_other_targets(method):
-    calibrated = method(gaussian(LOC, SCALE), Y, alpha=0.4)
+    calibrated = intervals(method, gaussian(LOC, SCALE), Y, alpha=0.4)
     three = gaussian(np.zeros((4, 3)), 1.0)
     for use in (calibrated.intervals, lambda prediction: calibrated.evaluate(prediction, prediction.mean)):
         with pytest.raises(ValueError, match=r"calibrated on targets of shape \(1,\), and the prediction has \(3,\)"):

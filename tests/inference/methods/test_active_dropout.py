@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from dropout_networks import F64, chain, images, inputs, outputs, vit
+from fitted_methods import mc_dropout
 from torch import nn
 
 from probattn import SoftmaxAttention, draws
-from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
+from probattn.inference.methods.mc_dropout import active_dropout
 
 
 def test_attention_dropout_is_one_of_them():
@@ -26,7 +27,7 @@ def test_attention_dropout_is_one_of_them():
     log = outputs(layer)
     x = torch.randn(2, 3, 4, dtype=F64)
     x[..., 0] = 1.0
-    mc_dropout(model, None, num_samples=4000)(x)
+    mc_dropout(model, None, num_samples=4000).predict(x)
     sums = torch.cat(log, 1)[..., 0]
     variance = layer.attention_matrix(x)[:, 0].detach().square().sum(-1)  # p / (1 − p) Σ_j a_j²
     assert sums.shape == (4000, 2, 3)
@@ -64,9 +65,9 @@ def test_hooks_and_modes_are_as_before_also_when_the_model_raises(broken, where)
     predictor = mc_dropout(model, guide, num_samples=2)
     if broken:
         with pytest.raises(RuntimeError, match="broken"):
-            predictor(x)
+            predictor.predict(x)
     else:
-        predictor(x)
+        predictor.predict(x)
     assert [module.training for module in model.modules()] == modes
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not pyro.poutine.runtime._PYRO_STACK
@@ -100,7 +101,7 @@ def test_batch_norm_stays_in_evaluation_mode():
     norm = model.network[1]
     before, modes = norm.running_mean.clone(), []
     norm.register_forward_hook(lambda module, args, output: modes.append(module.training))
-    mc_dropout(model.train(), None, num_samples=3)(torch.randn(8, 4, dtype=F64))
+    mc_dropout(model.train(), None, num_samples=3).predict(torch.randn(8, 4, dtype=F64))
     assert modes == [False]
     assert torch.equal(norm.running_mean, before)
 
@@ -109,7 +110,7 @@ def test_batch_norm_stays_in_evaluation_mode():
 def test_whole_channels_are_dropped_in_each_draw_and_example(batch):
     model, _ = chain(nn.Dropout1d(0.5), nn.Flatten(-2), nn.Linear(40, 3))
     log = inputs(model.network[1])
-    mc_dropout(model, None, num_samples=5)(torch.ones(batch, 8, 5, dtype=F64))
+    mc_dropout(model, None, num_samples=5).predict(torch.ones(batch, 8, 5, dtype=F64))
     channels = log[0].amax(-1)
     assert torch.equal(log[0].amin(-1), channels)
     assert channels.shape == (5, batch, 8)
@@ -120,7 +121,7 @@ def test_whole_channels_are_dropped_in_each_draw_and_example(batch):
 def test_dropout_in_place_does_not_touch_what_draws_share(batch):
     model, _ = chain(nn.Linear(8, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, 3))
     log = inputs(model.network[2])
-    mc_dropout(model, None, num_samples=6)(torch.randn(batch, 8, dtype=F64))
+    mc_dropout(model, None, num_samples=6).predict(torch.randn(batch, 8, dtype=F64))
     assert len(log[0].flatten(0, 1).unique(dim=0)) == 6 * batch
 
 
@@ -134,10 +135,10 @@ class Pooled(nn.Module):
 def test_a_layer_that_loses_draws_or_batch_is_found_at_the_next_dropout():
     model, _ = chain(nn.Dropout(0.5), Pooled(), nn.Dropout(0.5), nn.Linear(4, 3))
     with pytest.raises(ValueError, match=r"dropout at network\.2 .* shape \(3, 4\).* start with \(5, 3\)"):
-        mc_dropout(model, None, num_samples=5)(torch.randn(3, 4, dtype=F64))
+        mc_dropout(model, None, num_samples=5).predict(torch.randn(3, 4, dtype=F64))
     model, _ = chain(nn.Flatten(0, 1), nn.Dropout(0.5), nn.Linear(4, 3))
     with pytest.raises(ValueError, match=r"dropout at network\.1 .* shape \(6, 4\).* start with \(3,\)"):
-        mc_dropout(model, None, num_samples=5)(torch.randn(3, 2, 4, dtype=F64))
+        mc_dropout(model, None, num_samples=5).predict(torch.randn(3, 2, 4, dtype=F64))
 
 
 class Foreign(nn.Module):
@@ -152,7 +153,7 @@ class Foreign(nn.Module):
 def test_torchs_attention_drops_out_but_takes_no_draws():
     model, _ = chain(Foreign(), nn.Flatten(-2), nn.Linear(12, 3))
     with pytest.raises(ValueError, match=r"network\.0\.attention is an nn\.MultiheadAttention.* use SoftmaxAttention"):
-        mc_dropout(model, None)(torch.randn(2, 3, 4, dtype=F64))
+        mc_dropout(model, None).predict(torch.randn(2, 3, 4, dtype=F64))
     x = torch.randn(1, 3, 4, dtype=F64).expand(64, 3, 4)
     model.eval()
     with torch.no_grad(), active_dropout(model):
@@ -164,7 +165,7 @@ def test_torchs_attention_drops_out_but_takes_no_draws():
 def test_a_rate_out_of_bounds_is_refused(rate):
     model, guide = vit()
     with pytest.raises(ValueError, match=r"a dropout rate lies in \[0, 1\)"):
-        mc_dropout(model, guide, rate=rate)(images())
+        mc_dropout(model, guide, rate=rate).predict(images())
 
 
 def test_a_module_whose_rate_is_nan_is_named():
@@ -173,19 +174,21 @@ def test_a_module_whose_rate_is_nan_is_named():
     model.network.blocks[1].mlp[2].p = math.nan
     predictor = mc_dropout(model, guide)
     with pytest.raises(ValueError, match=r"the dropout rate of network\.blocks\.1\.mlp\.2 is NaN: set it"):
-        predictor(images())
-    assert len(mc_dropout(model, guide, rate=0.2)(images()).probs) == 4
+        predictor.predict(images())
+    assert len(mc_dropout(model, guide, rate=0.2).predict(images()).probs) == 4
 
 
 def test_a_model_without_dropout_is_refused_unless_a_rate_is_given():
     model, guide = vit(dropout=0.0)
     with pytest.raises(ValueError, match="all dropout rates of this model are 0: .*rate="):
         mc_dropout(model, guide)
-    assert (mc_dropout(model, guide, rate=0.2)(images()).mutual_information > 0).all()
+    assert (mc_dropout(model, guide, rate=0.2).predict(images()).mutual_information > 0).all()
     mc_dropout(model, guide, rate=0)
     model, guide = chain(nn.Linear(4, 3))
     for rate in (None, 0.5):
         with pytest.raises(ValueError, match="no dropout module"):
             mc_dropout(model, guide, rate=rate)
     x = torch.randn(2, 4, dtype=F64)
-    torch.testing.assert_close(mc_dropout(model, guide, rate=0)(x).probs, F.softmax(model.network(x), -1).detach())
+    torch.testing.assert_close(
+        mc_dropout(model, guide, rate=0).predict(x).probs, F.softmax(model.network(x), -1).detach()
+    )

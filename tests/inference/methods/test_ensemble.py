@@ -4,19 +4,35 @@ import math
 
 import pytest
 import torch
+from fitted_methods import posterior_predictive
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Prediction, predict
-from probattn.inference.methods.ensemble import ensemble, mix
-from probattn.inference.methods.predictor import posterior_predictive
+from probattn.inference import Ensemble, Prediction, predict
+from probattn.inference.methods.ensemble import mix
 from probattn.inference.methods.temperature import scale
+from probattn.inference.prediction.predictor import Predictor
 from probattn.models import Classifier, Supervised
 from probattn.models.likelihoods import Bernoulli
 
 F64 = torch.float64
+
+
+class Fixed(Predictor):
+    """A predictor with one answer."""
+
+    def __init__(self, prediction):
+        super().__init__()
+        self.prediction = prediction
+
+    def predict(self, data):
+        assert self.prediction is not None
+        return self.prediction
+
+    def predict_batch(self, x, mask=None):
+        return self.prediction
 
 
 def member(number=3, *, n=5, classes=4, labels=None):
@@ -78,7 +94,7 @@ def test_an_ensemble_of_one_is_its_member():
     model, guide = build(0)
     data = [(torch.randn(5, 3, 4, dtype=F64), torch.tensor([0, 1, 2, 0, 1]))]
     torch.manual_seed(3)
-    result = ensemble([posterior_predictive(model, guide, num_samples=4)])(data)
+    result = Ensemble([posterior_predictive(model, guide, num_samples=4)]).predict(data)
     torch.manual_seed(3)
     alone = predict(model, guide, data, num_samples=4)
     for field in ("probs", "expected_entropy", "energy", "labels"):
@@ -93,13 +109,13 @@ def test_an_ensemble_mixes_what_its_members_say():
     data = [(torch.randn(4, 3, 4, dtype=F64), torch.tensor([0, 1, 2, 0])), (torch.randn(1, 3, 4, dtype=F64),)]
     data[1] = (*data[1], torch.tensor([2]))
     torch.manual_seed(3)
-    result = ensemble(posterior_predictive(*each, num_samples=2) for each in models)(data)
+    result = Ensemble(posterior_predictive(*each, num_samples=2) for each in models).predict(data)
     torch.manual_seed(3)
     each = [predict(*each, data, num_samples=2).probs for each in models]
     torch.testing.assert_close(result.probs, sum(each) / 3)
     assert result.labels.tolist() == [0, 1, 2, 0, 2]
-    again = ensemble([lambda data: result, lambda data: result])
-    torch.testing.assert_close(again(data).probs, result.probs)
+    again = Ensemble([Fixed(result), Fixed(result)])
+    torch.testing.assert_close(again.predict(data).probs, result.probs)
 
 
 def test_what_one_member_lacks_the_mixture_lacks():
@@ -127,18 +143,16 @@ def test_a_loader_that_shuffles_is_found_out():
     members = [posterior_predictive(*build(seed), num_samples=2) for seed in range(2)]
     data = TensorDataset(torch.randn(40, 3, 4, dtype=F64), torch.arange(40) % 3)
     with pytest.raises(ValueError, match="do not shuffle"):
-        ensemble(members)(DataLoader(data, batch_size=10, shuffle=True))
-    assert ensemble(members)(DataLoader(data, batch_size=10)).labels.tolist() == data.tensors[1].tolist()
+        Ensemble(members).predict(DataLoader(data, batch_size=10, shuffle=True))
+    assert Ensemble(members).predict(DataLoader(data, batch_size=10)).labels.tolist() == data.tensors[1].tolist()
 
 
 def test_an_iterator_is_refused_before_any_work():
-    def refuse(data):
-        raise AssertionError
-
+    member = Fixed(None)
     batches = [torch.zeros(2, 3)]
     for data in (iter(batches), (x for x in batches)):
         with pytest.raises(ValueError, match="once per member, which a .*(iterator|generator) .*pass a list"):
-            ensemble([refuse])(data)
+            Ensemble([member]).predict(data)
     assert next(data) is batches[0]
 
 
@@ -157,4 +171,4 @@ def test_nothing_to_mix():
     with pytest.raises(ValueError, match="at least one member"):
         mix([])
     with pytest.raises(ValueError, match="at least one member"):
-        ensemble([])
+        Ensemble([])

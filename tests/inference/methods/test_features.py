@@ -3,6 +3,7 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from fitted_methods import features_of
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.handlers import at_mean
 from probattn.inference import predict
-from probattn.inference.methods.features import _last_calls, features
+from probattn.inference.methods.features import _last_calls
 from probattn.inference.prediction import predict as prediction
 from probattn.models import Classifier, Supervised, ViT, last, replace_attention
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
@@ -35,7 +36,7 @@ def hooks(model):
 def test_they_are_what_the_head_sees_and_one_draw_where_nothing_is_random():
     model, guide = build(dropout=0.5)
     x = images(5)
-    found = features(model, guide, x, num_samples=4)
+    found = features_of(model, guide, x, num_samples=4)
     model.eval()
     network = model.network
     expected = network.norm(network.blocks(network.tokens(x)).mean(-2))
@@ -51,7 +52,7 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monk
     with torch.no_grad():
         for parameter in guide.parameters():
             parameter.add_(torch.randn_like(parameter))
-    found = features(model, guide, x.split([4, 2, 1]), num_samples=3)
+    found = features_of(model, guide, x.split([4, 2, 1]), num_samples=3)
     assert found.values.shape == (3, 7, 8)
     probs = found.head(found.values).softmax(-1)
     assert (probs[0] - probs[1]).abs().max() > 1e-3
@@ -59,7 +60,7 @@ def test_draws_are_those_of_the_prediction_and_shared_by_batches_and_pieces(monk
     torch.testing.assert_close(
         found.prediction.expected_entropy, torch.special.entr(probs).sum(-1).mean(0), rtol=1e-9, atol=1e-9
     )
-    same = features(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
+    same = features_of(model, guide, x[:1].expand(7, 1, 4, 4).split([4, 2, 1]), num_samples=3)
     torch.testing.assert_close(same.values, same.values[:, :1].expand(3, 7, 8))
 
 
@@ -67,7 +68,7 @@ def test_one_draw_of_a_stochastic_network_has_a_dimension_of_its_own():
     model, guide = build(KEP_SVGP)
     x = images(5)
     with at_mean():
-        found = features(model, guide, x)
+        found = features_of(model, guide, x)
     means = {name: guide.get_submodule(name).loc for name, _ in guides.latent_sites(model)}
     model.eval()
     inputs = []
@@ -80,23 +81,23 @@ def test_one_draw_of_a_stochastic_network_has_a_dimension_of_its_own():
 def test_labels_and_features_keep_together_when_a_loader_shuffles():
     model, guide = build()
     x, y = images(9), torch.arange(9)
-    found = features(model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True))
+    found = features_of(model, guide, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True))
     assert sorted(found.labels.tolist()) == y.tolist()
     assert found.labels.tolist() != y.tolist()
-    torch.testing.assert_close(found.values, features(model, guide, x[found.labels]).values)
-    assert features(model, guide, x).labels is None
+    torch.testing.assert_close(found.values, features_of(model, guide, x[found.labels]).values)
+    assert features_of(model, guide, x).labels is None
 
 
 def test_neither_hooks_nor_modes_nor_weights_stay_changed():
     model, guide = build(KEP_SVGP, dropout=0.1)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    features(model, guide, images(3), num_samples=2)
+    features_of(model, guide, images(3), num_samples=2)
     assert hooks(model) == 0
     assert all(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     with pytest.raises(ValueError, match="NaN or Inf in the inputs"):
-        features(model, guide, torch.full((3, 1, 4, 4), torch.nan, dtype=torch.float64))
+        features_of(model, guide, torch.full((3, 1, 4, 4), torch.nan, dtype=torch.float64))
     assert hooks(model) == 0
 
 
@@ -116,7 +117,7 @@ def test_a_head_that_sees_a_part_of_a_tensor_keeps_none_of_the_rest():
     with _last_calls(model) as calls:
         predict(model, None, x)
     assert calls[0][1].untyped_storage().nbytes() == 4 * 4 * 4
-    torch.testing.assert_close(features(model, None, x).values[0], model.network.embed(x[:, 0]))
+    torch.testing.assert_close(features_of(model, None, x).values[0], model.network.embed(x[:, 0]))
 
 
 class Meddling(nn.Module):
@@ -133,7 +134,7 @@ class Meddling(nn.Module):
 def test_a_guide_that_runs_the_network_is_refused_rather_than_mistaken_for_the_model():
     model = Supervised(nn.Sequential(nn.Linear(3, 2)), Categorical(), num_data=4)
     with pytest.raises(ValueError, match="the network ran on 12 examples for 4 predictions"):
-        features(model, Meddling(model.network), torch.randn(4, 3))
+        features_of(model, Meddling(model.network), torch.randn(4, 3))
 
 
 @pytest.mark.parametrize(
@@ -147,14 +148,14 @@ def test_a_guide_that_runs_the_network_is_refused_rather_than_mistaken_for_the_m
 def test_the_last_layer_is_found_wherever_it_stands(network):
     model = Supervised(network, Categorical(), num_data=4)
     expected = network if isinstance(network, nn.Linear) else network[-1]
-    assert features(model, None, torch.randn(2, 3)).head is expected
+    assert features_of(model, None, torch.randn(2, 3)).head is expected
 
 
 def test_of_a_layer_that_runs_twice_the_last_run_counts():
     layer = nn.Linear(3, 3)
     model = Supervised(nn.Sequential(layer, nn.Tanh(), layer), Categorical(), num_data=4)
     x = torch.randn(2, 3)
-    torch.testing.assert_close(features(model, None, x).values[0], layer(x).tanh())
+    torch.testing.assert_close(features_of(model, None, x).values[0], layer(x).tanh())
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_of_a_layer_that_runs_twice_the_last_run_counts():
 def test_a_network_that_ends_in_something_else_is_refused(network):
     model = Supervised(network, Categorical(), num_data=4)
     with pytest.raises(ValueError, match=r"last layer must be nn\.Linear: what Sequential returns"):
-        features(model, None, torch.randn(2, 3))
+        features_of(model, None, torch.randn(2, 3))
     assert hooks(model) == 0
 
 
@@ -185,7 +186,7 @@ def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
     guide = guides.for_model(model)
     x = torch.randn(5, 4, 8)
     torch.manual_seed(1)
-    found = features(model, guide, x, num_samples=3)
+    found = features_of(model, guide, x, num_samples=3)
     assert found.values.shape == (3, 5, 8)
     assert found.head is model.network.wrapped.head
     torch.manual_seed(1)
@@ -195,7 +196,7 @@ def test_draws_that_were_folded_into_the_batch_are_unfolded_in_the_features():
 
 def test_a_model_without_a_network_is_refused():
     with pytest.raises(ValueError, match="Linear has no network"):
-        features(nn.Linear(3, 3), None, torch.randn(2, 3))
+        features_of(nn.Linear(3, 3), None, torch.randn(2, 3))
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(), Bernoulli(), TokenCategorical()])
@@ -203,13 +204,13 @@ def test_other_likelihoods_are_refused(likelihood):
     model = Supervised(nn.Linear(3, 3), likelihood, num_data=4)
     x = torch.randn(2, 5, 3) if isinstance(likelihood, TokenCategorical) else torch.randn(2, 3)
     with pytest.raises(ValueError, match="one per example"):
-        features(model, None, x)
+        features_of(model, None, x)
 
 
 def test_predict_after_the_same_seed_gives_the_same_prediction():
     model, guide = build(KEP_SVGP)
     x = images(5)
     torch.manual_seed(3)
-    found = features(model, guide, x, num_samples=4)
+    found = features_of(model, guide, x, num_samples=4)
     torch.manual_seed(3)
     assert torch.equal(found.prediction.probs, predict(model, guide, x, num_samples=4).probs)

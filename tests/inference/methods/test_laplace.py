@@ -6,15 +6,15 @@ import sys
 
 import pytest
 import torch
+from fitted_methods import features_of, laplace, posterior_predictive
 from laplace import KronLaplace
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import Prediction, predict
+from probattn.inference import Laplace, Prediction, predict
 from probattn.inference.methods.ensemble import mix
-from probattn.inference.methods.features import Features, features
-from probattn.inference.methods.laplace import laplace
+from probattn.inference.methods.features import Features
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Categorical
 
@@ -72,7 +72,7 @@ def test_probabilities_are_the_probit_of_the_kronecker_factored_posterior(monkey
     model, x, y = mlp(bias=bias)
     head, phi = model.network[-1], model.network[:-1](x).detach()
     new = torch.randn(6, 2, dtype=F64)
-    result = laplace(model, None, [(x, y)], prior_precision=0.7)(new)
+    result = laplace(model, None, [(x, y)], prior_precision=0.7).predict(new)
     expected = probit(head, model.network[:-1](new).detach(), *by_hand(head, phi, 0.7))
     torch.testing.assert_close(result.probs, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(result.energy, -model.network(new).logsumexp(-1).detach())
@@ -85,7 +85,7 @@ def test_they_are_those_of_laplace_torch():
     theirs = KronLaplace(nn.Sequential(model.network[-1]), "classification", prior_precision=2.0)
     theirs.fit(DataLoader(TensorDataset(phi, y), batch_size=len(y)))
     ours = laplace(model, None, [(x, y)], prior_precision=2.0)
-    torch.testing.assert_close(ours(new).probs, theirs(model.network[:-1](new).detach(), link_approx="probit"))
+    torch.testing.assert_close(ours.predict(new).probs, theirs(model.network[:-1](new).detach(), link_approx="probit"))
     assert math.isclose(ours.log_marginal_likelihood, theirs.log_marginal_likelihood().item(), rel_tol=1e-9)
 
 
@@ -112,7 +112,7 @@ def test_infinite_prior_precision_is_the_plain_prediction(attention, precision):
     torch.manual_seed(5)
     plain = predict(model, guide, [(x, y)], num_samples=4)
     torch.manual_seed(5)
-    result = predictor([(x, y)])
+    result = predictor.predict([(x, y)])
     for field in ("probs", "expected_entropy", "energy"):
         torch.testing.assert_close(getattr(result, field), getattr(plain, field), rtol=0, atol=1e-6)
     assert torch.equal(result.labels, y)
@@ -124,9 +124,9 @@ def test_a_stochastic_network_is_averaged_over_its_draws():
     model, guide, x, y = vit(KEP_SVGP, 12)
     predictor = laplace(model, guide, [(x, y)], num_samples=3, prior_precision=0.5)
     torch.manual_seed(5)
-    phi = features(model, guide, x, num_samples=3).values
+    phi = features_of(model, guide, x, num_samples=3).values
     torch.manual_seed(5)
-    result = predictor(x)
+    result = predictor.predict(x)
     variances = predictor.logit_variances(phi)
     probs = (model.network.head(phi) / (1 + math.pi / 8 * variances).sqrt()).softmax(-1).detach()
     assert (probs[0] - probs[1]).abs().max() > 1e-4
@@ -156,8 +156,8 @@ def test_expected_entropy_is_that_of_draws_of_the_last_layers_weights(precision)
     head, phi, new = model.network[-1], model.network[:-1](x).detach(), 2 * torch.randn(8, 2, dtype=F64)
     mean, entropies = sampled_weights(head, phi, model.network[:-1](new).detach(), precision, 20_000)
     options = {"num_logit_samples": 10_000, "prior_precision": precision}
-    probit = laplace(model, None, [(x, y)], **options)(new)
-    drawn = laplace(model, None, [(x, y)], link="draws", **options)(new)
+    probit = laplace(model, None, [(x, y)], **options).predict(new)
+    drawn = laplace(model, None, [(x, y)], link="draws", **options).predict(new)
     for result in (probit, drawn):
         torch.testing.assert_close(result.expected_entropy, entropies, rtol=0, atol=0.015)
     torch.testing.assert_close(drawn.probs, mean, rtol=0, atol=0.01)
@@ -182,7 +182,7 @@ def test_expected_entropy_averages_draws_of_features_and_of_weights(monkeypatch)
 def test_at_infinite_precision_the_mutual_information_is_that_of_the_layers(attention):
     """Zero for softmax attention, that of the draws of u for KEP-SVGP; with a finite one it is larger for both."""
     model, guide, x, y = vit(attention, 12)
-    found = features(model, guide, x, num_samples=6)
+    found = features_of(model, guide, x, num_samples=6)
     plain = found.prediction.mutual_information
     infinite = laplace(model, guide, [(x, y)], prior_precision=math.inf).predict_features(found)
     torch.testing.assert_close(infinite.mutual_information, plain, rtol=0, atol=1e-6)
@@ -196,7 +196,7 @@ def test_ensembles_keep_the_information_of_their_members():
     new = torch.randn(6, 2, dtype=F64)
     predictor = laplace(model, None, [(x, y)], prior_precision=0.3, link="draws", num_logit_samples=2000)
     torch.manual_seed(1)
-    members = [predictor(new), predictor(new)]
+    members = [predictor.predict(new), predictor.predict(new)]
     mixed = mix(members)
     between = mixed.entropy - (members[0].entropy + members[1].entropy) / 2
     within = (members[0].mutual_information + members[1].mutual_information) / 2
@@ -211,11 +211,11 @@ def test_options_that_do_not_fit_are_refused(option):
         laplace(model, None, [(x, y)], **option)
 
 
-def test_the_posterior_sees_each_example_with_one_draw_of_its_own(monkeypatch):
+def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     model, x, y = mlp(bias=False, number=7)
     head, draws = model.network[-1], torch.randn(3, 7, 10, dtype=F64)
-    monkeypatch.setattr(module, "features", lambda *_, **__: Features(draws, head, Prediction(labels=y)))
-    predictor = laplace(model, None, [(x, y)], prior_precision=1.5)
+    predictor = Laplace(posterior_predictive(model, None), prior_precision=1.5)
+    predictor.fit_features(Features(draws, head, Prediction(labels=y)))
     phi = torch.stack([draws[i % 3, i] for i in range(7)])
     weights, _ = by_hand(head, phi, 1.5)
     for row in torch.randn(4, 10, dtype=F64):
@@ -229,7 +229,7 @@ def test_far_from_the_data_confidence_stays_below_one():
     model, x, y = mlp()
     predictor = laplace(model, None, [(x, y)], prior_precision=1.0)
     ray = torch.tensor([[math.cos(angle), math.sin(angle)] for angle in torch.arange(0, 6.28, 0.7).tolist()], dtype=F64)
-    plain, far, farther = predict(model, None, 1e5 * ray), predictor(1e5 * ray), predictor(1e7 * ray)
+    plain, far, farther = predict(model, None, 1e5 * ray), predictor.predict(1e5 * ray), predictor.predict(1e7 * ray)
     sure = plain.probs.amax(-1) > 1 - 1e-6
     assert sure.sum() > 6
     assert (far.probs.amax(-1)[sure] < 0.99).all()
@@ -240,7 +240,7 @@ def test_far_from_the_data_confidence_stays_below_one():
 def test_two_classes_keep_their_decisions():
     model, x, y = mlp(classes=2)
     new = 3 * torch.randn(500, 2, dtype=F64)
-    result = laplace(model, None, [(x, y)], prior_precision=0.1)(new)
+    result = laplace(model, None, [(x, y)], prior_precision=0.1).predict(new)
     plain = predict(model, None, new)
     assert torch.equal(result.probs.argmax(-1), plain.probs.argmax(-1))
     assert (result.probs.amax(-1) < plain.probs.amax(-1)).all()
@@ -260,7 +260,9 @@ def test_order_and_batches_of_the_training_data_do_not_matter():
     model, x, y = mlp()
     new = torch.randn(6, 2, dtype=F64)
     shuffled = DataLoader(TensorDataset(x, y), batch_size=9, shuffle=True)
-    torch.testing.assert_close(laplace(model, None, shuffled)(new).probs, laplace(model, None, [(x, y)])(new).probs)
+    torch.testing.assert_close(
+        laplace(model, None, shuffled).predict(new).probs, laplace(model, None, [(x, y)]).predict(new).probs
+    )
 
 
 def test_the_model_is_left_as_it_was():
@@ -268,7 +270,7 @@ def test_the_model_is_left_as_it_was():
     model.network.head.requires_grad_(False)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    laplace(model, guide, [(x, y)], num_samples=2)(x)
+    laplace(model, guide, [(x, y)], num_samples=2).predict(x)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(each.training and not each._forward_hooks and not each._forward_pre_hooks for each in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -4,6 +4,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from dropout_networks import F64, chain, images, inputs, outputs, vit
+from fitted_methods import mc_dropout
 from pyro.infer.autoguide import AutoNormal
 from pyro.poutine.messenger import Messenger
 from torch import nn
@@ -11,7 +12,6 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
 from probattn.handlers import is_amortised, local_posteriors
 from probattn.inference import predict
-from probattn.inference.methods.mc_dropout import mc_dropout
 from probattn.inference.prediction import latents as latents_module
 from probattn.models import Classifier, TextTransformer, replace_attention
 
@@ -32,11 +32,11 @@ def test_rate_zero_is_the_prediction_without_dropout_bit_for_bit(attention):
     model, guide = vit(attention)
     model.train()
     data = [(images(), torch.tensor([0, 1, 2, 0])), (images(3), torch.tensor([2, 0, 1]))]
-    ours = seeded(mc_dropout(model, guide, num_samples=5, rate=0), data)
+    ours = seeded(mc_dropout(model, guide, num_samples=5, rate=0).predict, data)
     plain = seeded(lambda data: predict(model, guide, data, num_samples=5), data)
     for name, value in fields(plain).items():
         assert torch.equal(getattr(ours, name), value), name
-    assert not torch.allclose(seeded(mc_dropout(model, guide, num_samples=5), data).probs, plain.probs)
+    assert not torch.allclose(seeded(mc_dropout(model, guide, num_samples=5).predict, data).probs, plain.probs)
 
 
 def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
@@ -44,7 +44,7 @@ def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
     model, _ = chain(nn.Dropout(0.3), nn.Linear(4, 3))
     x, log = torch.randn(2, 4, dtype=F64), outputs(model.network[1])
     number = 40_000
-    mc_dropout(model, None, num_samples=number)(x)
+    mc_dropout(model, None, num_samples=number).predict(x)
     logits = torch.cat(log, 1)
     assert logits.shape == (number, 2, 3)
     weight, bias = model.network[1].weight.detach(), model.network[1].bias.detach()
@@ -61,7 +61,7 @@ def test_a_linear_networks_logits_have_the_moments_of_the_closed_form():
 def test_the_mean_is_over_the_draws_softmax():
     model, _ = chain(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
     x, log = torch.randn(6, 4, dtype=F64), outputs(model.network[2])
-    result = mc_dropout(model, None, num_samples=7)(x)
+    result = mc_dropout(model, None, num_samples=7).predict(x)
     (logits,) = log
     probs = logits.softmax(-1)
     torch.testing.assert_close(result.probs, probs.mean(0))
@@ -73,7 +73,7 @@ def test_the_mean_is_over_the_draws_softmax():
 def test_masks_differ_between_draws_and_between_examples():
     model, _ = chain(nn.Dropout(0.5), nn.Linear(16, 3))
     log = inputs(model.network[1])
-    mc_dropout(model, None, num_samples=6)(torch.ones(5, 16, dtype=F64))
+    mc_dropout(model, None, num_samples=6).predict(torch.ones(5, 16, dtype=F64))
     (dropped,) = log
     assert dropped.shape == (6, 5, 16)
     assert set(dropped.unique().tolist()) == {0.0, 2.0}
@@ -90,7 +90,7 @@ def test_layers_below_the_first_dropout_run_once(number):
         module.register_forward_hook(
             lambda module, args, output, name=name: shapes.setdefault(name, []).append(tuple(output.shape))
         )
-    mc_dropout(model, guide, num_samples=number)(images())
+    mc_dropout(model, guide, num_samples=number).predict(images())
     assert {name: seen[0][:-1] for name, seen in shapes.items()} == {
         "embed": (4, 4),
         "blocks.0": (4, 4),
@@ -145,7 +145,7 @@ def test_draw_s_of_a_latent_site_goes_with_mask_s(monkeypatch, batch, first):
                 masks[module] = torch.where(output == 0, 0.0, 2**16 / round(2**16 * 0.6)).unflatten(0, (4, batch))
 
             handles.append(module.register_forward_hook(keep, prepend=True))
-    result = mc_dropout(model, guide, num_samples=4)(x)
+    result = mc_dropout(model, guide, num_samples=4).predict(x)
     for handle in handles:
         handle.remove()
     model.eval()
@@ -172,7 +172,7 @@ def test_a_site_of_one_example_follows_the_mask_of_its_draw(attention):
     layer = model.network.blocks[1].attention
     log = inputs(layer)
     with Laws() as laws:
-        mc_dropout(model, guide, num_samples=5)(images())
+        mc_dropout(model, guide, num_samples=5).predict(images())
     (x,) = log
     (mean,) = laws.means
     assert x.shape[:2] == mean.shape[:2] == (5, 4)
@@ -191,7 +191,7 @@ def test_inducing_inputs_are_left_whole(number, batch):
     layer, seen = model.network.blocks[1].attention, []
     original = layer.inducing_points
     layer.inducing_points = lambda: seen.append(original()) or seen[-1]
-    mc_dropout(model, guide, num_samples=number)(images(batch))
+    mc_dropout(model, guide, num_samples=number).predict(images(batch))
     (points,) = seen
     model.eval()
     assert points.shape[:2] == (2, 3)
@@ -201,16 +201,16 @@ def test_inducing_inputs_are_left_whole(number, batch):
 def test_the_same_seed_gives_the_same_and_each_call_new_masks():
     model, guide = vit()
     predictor, x = mc_dropout(model, guide, num_samples=3), images()
-    first = seeded(predictor, x)
-    assert torch.equal(first.probs, seeded(predictor, x).probs)
-    assert not torch.equal(first.probs, predictor(x).probs)
+    first = seeded(predictor.predict, x)
+    assert torch.equal(first.probs, seeded(predictor.predict, x).probs)
+    assert not torch.equal(first.probs, predictor.predict(x).probs)
 
 
 def test_an_auto_guide_without_parameters_is_made_first():
     model, _ = vit(KEP)
     guide = AutoNormal(guides.global_part(model))
     data = [(images(), torch.tensor([0, 1, 2, 0]))]
-    result = mc_dropout(model, guide.double(), num_samples=3)(data)
+    result = mc_dropout(model, guide.double(), num_samples=3).predict(data)
     assert result.probs.shape == (4, 3)
     assert (result.mutual_information > 0).all()
 
@@ -226,9 +226,9 @@ def test_draws_that_appear_in_a_converted_part_are_known_behind_it(batch, attent
     model = Classifier(network, num_data=9).double()
     guide, data = guides.for_model(model), [(torch.randn(1, 5, 4, dtype=F64).repeat(batch, 1, 1), None)]
     log = outputs(network)
-    mc_dropout(model, guide, num_samples=3)(data)
+    mc_dropout(model, guide, num_samples=3).predict(data)
     assert log[0].shape == (3, batch, 3)
     assert len(log[0].flatten(0, 1).unique(dim=0)) == 3 * batch
-    without = seeded(mc_dropout(model, guide, num_samples=3, rate=0), data)
+    without = seeded(mc_dropout(model, guide, num_samples=3, rate=0).predict, data)
     torch.manual_seed(3)
     assert torch.allclose(without.probs, predict(model, guide, data, num_samples=3).probs, atol=1e-12)

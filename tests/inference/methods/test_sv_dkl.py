@@ -1,22 +1,19 @@
 """SV-DKL against quadrature and its limits (its marginals against GPyTorch's: tests/experiments/test_gp_check.py)."""
 
-import importlib
-
 import gpytorch
 import numpy as np
 import pytest
 import torch
+from fitted_methods import features_of, posterior_predictive, sv_dkl
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Prediction
-from probattn.inference.methods.features import Features, features
-from probattn.inference.methods.sv_dkl import sv_dkl
+from probattn.inference import SVDKL, Prediction
+from probattn.inference.methods.features import Features
 from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Categorical
 
-module = importlib.import_module("probattn.inference.methods.sv_dkl")
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 2, "heads": 2, "mlp_dim": 8}
 
 
@@ -40,7 +37,7 @@ def quadrature(predictor, x):
     """Mean probabilities, entropies and energies by Gauss–Hermite quadrature over both GPs, in float64."""
     points, weights = np.polynomial.hermite_e.hermegauss(60)
     points, weights = torch.from_numpy(points), torch.from_numpy(weights / weights.sum())
-    phi = predictor.model.network[:-1](x)
+    phi = predictor.predictor.model.network[:-1](x)
     marginals = predictor.gps(predictor.scale(phi))
     mixing = predictor.likelihood.mixing.weight.double(), predictor.likelihood.mixing.bias.double()
     totals = [0, 0, 0]
@@ -78,7 +75,7 @@ def test_predictions_average_the_softmax_over_the_gps():
     model, x, y = small(2)
     predictor = sv_dkl(model, None, [(x, y)], epochs=1, num_gp_samples=20_000)
     new = torch.randn(5, 2)
-    result = predictor([(new, y[:5])])
+    result = predictor.predict([(new, y[:5])])
     probs, entropy, energy = quadrature(predictor, new)
     plugged = predictor.likelihood.mixing(predictor.gps(predictor.scale(model.network[:-1](new))).mean).softmax(-1)
     assert (probs - plugged).abs().max() > 0.03
@@ -133,7 +130,7 @@ def test_it_learns_what_the_last_layer_cannot():
     new = torch.linspace(-1.9, 1.9, 39)[:, None]
     outside = new[:, 0].abs() > 1
     clear = (new[:, 0].abs() - 1).abs() > 0.15
-    result = sv_dkl(model, None, [(x, y)], epochs=40, lr=0.05, grid_size=16)(new)
+    result = sv_dkl(model, None, [(x, y)], epochs=40, lr=0.05, grid_size=16).predict(new)
     assert torch.equal(result.probs.argmax(-1)[clear], outside.long()[clear])
     assert (result.probs.amax(-1)[clear] > 0.6).all()
 
@@ -142,9 +139,9 @@ def test_it_is_unsure_where_there_were_no_data():
     network = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2))
     x = torch.cat([torch.rand(200, 1) - 3, torch.rand(200, 1) + 2])
     y = (x[:, 0] > 0).long()
-    result = sv_dkl(Supervised(network, Categorical(), num_data=400), None, [(x, y)], epochs=30, num_gp_samples=1000)(
-        torch.tensor([[-2.5], [0.0], [2.5]])
-    )
+    result = sv_dkl(
+        Supervised(network, Categorical(), num_data=400), None, [(x, y)], epochs=30, num_gp_samples=1000
+    ).predict(torch.tensor([[-2.5], [0.0], [2.5]]))
     information = result.mutual_information
     assert information[1] > 3 * information[0]
     assert information[1] > 3 * information[2]
@@ -164,7 +161,7 @@ def test_far_outside_the_training_data_it_predicts_as_at_their_bounds():
     results = []
     for distance in (1e3, 1e30):
         torch.manual_seed(1)
-        results.append(predictor(torch.tensor([[distance, -distance], [-distance, distance]])))
+        results.append(predictor.predict(torch.tensor([[distance, -distance], [-distance, distance]])))
     assert results[0].probs.isfinite().all()
     torch.testing.assert_close(results[0].probs, results[1].probs)
 
@@ -174,7 +171,6 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
     head = nn.Linear(2, 3)
     values = torch.arange(4.0)[:, None, None] + 0.01 * torch.rand(4, 50, 2)
     found = Features(values, head, Prediction(probs=torch.ones(50, 3) / 3, labels=torch.arange(50) % 3))
-    monkeypatch.setattr(module, "features", lambda *_, **__: found)
     seen, forward = [], FeatureGPs.__call__
 
     def record(self, z, **options):
@@ -182,7 +178,9 @@ def test_a_stochastic_network_is_seen_with_all_its_draws(monkeypatch):
         return forward(self, z, **options)
 
     monkeypatch.setattr(FeatureGPs, "__call__", record)
-    predictor = sv_dkl(None, None, None, epochs=4, batch_size=25, num_gp_samples=4000)
+    model = Supervised(head, Categorical(), num_data=50)
+    predictor = SVDKL(posterior_predictive(model, None), epochs=4, batch_size=25, num_gp_samples=4000)
+    predictor.fit_features(found)
     scaled = predictor.scale(values)
     used = torch.stack([torch.cat(seen)[:, 0].sub(scaled[s].mean()).abs() < 0.02 for s in range(4)])
     assert len(seen) == 8
@@ -206,7 +204,7 @@ def test_it_is_the_same_again_from_the_same_seed_and_leaves_the_model_as_it_was(
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        results.append(sv_dkl(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_samples=3, epochs=2)(x).probs)
+        results.append(sv_dkl(model, guide, [(x[:7], y[:7]), (x[7:], y[7:])], num_samples=3, epochs=2).predict(x).probs)
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -227,8 +225,8 @@ def test_a_double_network_and_features_with_labels_on_their_way():
     model, x, y = small(2)
     model.double()
     predictor = sv_dkl(model, None, [(x.double(), y)], epochs=1)
-    assert predictor(x.double()).probs.dtype == torch.float64
-    phi = features(model, None, x.double()).values
+    assert predictor.predict(x.double()).probs.dtype == torch.float64
+    phi = features_of(model, None, x.double()).values
     torch.testing.assert_close(predictor.scale(phi).amax(), torch.tensor(0.95, dtype=torch.float64))
 
 

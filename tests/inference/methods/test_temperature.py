@@ -5,16 +5,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from fitted_methods import posterior_predictive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Prediction, metrics, predict
-from probattn.inference.methods.ensemble import ensemble
-from probattn.inference.methods.predictor import posterior_predictive
-from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale, temperature_scaled
+from probattn.inference import Ensemble, Prediction, TemperatureScaling, metrics, predict
+from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
 from probattn.models import Classifier, Supervised
 from probattn.models.likelihoods import TokenCategorical
 
@@ -186,19 +185,18 @@ def test_a_predictor_is_scaled_by_what_validation_says_once():
     model = Classifier(network, num_data=9).double()
     guide = guides.for_model(model)
     x, y = torch.randn(60, 3, 4, dtype=F64), torch.randint(3, (60,))
-    calls, plain = [], posterior_predictive(model, guide, num_samples=3)
+    plain = posterior_predictive(model, guide, num_samples=3)
     torch.manual_seed(5)
-    predictor = temperature_scaled(lambda data: calls.append(data) or plain(data), [(x, y)])
+    predictor = TemperatureScaling(plain).fit([(x, y)])
     torch.manual_seed(5)
     assert predictor.temperature == fit_temperature(predict(model, guide, [(x, y)], num_samples=3))
     for seed in range(2):
         torch.manual_seed(seed)
-        ours = predictor(x[:5])
+        ours = predictor.predict(x[:5])
         torch.manual_seed(seed)
-        torch.testing.assert_close(ours.probs, scale(plain(x[:5]), predictor.temperature).probs)
-    assert len(calls) == 3
-    scaled_twice = temperature_scaled(predictor, [(x, y)])
-    both = temperature_scaled(ensemble([plain, scaled_twice]), [(x, y)])
+        torch.testing.assert_close(ours.probs, scale(plain.predict(x[:5]), predictor.temperature).probs)
+    scaled_twice = TemperatureScaling(predictor).fit([(x, y)])
+    both = TemperatureScaling(Ensemble([plain, scaled_twice])).fit([(x, y)])
     assert TEMPERATURE_RANGE[0] < both.temperature <= TEMPERATURE_RANGE[1]
 
 

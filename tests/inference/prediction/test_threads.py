@@ -6,6 +6,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from fitted_methods import features_of, mc_dropout
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from pyro.poutine.messenger import Messenger
@@ -15,20 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.handlers import draws, exclusive, threads
-from probattn.inference import (
-    Trace_ELBO,
-    TraceMeanField_ELBO,
-    TrainOptions,
-    fit,
-    fit_guide,
-    mc_dropout,
-    nuts,
-    predict,
-    sgld,
-)
+from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions, fit, fit_guide, nuts, predict, sgld
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.replicates import replicate
-from probattn.inference.methods.features import features
 from probattn.models import Classifier, ViT, likelihoods
 from probattn.models.supervised import Supervised
 from probattn.pyro_compat import HANDLER_STACK
@@ -70,8 +60,8 @@ USES = {
     "fit_guide": lambda model, guide, x, y: fit_guide(model, guide, (x, y), steps=2),
     "posterior draws": lambda model, guide, x, y: list(posterior_draws(model, guide, x, num_samples=3).values())[0],
     "replicates": lambda model, guide, x, y: replicate(model, guide, [(x, y)], num_samples=3).replicated_labels,
-    "features": lambda model, guide, x, y: features(model, guide, x, num_samples=3).values,
-    "dropout": lambda model, guide, x, y: mc_dropout(model, guide, num_samples=3)(x).probs,
+    "features": lambda model, guide, x, y: features_of(model, guide, x, num_samples=3).values,
+    "dropout": lambda model, guide, x, y: mc_dropout(model, guide, num_samples=3).predict(x).probs,
     "sgld": lambda model, guide, x, y: sgld(model, [(x, y)], num_samples=1, warmup_steps=1).samples[SITE],
     "nuts": lambda model, guide, x, y: nuts(model, (x, y), num_samples=4, warmup_steps=1).draws[SITE],
 }

@@ -19,7 +19,8 @@ from token_models import (
 )
 
 from probattn import guides
-from probattn.inference import Prediction, TraceMeanField_ELBO, metrics, temperature_scaled
+from probattn.inference import Prediction, TemperatureScaling, TraceMeanField_ELBO, metrics
+from probattn.inference.methods.temperature import scale
 from probattn.inference.metrics import ood
 from probattn.models import Supervised
 from probattn.models.likelihoods import TokenCategorical
@@ -158,9 +159,9 @@ def test_tokens_go_where_examples_go():
     data = [batch(SENTENCES[:3]), batch(SENTENCES[3:])]
     other = predictor([batch(sentences([6, 3], seed=1))])
     assert set(ood.evaluate(predictor(data), other, fitted_on=other)) == set(ood.DETECTORS)
-    scaled = temperature_scaled(predictor, data)
+    temperature = TemperatureScaling().fit_prediction(predictor(data)).temperature
     assert (
-        metrics.nll(scaled(data).probs, predictor(data).labels)
+        metrics.nll(scale(predictor(data), temperature).probs, predictor(data).labels)
         <= metrics.evaluate(predictor(data).probs, predictor(data).labels)["nll"]
     )
 

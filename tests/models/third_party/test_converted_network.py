@@ -6,6 +6,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
+from fitted_methods import mc_dropout
 from torch import nn
 from torch.testing import assert_close
 
@@ -21,7 +22,7 @@ from probattn import (
     local_posteriors,
 )
 from probattn.inference import TraceMeanField_ELBO, predict
-from probattn.inference.methods.mc_dropout import active_dropout, mc_dropout
+from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.models import Classifier, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -197,7 +198,7 @@ def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(modelled, ou
     guide = guides.for_model(model)
     masks = None if given.mask is None else torch.ones_like(given.mask)
     batch, log = [(given.x, None, masks)], outputs_of(model)
-    mc_dropout(model, guide, num_samples=3)(batch)
+    mc_dropout(model, guide, num_samples=3).predict(batch)
     outputs = log[0].flatten(0, 1)
     assert outputs.shape[0] == 12
     for i in range(12):
@@ -205,7 +206,7 @@ def test_dropout_draws_masks_of_their_own_for_each_draw_and_example(modelled, ou
             assert not torch.allclose(outputs[i], outputs[j], atol=1e-6), (i, j)
     assert not any(module.training for module in model.modules())
     torch.manual_seed(2)
-    without = mc_dropout(model, guide, num_samples=3, rate=0)(batch)
+    without = mc_dropout(model, guide, num_samples=3, rate=0).predict(batch)
     torch.manual_seed(2)
     assert_close(without.probs, predict(model, guide, batch, num_samples=3).probs, atol=1e-10, rtol=0)
 

@@ -1,10 +1,15 @@
+import hashlib
 import io
+import shutil
+import sys
+import tarfile
 from dataclasses import replace
 from importlib.metadata import version
 
 import numpy as np
 import pytest
 import torch
+from pytorch_ood.dataset.img import CIFAR10C
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
@@ -22,6 +27,11 @@ LABELS = np.arange(TEST, dtype=np.uint8) % 10
 @pytest.fixture(autouse=True)
 def small_cifar(monkeypatch):
     monkeypatch.setitem(cifar.CIFAR, "cifar10", cifar.CIFAR["cifar10"]._replace(num_test=TEST))
+
+
+@pytest.fixture(autouse=True)
+def offline(no_network):
+    """The official files are not downloaded."""
 
 
 @pytest.fixture
@@ -100,6 +110,49 @@ def test_without_the_folder_the_run_s_own_images_are_corrupted(tmp_path, test_im
     part = sets.images("motion_blur", 3)
     assert torch.equal(part.images, corrupt(test_images.images, "motion_blur", 3, seed=4))
     assert part.labels is test_images.labels
+
+
+@pytest.mark.parametrize(("folder_there", "reason"), [(True, "CIFAR-10-C.tar is out of reach"), (False, "is missing")])
+def test_the_source_says_why_there_are_no_official_files(tmp_path, test_images, folder_there, reason):
+    root = tmp_path if folder_there else tmp_path / "elsewhere"
+    source = corrupted_sets("cifar10", test_images, root=root, corruptions=["fog"]).source
+    assert "; there are no official files of CIFAR-10-C: " in source
+    assert source.endswith(reason)
+
+
+def test_without_pytorch_ood_the_source_says_how_to_download(tmp_path, test_images, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_ood.dataset.img", None)
+    source = corrupted_sets("cifar10", test_images, root=tmp_path, corruptions=["fog"]).source
+    assert source.endswith("pip install 'probattn[ood]' to download them")
+
+
+def test_an_archive_in_the_folder_of_the_data_is_unpacked_without_a_network(folder, test_images, monkeypatch):
+    archive = folder.parent / "CIFAR-10-C.tar"
+    with tarfile.open(archive, "w") as opened:
+        opened.add(folder, folder.name)
+    shutil.rmtree(folder)
+    damaged = corrupted_sets("cifar10", test_images, root=folder.parent, corruptions=["fog"]).source
+    assert damaged.endswith("CIFAR-10-C.tar is damaged, or its download failed")  # not of the official checksum
+    monkeypatch.setattr(CIFAR10C, "md5hash", hashlib.md5(archive.read_bytes()).hexdigest())
+    sets = found(folder, test_images)
+    assert sets.source == "official files of CIFAR-10-C, 30 of 30 images"
+    assert len(sets.images("fog", 2).images) == TEST
+
+
+def test_where_the_server_answers_the_official_files_are_downloaded(folder, test_images, monkeypatch):
+    elsewhere = folder.parent / "data"
+    elsewhere.mkdir()
+    calls = []
+
+    def download(url, root, *, filename, md5):
+        calls.append((url, filename, md5))
+        folder.rename(root / folder.name)
+
+    monkeypatch.setattr(module, "is_reachable", lambda url: True)
+    monkeypatch.setattr(module, "download_and_extract", download)
+    sets = corrupted_sets("cifar10", test_images, root=elsewhere, corruptions=NAMES)
+    assert sets.source.startswith("official files of CIFAR-10-C")
+    assert calls == [(CIFAR10C.url, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499")]
 
 
 def digests(sets):

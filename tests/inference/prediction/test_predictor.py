@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from fitted_methods import posterior_predictive
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import Prediction, predict
-from probattn.inference.methods.predictor import class_probs, posterior_predictive
+from probattn.inference.prediction.predictor import class_probs
 from probattn.models import Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, TokenCategorical
 
@@ -35,7 +36,7 @@ def test_it_is_predict():
     model, guide = build()
     x, y = torch.randn(6, 5, 4, dtype=F64), torch.randint(3, (6,))
     torch.manual_seed(1)
-    ours = posterior_predictive(model, guide, num_samples=4)([(x, y)])
+    ours = posterior_predictive(model, guide, num_samples=4).predict([(x, y)])
     torch.manual_seed(1)
     theirs = predict(model, guide, [(x, y)], num_samples=4)
     for field in ("probs", "expected_entropy", "energy", "labels"):
@@ -46,16 +47,16 @@ def test_each_call_draws_anew_and_a_seed_repeats_it():
     model, guide = build()
     predictor, x = posterior_predictive(model, guide, num_samples=3), torch.randn(6, 5, 4, dtype=F64)
     torch.manual_seed(1)
-    first, second = predictor(x), predictor(x)
+    first, second = predictor.predict(x), predictor.predict(x)
     torch.manual_seed(1)
-    assert torch.equal(predictor(x).probs, first.probs)
+    assert torch.equal(predictor.predict(x).probs, first.probs)
     assert not torch.equal(second.probs, first.probs)
 
 
 def test_of_softmax_attention_it_is_the_networks_softmax():
     model, guide = build(attention=SoftmaxAttention)
     x = torch.randn(6, 5, 4, dtype=F64)
-    result = posterior_predictive(model, guide)(x)
+    result = posterior_predictive(model, guide).predict(x)
     torch.testing.assert_close(result.probs, model.network(x).softmax(-1).detach())
 
 
@@ -64,7 +65,7 @@ def test_energy_is_the_mean_over_draws_of_the_outputs_free_energy():
     model, guide = build()
     outputs = []
     model.network.register_forward_hook(lambda module, args, output: outputs.append(output.detach()))
-    result = posterior_predictive(model, guide, num_samples=7)(torch.randn(6, 5, 4, dtype=F64))
+    result = posterior_predictive(model, guide, num_samples=7).predict(torch.randn(6, 5, 4, dtype=F64))
     (logits,) = outputs
     assert logits.shape == (7, 6, 3)
     for i in range(6):
@@ -78,7 +79,7 @@ def test_energy_of_a_deterministic_network_does_not_depend_on_the_number_of_draw
     x = torch.randn(6, 5, 4, dtype=F64)
     expected = -model.network(x).logsumexp(-1).detach()
     for number in (1, 5):
-        torch.testing.assert_close(posterior_predictive(model, guide, num_samples=number)(x).energy, expected)
+        torch.testing.assert_close(posterior_predictive(model, guide, num_samples=number).predict(x).energy, expected)
 
 
 def test_log_probs_are_finite():
@@ -98,10 +99,10 @@ def test_class_probs_are_those_of_one_class_per_example():
     x = torch.randn(2, 5, 4, dtype=F64)
     model, guide = build(Bernoulli())
     with pytest.raises(ValueError, match="probabilities .*, got none"):
-        class_probs(posterior_predictive(model, guide)(x))
+        class_probs(posterior_predictive(model, guide).predict(x))
     model, _ = build(TokenCategorical())
     model.network.forward = lambda x: model.network.head(x)
     with pytest.raises(ValueError, match=r"got those of shape \(2, 5, 3\)"):
-        class_probs(posterior_predictive(model, None)(x))
+        class_probs(posterior_predictive(model, None).predict(x))
     with pytest.raises(ValueError, match=r"got those of shape \(2, 1\)"):
         class_probs(Prediction(probs=torch.ones(2, 1)))

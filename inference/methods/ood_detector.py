@@ -1,0 +1,64 @@
+"""Out-of-distribution (OOD) detectors of the library pytorch-ood on the features or logits of a network."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from probattn.inference.methods.features import Features, features
+from probattn.inference.prediction.predictor import SampledPredictor, check_sampled
+
+
+class OODDetector(nn.Module):
+    """Run a detector of pytorch-ood (extra ``ood``) on the features, or logits, of a network's last layer.
+
+    Detectors of features (``Mahalanobis``, ``ViM``, ``KNN``, …) get the inputs of the last layer, detectors of logits
+    (``EnergyBased``, ``KLMatching``, …) its outputs; both are means over posterior samples. Scores are those of
+    pytorch-ood: higher means more out-of-distribution, so
+    :func:`probattn.inference.ood.detection_metrics` takes them. A detector has no state dict; pickle stores it.
+
+    >>> detector = OODDetector(PosteriorPredictive(model, guide), Mahalanobis(None)).fit(train)  # doctest: +SKIP
+    >>> ood.detection_metrics(detector.predict(test), detector.predict(other))  # doctest: +SKIP
+
+    Args:
+        predictor: predictor of one class per example that runs a model.
+        detector: a detector with ``predict_features`` or ``predict_logits``, built with ``None`` as its model or
+            encoder.
+
+    Raises:
+        TypeError: another predictor, or a detector that needs something else, such as gradients or feature maps.
+    """
+
+    def __init__(self, predictor: SampledPredictor, detector: Any) -> None:
+        super().__init__()
+        check_sampled(predictor, "OODDetector")
+        kinds = [kind for kind in ("features", "logits") if hasattr(detector, f"predict_{kind}")]
+        if not kinds:
+            raise TypeError(
+                f"{type(detector).__name__} takes neither features nor logits: use a detector of pytorch-ood with "
+                "predict_features or predict_logits, such as Mahalanobis, ViM, KNN or EnergyBased"
+            )
+        self.predictor, self.detector, self._kind = predictor, detector, kinds[0]
+
+    def fit(self, data: Iterable) -> Self:
+        """Fit the detector to in-distribution training data without augmentation, batches ``(x, y)``.
+
+        Raises:
+            ValueError: no labels; as :func:`~probattn.inference.methods.features.features` raises.
+        """
+        found = features(self.predictor, data)
+        if found.labels is None:
+            raise ValueError("detectors are fitted on labelled batches (x, y), and these data have no labels")
+        inputs = self._inputs(found)
+        getattr(self.detector, f"fit_{self._kind}")(inputs, found.labels.to(inputs.device))
+        return self
+
+    def predict(self, data: Tensor | Iterable) -> Tensor:
+        """Return the score of each input ``(n,)``; higher means more out-of-distribution."""
+        return getattr(self.detector, f"predict_{self._kind}")(self._inputs(features(self.predictor, data)))
+
+    @torch.no_grad()
+    def _inputs(self, found: Features) -> Tensor:
+        values = found.values if self._kind == "features" else found.head(found.values)
+        return values.mean(0)

@@ -1,0 +1,209 @@
+"""Predictors: modules with one interface, which uncertainty methods build on each other."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from probattn.inference.prediction.predict import predict
+from probattn.inference.prediction.result import Prediction
+
+POINT = ("probs", "energy", "mean", "variance")
+UNCERTAINTY = ("entropy", "expected_entropy", "mutual_information")
+
+
+class NotFittedError(RuntimeError):
+    """A method that predicts before it was fitted, and before a fitted state was loaded."""
+
+
+class Predictor(nn.Module, ABC):
+    """Base class of predictors: networks with posterior samples, and methods that change the predictions of others.
+
+    A method takes a predictor, so methods stack. :meth:`fit` fits only its own state, never the predictor inside. The
+    state dict holds all that :meth:`predict` needs besides the constructor's arguments, so ``save``, ``load`` and their
+    safetensors variants take a predictor as they take a model. Predictors stay in evaluation mode.
+    """
+
+    def fit(self, data: Iterable) -> Self:
+        """Fit the method to labelled batches, and return it; methods without a state of their own read no data."""
+        return self
+
+    @abstractmethod
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict inputs ``(n, ...)`` or the batches of a loader, as :func:`~probattn.inference.predict` does."""
+
+    @abstractmethod
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch without checks of values, by operations that ``torch.export`` records."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predict one batch as a dict of tensors, for :func:`~probattn.inference.export`.
+
+        Args:
+            x: inputs ``(batch, ...)``.
+            mask: ``(batch, tokens)``, True at real tokens.
+
+        Returns:
+            Known fields of :class:`~probattn.inference.Prediction` by name: for classes ``probs`` and ``energy``, and
+            with samples ``entropy``, ``expected_entropy`` and ``mutual_information``; for other likelihoods ``mean``
+            and ``variance``. Decisions add their own.
+        """
+        prediction = self.predict_batch(x, mask)
+        names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
+        fields = {name: getattr(prediction, name) for name in names}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def train(self, mode: bool = True) -> Self:
+        """Keep evaluation mode."""
+        return super().train(False)
+
+
+class SampledPredictor(Predictor):
+    """Base class of predictors that run a model under posterior samples.
+
+    Attributes:
+        model: the model.
+        num_samples: number of samples S; None at the posterior mean.
+    """
+
+    model: nn.Module
+    num_samples: int | None
+
+
+class PosteriorPredictive(SampledPredictor):
+    """Posterior predictive of a trained model, with new posterior samples in each call.
+
+    For a network with softmax attention only, the confidence is the maximum softmax probability (MSP) baseline of
+    Hendrycks & Gimpel (2017). Two calls use independent samples from PyTorch's global generator: seed it before each
+    to share them, or use :func:`~probattn.inference.predictor_network`, whose samples are fixed and which can be
+    exported.
+
+    Args:
+        model, guide: as for :func:`~probattn.inference.predict`.
+        num_samples: number of posterior samples S.
+    """
+
+    def __init__(self, model: nn.Module, guide: nn.Module | None = None, *, num_samples: int = 10) -> None:
+        super().__init__()
+        self.model, self.guide, self.num_samples = model, guide, num_samples
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict inputs or batches; all share the samples of this call."""
+        return predict(self.model, self.guide, data, num_samples=self.num_samples)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch.
+
+        Raises:
+            RuntimeError: inside ``torch.export``, whose programs have fixed samples.
+        """
+        if torch.compiler.is_exporting():
+            raise RuntimeError(
+                "PosteriorPredictive takes new samples of the guide in each call, and a program has none: build the "
+                "method on predictor_network(model, guide), which stores its samples"
+            )
+        return self.predict([(x, None, mask)])
+
+
+def check_sampled(predictor: Predictor, method: str) -> None:
+    """Check that a predictor runs a model, which a method changes inside.
+
+    Raises:
+        TypeError: it does not.
+    """
+    if not isinstance(predictor, SampledPredictor):
+        raise TypeError(
+            f"{method} changes the network inside, so it takes PosteriorPredictive(model, guide), or "
+            f"predictor_network(model, guide) to export it; got {type(predictor).__name__}"
+        )
+
+
+class FittedPredictor(Predictor):
+    """Base class of methods with a state that :meth:`fit` computes.
+
+    Numbers of the state are attributes named by ``fitted_values``, NaN before the fit; the state dict holds them in one
+    tensor, its extra state. Tensors are buffers or parameters.
+
+    Args:
+        predictor: the predictor whose predictions are changed; None if only those of others are passed, as to
+            ``fit_prediction``.
+
+    Attributes:
+        fitted: True after a fit, or after a fitted state was loaded.
+
+    Raises:
+        TypeError: something else than a predictor.
+    """
+
+    fitted_values: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, predictor: Predictor | None) -> None:
+        super().__init__()
+        if not isinstance(predictor, Predictor | None):
+            raise TypeError(
+                f"{type(self).__name__} takes a predictor, got {type(predictor).__name__}: for a model pass "
+                "PosteriorPredictive(model, guide), or predictor_network(model, guide) to export it"
+            )
+        self.predictor, self.fitted = predictor, False
+        for name in self.fitted_values:
+            setattr(self, name, math.nan)
+
+    def base(self) -> Predictor:
+        """Return the predictor inside.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.predictor is None:
+            raise ValueError(f"this {type(self).__name__} was built without a predictor: pass it one to predict data")
+        return self.predictor
+
+    def check_fitted(self) -> None:
+        """Check that the method has a fitted state.
+
+        Raises:
+            NotFittedError: it has none.
+        """
+        if not self.fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted: call fit(loader), or load its state")
+
+    def get_extra_state(self) -> Tensor:
+        """Return ``fitted`` and the fitted values, in float64."""
+        return torch.tensor([self.fitted, *(getattr(self, name) for name in self.fitted_values)], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set ``fitted`` and the fitted values."""
+        fitted, *values = state.tolist()
+        for name, value in zip(self.fitted_values, values, strict=True):
+            setattr(self, name, value)
+        self.fitted = bool(fitted)
+
+
+def labelled(prediction: Prediction) -> Tensor:
+    """Return the labels of a prediction that a method is fitted to.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if prediction.labels is None:
+        raise ValueError("a method is fitted on labels, and these data have none: pass batches (x, y)")
+    return prediction.labels
+
+
+def class_probs(prediction: Prediction) -> Tensor:
+    """Return the mean probabilities ``(n, classes)`` of a prediction of one class per example.
+
+    Raises:
+        ValueError: another kind of prediction, or fewer than two classes.
+    """
+    probs = prediction.probs
+    if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
+        found = "none" if probs is None else f"those of shape {tuple(probs.shape)}"
+        raise ValueError(
+            f"needs probabilities (n, classes) of two or more classes, one per example, got {found}; "
+            "with a class per token use prediction.tokens()"
+        )
+    return probs

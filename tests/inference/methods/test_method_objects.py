@@ -1,0 +1,221 @@
+"""The common shape of methods and decisions: fit, state dict, files, pickle, and exported programs."""
+
+import pickle
+
+import pytest
+import torch
+from pyro.nn import PyroModule
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.inference import (
+    SVDKL,
+    CheckpointError,
+    Ensemble,
+    Laplace,
+    MCDropout,
+    NotFittedError,
+    PosteriorPredictive,
+    Predictor,
+    RiskThreshold,
+    TemperatureScaling,
+    conformal,
+    export,
+    load,
+    load_safetensors,
+    predictor_network,
+    save,
+    save_safetensors,
+)
+from probattn.models import Classifier, Supervised, ViT
+from probattn.models.likelihoods import Gaussian
+
+SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+X, Y = torch.linspace(-2, 2, 60 * 16).sin().view(60, 1, 4, 4), torch.arange(60) % 3
+TRAIN = [(X[:40], Y[:40]), (X[40:], Y[40:])]
+CLASSES = {
+    "temperature": TemperatureScaling,
+    "ensemble": lambda base: Ensemble([base, base]),
+    "dropout": MCDropout,
+    "laplace": lambda base: Laplace(base, num_logit_samples=20),
+    "laplace-draws": lambda base: Laplace(base, num_logit_samples=20, link="draws"),
+    "sv-dkl": lambda base: SVDKL(base, epochs=1, grid_size=8),
+    "lac": lambda base: conformal.LAC(base, alpha=0.3),
+    "aps": lambda base: conformal.APS(base, alpha=0.3),
+    "risk": lambda base: RiskThreshold(base, target=0.8),
+    "stacked": lambda base: conformal.LAC(TemperatureScaling(Ensemble([base, base])).fit(TRAIN), alpha=0.3),
+}
+NUMBERS = {
+    "absolute": lambda base: conformal.Absolute(base, alpha=0.3),
+    "normalised": lambda base: conformal.Normalised(base, alpha=0.3),
+    "cqr": lambda base: conformal.CQR(base, alpha=0.3),
+}
+UNFITTED = ("ensemble", "dropout")
+
+
+def classifier(seed):
+    torch.manual_seed(seed)
+    attention = KEPSVGPAttention.partial(rank=2, multiple=2)
+    model = Classifier(ViT(**SHAPE, dropout=0.2, attention=attention), num_data=60)
+    return model, guides.for_model(model)
+
+
+def regression(seed):
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    return Supervised(network, Gaussian(), num_data=60), None
+
+
+def built(name, seed=0, base=PosteriorPredictive):
+    """A method on a model of this seed, and the data that it is fitted to."""
+    if name in NUMBERS:
+        return NUMBERS[name](base(*regression(seed), num_samples=3)), [(X, torch.stack([Y, 2.0 * Y], 1))]
+    return CLASSES[name](base(*classifier(seed), num_samples=3)), TRAIN
+
+
+def answers(method, seed=5):
+    """All that a method says of new inputs, from the seed."""
+    new = X[:7] + 0.1
+    torch.manual_seed(seed)
+    prediction = method.predict(new)
+    found = [prediction.probs if prediction.probs is not None else prediction.mean]
+    torch.manual_seed(seed)
+    return found + [value for _, value in sorted(method(new).items())]
+
+
+def assert_same(one, other):
+    for found, expected in zip(answers(one), answers(other), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *NUMBERS])
+def test_a_fitted_method_survives_files_and_pickling_and_says_the_same(tmp_path, name):
+    method, data = built(name)
+    assert method.fit(data) is method
+    assert isinstance(method, Predictor)
+    assert_same(pickle.loads(pickle.dumps(method)), method)
+    for write, read in ((save, load), (save_safetensors, load_safetensors)):
+        fresh, _ = built(name, seed=1)
+        write(tmp_path / "method", method)
+        read(tmp_path / "method", fresh)
+        assert_same(fresh, method)
+
+
+@pytest.mark.parametrize("name", [each for each in (*CLASSES, *NUMBERS) if each not in UNFITTED])
+def test_an_unfitted_method_says_so_and_stays_so_in_a_file(tmp_path, name):
+    method, _ = built(name)
+    fresh, _ = built(name, seed=1)
+    save(tmp_path / "method", method)
+    load(tmp_path / "method", fresh)
+    for each in (method, fresh):
+        with pytest.raises(NotFittedError, match=r"is not fitted: call fit\(loader\), or load its state"):
+            each(X)
+
+
+@pytest.mark.parametrize("name", [each for each in (*CLASSES, *NUMBERS) if each not in ("dropout", "sv-dkl", "cqr")])
+def test_an_exported_program_says_what_the_method_says(tmp_path, name):
+    method, data = built(name, base=predictor_network)
+    method.fit(data)
+    export(tmp_path / "a.pt2", method, X[:2])
+    program = torch.export.load(tmp_path / "a.pt2").module()
+    new = X[:7] + 0.1
+    torch.manual_seed(5)
+    found = program(new)
+    torch.manual_seed(5)
+    expected = method(new)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5)
+    decided = {"lac": {"set"}, "aps": {"set"}, "stacked": {"set"}, "risk": {"accepted"}}
+    decided |= dict.fromkeys(NUMBERS, {"low", "high"})
+    assert decided.get(name, set()) <= found.keys()
+
+
+def test_an_exported_program_drops_out_with_new_masks_in_each_call(tmp_path):
+    method = MCDropout(predictor_network(*classifier(0), num_samples=400), rate=0.3)
+    export(tmp_path / "a.pt2", method, X[:2])
+    program = torch.export.load(tmp_path / "a.pt2").module()
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(program(X[:7])["probs"])
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    torch.testing.assert_close(results[0], method.predict(X[:7]).probs, rtol=0, atol=0.05)
+    plain = method.predictor(X[:7])["mutual_information"]
+    assert (program(X[:7])["mutual_information"] > plain + 1e-3).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "message"),
+    [
+        ("temperature", PosteriorPredictive, r"build the method on predictor_network\(model, guide\)"),
+        ("sv-dkl", predictor_network, "interpolation on a grid branches on values"),
+        ("cqr", predictor_network, "loop that stops when they have converged"),
+    ],
+)
+def test_what_cannot_be_exported_says_why(tmp_path, name, base, message):
+    method, data = built(name, base=base)
+    with pytest.raises((RuntimeError, NotImplementedError), match=message):
+        export(tmp_path / "a.pt2", method.fit(data), X[:2])
+
+
+def test_a_network_with_fixed_samples_is_a_predictor_of_any_loader():
+    model, guide = classifier(0)
+    network = predictor_network(model, guide, num_samples=300)  # which runs one example at a time
+    prediction = network.predict([(X[:3], Y[:3]), (X[3:5], Y[3:5])])
+    assert prediction.labels.tolist() == Y[:5].tolist()
+    torch.testing.assert_close(prediction.probs, network(X[:5])["probs"])
+    assert torch.equal(network.predict(X[:5]).probs, prediction.probs)
+    numbers = predictor_network(*regression(0), num_samples=2).predict(X[:5])
+    assert numbers.quantiles([0.1, 0.9]).shape == (2, 5, 2)
+    with pytest.raises(ValueError, match="gave no batch"):
+        network.predict([])
+
+
+def test_dropout_pairs_masks_with_stored_samples():
+    """Here the attention adds the dimension of the samples, before the first dropout."""
+    network = PyroModule[nn.Sequential](
+        KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.3), PyroModule[nn.Flatten](-2), PyroModule[nn.Linear](12, 3)
+    )
+    model, x = Classifier(network, num_data=9), torch.randn(2, 3, 4)
+    stored = predictor_network(model, guides.for_model(model), num_samples=4)
+    assert torch.equal(MCDropout(stored, rate=0.0).predict(x).probs, stored.predict(x).probs)
+    assert (MCDropout(stored).predict(x).mutual_information > stored.predict(x).mutual_information).all()
+
+
+def test_fitting_a_method_leaves_the_predictor_inside_as_it_was():
+    method, _ = built("temperature")
+    outer = TemperatureScaling(method.fit(TRAIN[:1]))
+    before = method.temperature
+    outer.fit(TRAIN[1:])
+    assert method.temperature == before
+
+
+def test_predictors_stay_in_evaluation_mode():
+    method, data = built("sv-dkl")
+    method.fit(data)
+    scale = method.scale.max_val.clone()
+    method.train().predict(100 * X)
+    assert torch.equal(method.scale.max_val, scale)
+
+
+def test_another_kind_of_method_is_refused_by_the_file(tmp_path):
+    method, data = built("temperature")
+    save(tmp_path / "method", method.fit(data))
+    with pytest.raises(CheckpointError, match="of another architecture"):
+        load(tmp_path / "method", built("ensemble")[0])
+
+
+def test_models_and_functions_are_no_predictors():
+    model, guide = classifier(0)
+    with pytest.raises(TypeError, match=r"pass PosteriorPredictive\(model, guide\)"):
+        TemperatureScaling(model)
+    with pytest.raises(TypeError, match="members are predictors, got Classifier"):
+        Ensemble([model])
+    with pytest.raises(TypeError, match="Laplace changes the network inside"):
+        Laplace(TemperatureScaling(PosteriorPredictive(model, guide)))
+    with pytest.raises(ValueError, match="built without a predictor"):
+        TemperatureScaling().fit(TRAIN)
+    with pytest.raises(ValueError, match="a method is fitted on labels"):
+        TemperatureScaling(PosteriorPredictive(model, guide)).fit([X])
