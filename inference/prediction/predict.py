@@ -63,7 +63,8 @@ def predict(
             ``pyro.condition(model, data=...)``.
         guide: its guide, a module or function; or posterior samples by site, such as those of
             :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None samples from the prior.
-        data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
+        data: inputs ``(n, ...)`` or another batch, with labels or without (see
+            :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data set.
         num_samples: number of posterior samples S; posterior samples are thinned to S at equal distances.
         keep_draws: keep the probabilities of each sample.
         latents: result of :func:`~probattn.inference.prediction.latents.draw_latents` under ``draws(num_samples)``;

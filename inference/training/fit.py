@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from probattn import guides
+from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
@@ -68,7 +69,8 @@ def fit(
             ``num_data`` is looked up in the module inside; a function needs the attribute itself.
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
             statements, whose parameters stay in Pyro's global store.
-        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``, of ``num_data`` examples (see
+        train: sized iterable of batches with labels, as tuples, mappings or data classes (see
+            :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples (see
             :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
             to are checkpointed.
         valid: the same for validation.
@@ -85,6 +87,7 @@ def fit(
         CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
             weights of the best epoch.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
+        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader.
         ValueError: an option out of bounds, no training data, another ``num_data`` than the loader's, a guide of
             another model, or an ``AutoDelta`` for a model that learns Λ.
 
@@ -98,6 +101,9 @@ def fit(
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
+    check_loader(train, "train")
+    if valid is not None:
+        check_loader(valid, "valid")
     check_num_data(model, train)
     if train_options.seed is not None:
         torch.manual_seed(train_options.seed)
@@ -146,4 +152,4 @@ def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
         if guides.is_lazy(part):
             home = device(model, guide) or torch.device("cpu")
             with local_params(model, guide):
-                guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
+                guides.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))

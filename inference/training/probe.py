@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.loader_parts import attributes, find_parts
 from probattn.inference.io.digest import digest
@@ -111,8 +112,8 @@ def _copy_with_samplers(part: Any, copies: dict[int, Any]) -> Any:
 def _first_batch(loader: Any) -> dict[str, str]:
     with random_state.preserved(loader):
         random_state.seed_all(loader, 0)
-        batch = next(iter(loader), ())
-    named = zip(("inputs", "labels", "mask"), batch, strict=False)
+        batch = next(iter(loader), None)
+    named = zip(("inputs", "labels", "mask"), () if batch is None else unpack_batch(batch), strict=False)
     return {f"{name} of the first batch": content_digest(part) for name, part in named if as_array(part) is not None}
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from probattn.functional.errors import NumericalError
+from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, make_fabric
@@ -333,4 +334,4 @@ def _leave_evaluation_mode(part: nn.Module) -> None:
 def _first_batch(loader: Iterable) -> tuple:
     """Return the first batch of a loader and restore its random state."""
     with random_state.preserved(loader):
-        return next(iter(loader))
+        return unpack_batch(next(iter(loader))).arguments()
