@@ -27,7 +27,8 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
     """Return a factory ``(dim, heads) -> layer``.
 
     Args:
-        attention: a name of :data:`LAYERS`, a layer's class, or a factory such as ``SGPAttention.partial(inducing=16)``.
+        attention: a name of :data:`LAYERS`, a layer's class, or a factory such as
+            ``SGPAttention.partial(inducing=16)``.
 
     Raises:
         ValueError: an unknown name.

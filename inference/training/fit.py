@@ -18,6 +18,7 @@ from probattn.inference.io.lock import locked
 from probattn.inference.training import inexact
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
+from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
 from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
@@ -60,6 +61,9 @@ def fit(
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
     holds the weights of the best epoch, ``log.jsonl`` and ``tensorboard/`` every term of the objective.
+
+    Before the first epoch a few examples are predicted, so that a network that cannot is found at once; and noise whose
+    scale was not given (``Gaussian()``) gets that of the training labels.
 
     Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
 
@@ -109,6 +113,11 @@ def fit(
         torch.manual_seed(train_options.seed)
     guides.check(model, guide)
     _materialise(model, guide, train)
+    if folder is None or not (folder / "last.pt").exists():
+        initialise_likelihood(model, train)
+        with random_state.preserved(train):
+            first = unpack_batch(next(iter(train)))
+        try_prediction(model, guide, first)
     trainer = Trainer(model, guide, train, valid, options=train_options, folder=folder)
     random_state.seed_per_rank()
 
