@@ -12,15 +12,24 @@ from probattn.attention.sgpa import SGPAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.attention.sparse_cgp import SparseCGPAttention
 
+MAX_RANK = 10
+"""Rank of KEP-SVGP in its papers, which is that of its layers by name if their heads have as many dimensions."""
+
+
+def kep_svgp(dim: int, heads: int, *, bias: bool = False) -> KEPSVGPAttention:
+    """Return a KEP-SVGP layer with the rank of the papers, or that of its heads if they are smaller."""
+    return KEPSVGPAttention(dim, heads, rank=min(MAX_RANK, dim // heads), bias=bias)
+
+
 LAYERS: dict[str, LayerFactory] = {
     "softmax": SoftmaxAttention,
-    "kep-svgp": KEPSVGPAttention.partial(rank=10),
+    "kep-svgp": kep_svgp,
     "sgpa": SGPAttention,
     "cgp": CGPAttention,
     "sparse-cgp": SparseCGPAttention,
     "kernel": KernelAttention,
 }
-"""Layers with their default options by the names that the command uses; KEP-SVGP has its papers' rank."""
+"""Layers with their default options by the names that the command uses."""
 
 
 def layer_factory(attention: str | LayerFactory) -> LayerFactory:
