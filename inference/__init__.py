@@ -13,6 +13,7 @@ with without_side_effects():
     import scipy.stats  # noqa: F401
 
 from probattn.inference import metrics
+from probattn.inference.batches import select_fields
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import risk_threshold
 from probattn.inference.diagnostics.arviz_export import to_inference_data
@@ -97,6 +98,7 @@ __all__ = [
     "risk_threshold",
     "save",
     "save_safetensors",
+    "select_fields",
     "sgld",
     "simulation_based_calibration",
     "sv_dkl",
