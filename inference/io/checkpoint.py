@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from probattn import guides
 from probattn.attention.base import ProbabilisticAttention
 from probattn.inference.io.sealed_files import DamagedFileError, read_sealed, write_sealed_zip
 from probattn.inference.io.tensor_archive import from_archive, to_archive
