@@ -10,6 +10,7 @@ from probattn.inference.batches import Batch, unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.non_finite import find_non_finite, refuses_nan, root_error
 from probattn.inference.prediction.predict import predict
+from probattn.inference.training.probe import readable_copy
 from probattn.programs import attribute
 
 MAX_LABELS = 10_000
@@ -18,19 +19,28 @@ TRIAL_SAMPLES = 5
 """Number of posterior samples of the trial prediction, other than its numbers of examples."""
 
 
+def first_batch(train: Iterable) -> Batch | None:
+    """Return a loader's first batch without changing its state, or None if it cannot be read twice (a stream)."""
+    loader = readable_copy(train)
+    if loader is None:
+        return None
+    with random_state.preserved(loader):
+        return unpack_batch(next(iter(loader)))
+
+
 def initialise_likelihood(model: nn.Module, train: Iterable) -> None:
     """Initialise a likelihood whose noise is to have the scale of the training labels, from the loader's first batches.
 
     Args:
         model: a model; only those with a ``likelihood`` that ``needs_labels`` change.
-        train: loader, whose random states stay as they are.
+        train: loader, whose state stays as it is; a stream is not read.
     """
-    likelihood = attribute(model, "likelihood")
-    if not getattr(likelihood, "needs_labels", False):
+    likelihood, loader = attribute(model, "likelihood"), readable_copy(train)
+    if loader is None or not getattr(likelihood, "needs_labels", False):
         return
     labels, count = [], 0
-    with random_state.preserved(train):
-        for batch in map(unpack_batch, train):
+    with random_state.preserved(loader):
+        for batch in map(unpack_batch, loader):
             labels.append(_flat(batch))
             count += len(labels[-1])
             if count >= MAX_LABELS:
@@ -38,7 +48,7 @@ def initialise_likelihood(model: nn.Module, train: Iterable) -> None:
     likelihood.initialise(torch.cat(labels))
 
 
-def try_prediction(model: nn.Module, guide: nn.Module, batch: Batch) -> None:
+def try_prediction(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
     """Predict a few examples, as validation does after the first epoch, and raise the error of a network that cannot.
 
     Training has one posterior sample per example, so a network that confuses dimensions of samples and of examples may
@@ -50,7 +60,8 @@ def try_prediction(model: nn.Module, guide: nn.Module, batch: Batch) -> None:
     """
     if attribute(model, "network") is None or attribute(model, "likelihood") is None:
         return
-    if find_non_finite(batch, {}, ()) is not None:
+    batch = first_batch(train)
+    if batch is None or find_non_finite(batch, {}, ()) is not None:
         return
     for size in (2, 3):
         rows = torch.arange(size, device=batch.x.device) % len(batch.x)

@@ -115,9 +115,7 @@ def fit(
     _materialise(model, guide, train)
     if folder is None or not (folder / "last.pt").exists():
         initialise_likelihood(model, train)
-        with random_state.preserved(train):
-            first = unpack_batch(next(iter(train)))
-        try_prediction(model, guide, first)
+        try_prediction(model, guide, train)
     trainer = Trainer(model, guide, train, valid, options=train_options, folder=folder)
     random_state.seed_per_rank()
 

@@ -56,6 +56,15 @@ def probe(loader: Any) -> Probe:
     return Probe(loader, parts, first if is_known else {}, first != second, changing)
 
 
+def readable_copy(loader: Any) -> Any | None:
+    """Return a loader of the same batches, of which reading changes no counter of the given one; None for a stream.
+
+    The random states that it refers to are shared: read it under
+    :func:`~probattn.inference.distributed.random_state.preserved`.
+    """
+    return loader if isinstance(loader, list | tuple) else _in_this_process(loader)
+
+
 def is_plain(value: Any) -> bool:
     """Return True for numbers, strings, None, and tuples of them, which a checkpoint may hold."""
     return type(value) in _PLAIN or (type(value) is tuple and all(type(each) in _PLAIN for each in value))

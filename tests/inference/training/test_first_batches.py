@@ -52,13 +52,13 @@ def test_a_network_that_indexes_from_the_right_trains_as_without_the_trial():
 def test_noise_starts_at_the_deviation_of_the_training_labels():
     model = Supervised(Network(lambda z: z.mean(-2), 1), likelihoods.Gaussian(), num_data=8)
     trained(model, TARGETS)
-    assert math.isclose(model.likelihood.log_scale.exp(), TARGETS.std(correction=0), rel_tol=1e-4)
+    assert math.isclose(model.likelihood.log_scale.exp().item(), TARGETS.std(correction=0).item(), rel_tol=1e-4)
 
 
 def test_noise_that_was_given_stays():
     model = Supervised(Network(lambda z: z.mean(-2), 1), likelihoods.Gaussian(1.0), num_data=8)
     trained(model, TARGETS)
-    assert math.isclose(model.likelihood.log_scale.exp(), 1.0, rel_tol=1e-4)
+    assert math.isclose(model.likelihood.log_scale.exp().item(), 1.0, rel_tol=1e-4)
 
 
 def test_labels_out_of_range_and_a_missing_batch_dimension_are_one_short_error():
