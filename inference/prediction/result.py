@@ -53,7 +53,7 @@ class Prediction:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self._values)
+        return len(self.mean if self.probs is None else self.probs)
 
     def __repr__(self) -> str:
         """Return a summary: sizes, mean uncertainty, and the first examples."""
@@ -215,10 +215,6 @@ class Prediction:
             components=() if self.mean is None else self._components_of_tokens(),
             num_samples=self.num_samples,
         )
-
-    @property
-    def _values(self) -> Tensor:
-        return self.mean if self.probs is None else self.probs
 
     def _checked_probs(self, name: str) -> Tensor:
         """Return the probabilities of classes.
