@@ -87,14 +87,20 @@ def unpack_batch(batch: Any) -> Batch:
 def iterate_batches(data: Any) -> Iterable:
     """Return the batches of data that are predicted: those of a loader, a single batch, or those of a data set.
 
-    A tensor, an array, a mapping, a named tuple or data class with known fields, and a tuple of arrays are single
-    batches. A data set is read in its order, in batches of :data:`PREDICTION_BATCH_SIZE`.
+    A tensor, an array, a mapping, and a named tuple or data class with known fields are single batches. A data set is
+    read in its order, in batches of :data:`PREDICTION_BATCH_SIZE`. All else is iterated over, also a tuple of arrays,
+    such as ``x.split(256)``.
 
     Raises:
-        TypeError: an object that cannot be iterated over.
+        TypeError: an object that cannot be iterated over; a tuple ``(x, y)``, whose entries are no batches.
     """
     if _is_single_batch(data):
         return (data,)
+    if isinstance(data, tuple) and len({(each.ndim, str(each.dtype)) for each in data if _is_array(each)}) > 1:
+        raise TypeError(
+            "data is a tuple of different arrays and must be an iterable of batches: pass [(x, y)] for a single batch "
+            "with labels"
+        )
     if _is_dataset(data):
         return DataLoader(data, batch_size=PREDICTION_BATCH_SIZE)
     if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
@@ -117,7 +123,7 @@ def check_loader(data: Any, name: str) -> None:
             f"{name} is a data set ({type(data).__name__}) and must be a loader of batches: "
             f"DataLoader({name}, batch_size=64, shuffle=True, generator=torch.Generator())"
         )
-    if _is_single_batch(data):
+    if _is_single_batch(data) or (isinstance(data, tuple) and any(map(_is_array, data))):
         raise TypeError(
             f"{name} is {_described(data)} and must be a loader of batches: DataLoader(TensorDataset(x, y), "
             "batch_size=64, shuffle=True, generator=torch.Generator()), with tensors such as torch.from_numpy(x)"
@@ -230,9 +236,7 @@ def _is_array(value: Any) -> bool:
 def _is_single_batch(data: Any) -> bool:
     if _is_dataset(data):
         return False
-    if _is_array(data) or _named_fields(data) is not None:
-        return True
-    return isinstance(data, tuple) and len(data) > 0 and _is_array(data[0])
+    return _is_array(data) or _named_fields(data) is not None
 
 
 def _is_dataset(data: Any) -> bool:

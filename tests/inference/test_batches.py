@@ -120,12 +120,16 @@ def test_fields_of_a_list_of_batches_are_selected_and_missing_ones_named():
 
 
 def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
-    for single in (X, X.numpy(), (X, Y), FORMS["huggingface"], FORMS["dataclass"], FORMS["namedtuple"]):
+    for single in (X, X.numpy(), FORMS["huggingface"], FORMS["dataclass"], FORMS["namedtuple"]):
         (batch,) = iterate_batches(single)
         assert batch is single
     pair = [(X, Y), (X, Y)]
     assert iterate_batches(pair) is pair
     assert equal(unpack_batch(next(iter(iterate_batches(TensorDataset(X, Y)))))[:2], (X, Y))
+    pieces = X.split([2, 4])
+    assert iterate_batches(pieces) is pieces
+    with pytest.raises(TypeError, match=r"pass \[\(x, y\)\]"):
+        iterate_batches((X, Y))
     with pytest.raises(TypeError, match="type int"):
         iterate_batches(3)
 
@@ -162,7 +166,7 @@ def trained(batch):
     guide = guides.for_model(model)
     fit(model, guide, [batch], [batch], epochs=1, lr=0.1, seed=1, progress=False)
     torch.manual_seed(2)
-    return predict(model, guide, batch, num_samples=2)
+    return predict(model, guide, [batch], num_samples=2)
 
 
 @pytest.mark.parametrize("form", ["huggingface", "dataclass", "numpy"])
