@@ -61,7 +61,7 @@ def try_prediction(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
     if attribute(model, "network") is None or attribute(model, "likelihood") is None:
         return
     batch = first_batch(train)
-    if batch is None or find_non_finite(batch, {}, ()) is not None:
+    if batch is None or find_non_finite(batch, {"model": model, "guide": guide}, ()) is not None:
         return
     for size in (2, 3):
         rows = torch.arange(size, device=batch.x.device) % len(batch.x)
