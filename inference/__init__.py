@@ -13,6 +13,7 @@ with without_side_effects():
     import scipy.stats  # noqa: F401
 
 from probattn.inference import metrics
+from probattn.inference.batches import select_fields
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_inference_data
@@ -104,6 +105,7 @@ __all__ = [
     "regression",
     "save",
     "save_safetensors",
+    "select_fields",
     "sgld",
     "simulation_based_calibration",
     "to_inference_data",

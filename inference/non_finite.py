@@ -46,6 +46,13 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0].strip() or type(error).__name__
 
 
+def root_error(error: Exception) -> Exception:
+    """Return the error that Pyro's trace handlers raised again, each with the shapes of a trace appended."""
+    while type(error.__cause__) is type(error) and str(error).startswith(f"{error.__cause__}\n"):
+        error = error.__cause__
+    return error
+
+
 def refuses_nan(error: Exception) -> bool:
     """Return True if an error is a distribution's refusal of parameters that are NaN or Inf."""
     refusal, _, values = str(error).partition("\n")

@@ -12,6 +12,7 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.handlers import at_mean, local_posteriors
 from probattn.models.dropout import Dropout
+from probattn.models.layer_factories import layer_factories, layer_factory
 from probattn.param_effects import SkipParamEffects
 from probattn.torch_compat import is_dropout
 
@@ -65,7 +66,8 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
     """Sequence of blocks.
 
     Args:
-        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
+        attention: layer of every block, or a sequence of one per block, as for :func:`layer_factories
+            <probattn.models.layer_factories.layer_factories>` (see :func:`last`).
         depth: number of blocks.
         dim, heads, mlp_dim, dropout: of each :class:`Block`.
 
@@ -75,7 +77,7 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
 
     def __init__(
         self,
-        attention: LayerFactory | Sequence[LayerFactory],
+        attention: str | LayerFactory | Sequence[str | LayerFactory],
         *,
         depth: int,
         dim: int,
@@ -83,9 +85,7 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
         mlp_dim: int,
         dropout: float,
     ) -> None:
-        factories = list(attention) if isinstance(attention, Sequence) else [attention] * depth
-        if len(factories) != depth:
-            raise ValueError(f"{len(factories)} attention factories for {depth} blocks; give one, or one per block")
+        factories = layer_factories(attention, depth=depth)
         super().__init__(
             *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
         )
@@ -136,7 +136,9 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
                 x = block.feed_forward(stream)
 
 
-def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = SoftmaxAttention) -> list[LayerFactory]:
+def last(
+    number: int, attention: str | LayerFactory, *, of: int, rest: str | LayerFactory = SoftmaxAttention
+) -> list[LayerFactory]:
     """Return one factory per block: ``attention`` for the last ``number`` of ``of`` blocks, ``rest`` for the others.
 
     Raises:
@@ -144,7 +146,7 @@ def last(number: int, attention: LayerFactory, *, of: int, rest: LayerFactory = 
     """
     if not 0 <= number <= of:
         raise ValueError(f"cannot replace the last {number} of {of} blocks")
-    return [rest] * (of - number) + [attention] * number
+    return [layer_factory(rest)] * (of - number) + [layer_factory(attention)] * number
 
 
 def without_dropout(module: nn.Module, x: Tensor) -> Tensor:

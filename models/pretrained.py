@@ -24,7 +24,7 @@ class PretrainedClassifier(SkipParamEffects, PyroModule):
         classes: number of outputs.
         dropout: dropout rate of the pooled features.
         pooling: ``"mean"`` over the real tokens, or ``"cls"``, the first token.
-        attention: factory ``(dim, heads) -> layer``; see :func:`~probattn.models.replace_attention`.
+        attention: name, class or factory ``(dim, heads) -> layer``; see :func:`~probattn.models.replace_attention`.
         last: number of attention layers that are replaced, counted from the last one; None: all. With 0 the encoder
             stays as it is.
 
@@ -39,7 +39,7 @@ class PretrainedClassifier(SkipParamEffects, PyroModule):
         classes: int,
         dropout: float = 0.1,
         pooling: Literal["mean", "cls"] = "mean",
-        attention: LayerFactory,
+        attention: str | LayerFactory,
         last: int | None = 1,
     ) -> None:
         super().__init__()

@@ -1,14 +1,18 @@
 """Pyro model of a labelled data set: a network and a likelihood."""
 
+from collections.abc import Sequence
+
+import pyro.distributions as dist
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from probattn.functional import padding
+from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models import likelihoods
+from probattn.models.pyro_modules import name_sites_by_path
 from probattn.param_effects import SkipParamEffects
-from probattn.pyro_compat import allow_renaming, module_path
+from probattn.pyro_compat import allow_renaming, mask_of, module_path
 from probattn.sites import sample_labels
 
 
@@ -20,7 +24,10 @@ class Supervised(SkipParamEffects, PyroModule):
     training or evaluation.
 
     Args:
-        network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``.
+        network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``. Posterior samples become an
+            additional dimension on the left, so a network of your own indexes from the right: ``z.mean(-2)`` and
+            ``z[..., 0, :]``, where plain PyTorch code has ``z.mean(1)`` and ``z[:, 0]``. Plain modules that contain
+            layers of this library are converted to PyroModules in place.
         likelihood: a module of :mod:`probattn.models.likelihoods`, or any callable ``outputs -> Distribution``
             (``(outputs, mask)`` when called with a mask).
         num_data: number of examples in the training set.
@@ -33,6 +40,7 @@ class Supervised(SkipParamEffects, PyroModule):
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
+        name_sites_by_path(network)
         if module_path(network) == "":
             allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
@@ -53,7 +61,7 @@ class Supervised(SkipParamEffects, PyroModule):
 
         Raises:
             ValueError: outputs whose batch shape does not end with the batch; labels whose shape differs from the
-                likelihood's, which would broadcast to a wrong loss.
+                likelihood's, which would broadcast to a wrong loss; labels outside its support.
         """
         x = padding.zeroed(x, mask)
         with local_sites(batch=x.shape[0], num_data=self.num_data):
@@ -62,11 +70,14 @@ class Supervised(SkipParamEffects, PyroModule):
             if likelihood.batch_shape[-1:] != x.shape[:1]:
                 raise ValueError(
                     f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
-                    "end with the batch: networks index from the right, since draws are a dimension on the left"
+                    "end with the batch: networks index from the right, since draws are a dimension on the left (z.mean"
+                    "(-2) or z[..., 0, :], where plain code has z.mean(1) or z[:, 0])"
                 )
             expected = x.shape[:1] + likelihood.event_shape
             if y is not None and y.shape != expected:
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
+            if y is not None:
+                _refuse_labels(likelihood, y)
             return sample_labels(likelihood, y)
 
 
@@ -76,7 +87,38 @@ class Classifier(Supervised):
     Args:
         network: returns logits ``(*draws, batch, classes)``.
         num_data: number of examples in the training set.
+        class_weights: a positive weight per class (see :class:`~probattn.models.likelihoods.Categorical`), or None.
     """
 
-    def __init__(self, network: nn.Module, *, num_data: int) -> None:
-        super().__init__(network, likelihoods.Categorical(), num_data=num_data)
+    def __init__(
+        self, network: nn.Module, *, num_data: int, class_weights: Tensor | Sequence[float] | None = None
+    ) -> None:
+        super().__init__(network, likelihoods.Categorical(class_weights), num_data=num_data)
+
+
+def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
+    """Refuse labels of examples, or of real tokens, outside the support.
+
+    Raises:
+        ValueError: names the rows.
+    """
+    tokens = getattr(likelihood, "base_dist", None)
+    if isinstance(tokens, dist.MaskedDistribution) and isinstance(mask_of(tokens), Tensor):
+        real = mask_of(tokens).reshape(-1, *y.shape[:2])[0]
+        y = y.where(real.reshape(real.shape + (1,) * (y.dim() - 2)), 1)  # 1 is in the support of all likelihoods
+        likelihood = tokens.base_dist
+    dims = y.dim() - len(likelihood.event_shape)
+    valid = likelihood.support.check(y)
+    valid = valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)
+    errors.refuse(~valid, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
+
+
+def _labels_outside(likelihood: dist.TorchDistribution, y: Tensor, rows: list[int]) -> str:
+    where = f"rows {sorted(set(rows))[:10]} of the batch"
+    if isinstance(likelihood, dist.Categorical):
+        classes = likelihood.param_shape[-1]
+        return (
+            f"labels must lie in 0..{classes - 1} for {classes} classes, got {y.min()}..{y.max()} ({where}): number "
+            "classes from 0, or build the network with more outputs"
+        )
+    return f"labels lie outside the likelihood's support, {likelihood.support}, in {where}, got {y.min()}..{y.max()}"

@@ -26,7 +26,8 @@ class TextTransformer(SkipParamEffects, PyroModule):
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
+            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -43,7 +44,7 @@ class TextTransformer(SkipParamEffects, PyroModule):
         heads: int,
         mlp_dim: int,
         dropout: float = 0.0,
-        attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
+        attention: str | LayerFactory | Sequence[str | LayerFactory] = SoftmaxAttention,
     ) -> None:
         super().__init__()
         self.embedding = embedding

@@ -24,7 +24,8 @@ class ViT(SkipParamEffects, PyroModule):
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
-        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
+            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
         ValueError: a patch size that does not divide the image; a number of factories other than ``depth``; a dropout
@@ -43,7 +44,7 @@ class ViT(SkipParamEffects, PyroModule):
         heads: int,
         mlp_dim: int,
         dropout: float = 0.0,
-        attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
+        attention: str | LayerFactory | Sequence[str | LayerFactory] = SoftmaxAttention,
     ) -> None:
         super().__init__()
         if image_size % patch_size:
@@ -81,7 +82,8 @@ class ViT(SkipParamEffects, PyroModule):
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""
         if images.shape[1:] != self.image_shape:
-            raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}")
+            single = ": add the batch dimension, images.unsqueeze(0)" if images.shape == self.image_shape else ""
+            raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}{single}")
         return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
 
 

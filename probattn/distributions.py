@@ -126,6 +126,33 @@ class CategoricalWithEnergy(dist.Categorical):
         return new
 
 
+class WeightedCategorical(CategoricalWithEnergy):
+    """Categorical distribution whose log density is multiplied by a weight of the class.
+
+    Probabilities, entropy and samples are those without weights; ``exp(log_prob)`` does not sum to 1.
+
+    Args:
+        logits: ``(..., classes)``, normalised or not.
+        class_weights: ``(classes,)``, positive.
+    """
+
+    def __init__(self, logits: Tensor, class_weights: Tensor, *, validate_args: bool | None = None) -> None:
+        super().__init__(logits, validate_args=validate_args)
+        self.class_weights = class_weights.expand(logits.shape)
+
+    def expand(self, batch_shape: torch.Size, _instance: "WeightedCategorical | None" = None) -> "WeightedCategorical":
+        """Return the same distribution with another batch shape."""
+        new = super().expand(batch_shape, _instance)
+        new.class_weights = self.class_weights.expand(*batch_shape, -1)
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return w_value log p(value), in nats."""
+        log_prob = super().log_prob(value)
+        weights = self.class_weights.expand(*log_prob.shape, -1)
+        return log_prob * weights.gather(-1, value.long().expand(log_prob.shape).unsqueeze(-1)).squeeze(-1)
+
+
 class OrderedCategorical(dist.Categorical):
     """Categorical distribution of ordered classes, for which a miss by one is better than a miss by two."""
 

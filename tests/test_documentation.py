@@ -65,7 +65,7 @@ def test_readme_is_short_and_its_code_trains(readme):
 
 
 def test_custom_layer(page):
-    (block,) = code_blocks(ROOT / "docs" / "custom-layers.md")
+    block, _ = code_blocks(ROOT / "docs" / "custom-layers.md")
     assert 0 < code_lines(block.split("class", 1)[1]) <= 40
     namespace = page("custom-layers")
     assert namespace["own_history"].epochs[-1]["valid/accuracy"] > 0.6

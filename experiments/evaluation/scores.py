@@ -56,14 +56,14 @@ class Scores:
 def score(predictions: Mapping[str, Prediction]) -> Scores:
     """Compute the scores of predictions by test set, named as in :mod:`~probattn.experiments.evaluation.eval_sets`."""
     test = predictions["test"]
-    scores = Scores(metrics.evaluate_prediction(test))
+    scores = Scores(metrics.evaluate(test))
     for name, prediction in predictions.items():
         kind, _, rest = name.partition("/")
         if kind == "shift":
             corruption, severity = rest.split("/")
-            scores.shift.setdefault(corruption, {})[int(severity)] = metrics.evaluate_prediction(prediction)
+            scores.shift.setdefault(corruption, {})[int(severity)] = metrics.evaluate(prediction)
         elif kind == "domain":
-            scores.domain[rest] = metrics.evaluate_prediction(prediction)
+            scores.domain[rest] = metrics.evaluate(prediction)
         elif kind == "ood":
             scores.ood[rest] = ood.evaluate(test, prediction, fitted_on=predictions["valid"])
     return scores

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
+from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.diagnostics.replicates import replicate
 
@@ -46,7 +47,7 @@ def to_inference_data(
         import arviz
     except ImportError as error:
         raise ImportError("to_inference_data needs ArviZ: pip install probattn[arviz]") from error
-    batches = data if isinstance(data, Tensor) else list(data)
+    batches = list(iterate_batches(data))
     with record(sites) as drawn:
         posterior = replicate(model, guide, batches, num_samples=num_samples)
     with record(sites) as drawn_prior:

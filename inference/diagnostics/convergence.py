@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.guides import Guide
 from probattn.handlers import is_global_latent, kl_weight
+from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.convergence_records import Convergence, ParameterConvergence, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientPair, balance, gradients, scalars
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
@@ -164,8 +165,9 @@ def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
     """Yield the first batches until they hold ``number`` examples."""
     count = 0
     for batch in data:
-        yield batch
-        count += len(batch[0])
+        arguments = unpack_batch(batch).arguments()
+        yield arguments
+        count += len(arguments[0])
         if count >= number:
             return
 

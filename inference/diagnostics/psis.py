@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.distributions import MarginalWithJointKL
 from probattn.handlers import draws, is_global_latent
+from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import Trace_ELBO
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
@@ -67,6 +68,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
         from arviz import psislw
     except ImportError as error:
         raise ImportError("psis_khat needs ArviZ: pip install probattn[arviz]") from error
+    batch = unpack_batch(batch).arguments()
     check_unit_scales(model, batch)
     guides.materialise(guide, batch)
     guides.check(model, guide)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
+from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import gather_results, world
 from probattn.inference.io.digest import digest
@@ -35,7 +36,7 @@ class ShardedLoader:
     A rank without a row gets the first one with a weight of 0.
 
     Args:
-        loader: sized; yields the same batches, tuples of tensors, on all ranks.
+        loader: sized; yields the same batches on all ranks.
         rank, world: number of this rank, and of all ranks.
     """
 
@@ -48,7 +49,7 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[RankBatch]:
         """Yield this rank's rows of each batch."""
-        for batch in self.loader:
+        for batch in (unpack_batch(each).arguments() for each in self.loader):
             size = len(batch[0])
             own = len(range(self.rank, size, self.world))
             rows = slice(self.rank, None, self.world) if own else slice(0, 1)

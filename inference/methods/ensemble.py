@@ -43,7 +43,13 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
             f"members keep different numbers of draws: {numbers}; use the same number for all, or keep none"
         )
     means = {name: torch.stack(values).mean(0) for name, values in known.items()}
-    return Prediction(**means, draws=torch.cat(draws) if draws else None, labels=labels[0])
+    samples = [each.num_samples for each in predictions]
+    return Prediction(
+        **means,
+        draws=torch.cat(draws) if draws else None,
+        labels=labels[0],
+        num_samples=None if None in samples else sum(samples),
+    )
 
 
 class Ensemble(Predictor):

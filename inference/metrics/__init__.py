@@ -3,9 +3,9 @@
 May import ``prediction``, ``distributed`` and ``io``.
 """
 
-from probattn.inference.metrics.by_likelihood import evaluate_prediction, is_binary
+from probattn.inference.metrics.by_likelihood import evaluate
 from probattn.inference.metrics.calibration import ece, mce
-from probattn.inference.metrics.classification import accuracy, brier, evaluate, matthews_corrcoef, nll, rps
+from probattn.inference.metrics.classification import accuracy, brier, matthews_corrcoef, nll, rps
 from probattn.inference.metrics.display import DISPLAY, MONITORS, MetricDisplay
 from probattn.inference.metrics.selective import (
     aupr_error,
@@ -30,9 +30,7 @@ __all__ = [
     "eaurc",
     "ece",
     "evaluate",
-    "evaluate_prediction",
     "fpr95",
-    "is_binary",
     "matthews_corrcoef",
     "mce",
     "nll",

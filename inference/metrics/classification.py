@@ -58,7 +58,7 @@ def matthews_corrcoef(probs: Tensor, labels: Tensor) -> float:
     return covariance / math.sqrt(math.prod(variances)) if all(variances) else 0.0
 
 
-def evaluate(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, float]:
+def class_metrics(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, float]:
     """Compute all classification metrics, unscaled, with the keys and order of :data:`DISPLAY`.
 
     Args:

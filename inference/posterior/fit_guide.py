@@ -5,6 +5,7 @@ from torch import Tensor
 
 from probattn import guides
 from probattn.handlers import draws
+from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
@@ -42,7 +43,7 @@ def fit_guide(
         NonFiniteError: the loss is NaN or Inf; the message names the source.
         ValueError: a guide of another model.
     """
-    guide = as_module(guide)
+    guide, batch = as_module(guide), unpack_batch(batch).arguments()
     with frozen(model), local_params(guide):
         guides.materialise(guide, batch)
         guides.check(model, guide)

@@ -12,6 +12,7 @@ from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
+from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
 
@@ -103,6 +104,7 @@ def nuts(
     """
     if num_samples < 4 or num_chains < 1:
         raise ValueError(f"need num_samples ≥ 4, for R̂, and num_chains ≥ 1; got {num_samples}, {num_chains}")
+    batch = unpack_batch(batch).arguments()
     trace = check_unit_scales(model, batch)
     local = [name for name in trace.stochastic_nodes if trace.nodes[name]["infer"].get("local")]
     if not trace.stochastic_nodes:

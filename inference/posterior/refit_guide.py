@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.handlers import draws, is_amortised, kl_weight
+from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import TraceMeanField_ELBO
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
@@ -86,7 +87,7 @@ def refit_guide(
         raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
     with frozen(model), local_params(guide):
         if guides.is_lazy(guide):
-            guides.materialise(guide, next(iter(data)))
+            guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
         guides.check(model, guide)
         fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight)
         return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)
@@ -109,7 +110,7 @@ class _Refit:
         optimizers = self._optimizers(lr)
         try:
             while optimizers and epoch < epochs and reductions <= REDUCTIONS:
-                for batch in self.data:
+                for batch in self._batches():
                     self._step(batch, optimizers)
                 epoch += 1
                 found = self._estimate()
@@ -126,6 +127,9 @@ class _Refit:
             self.guide.zero_grad()
         converged = not optimizers or reductions > REDUCTIONS
         return GuideRefit(before[0], best[0], before[1], best[1], sd_before, self._relative_sd(), epoch, converged)
+
+    def _batches(self) -> Iterator[tuple[Tensor, ...]]:
+        return (unpack_batch(batch).arguments() for batch in self.data)
 
     def _optimizers(self, lr: float) -> list[torch.optim.Optimizer]:
         """Return natural gradients of the Gaussian modules and Adam for all other parameters, where there are any."""
@@ -163,7 +167,7 @@ class _Refit:
         total, kl, number, batches = 0.0, {}, 0, 0
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            for batch in self.data:
+            for batch in self._batches():
                 size = len(batch[0])
                 self._loss(batch)
                 local = {name for name, site in self.elbo.traces[0].nodes.items() if is_amortised(site)}

@@ -7,6 +7,7 @@ import torch
 from torch.distributions import biject_to
 
 from probattn.handlers import is_global_latent, is_latent
+from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.programs import Program
@@ -45,7 +46,7 @@ def sgld(
     """
     if min(num_samples, warmup_steps, thinning) < 1 or step_size <= 0 or not 0 <= decay < 1:
         raise ValueError("need num_samples, warmup_steps and thinning ≥ 1, step_size > 0 and decay in [0, 1)")
-    batches = list(data)
+    batches = [unpack_batch(batch).arguments() for batch in data]
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batches[0])
         sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}

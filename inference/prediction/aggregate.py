@@ -53,7 +53,13 @@ def summarise(
     if mask is not None and labels is not None:
         labels = _zero_padding(labels, mask, likelihood.event_shape)
     fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
-    return Prediction(**fields, ordered=isinstance(base, OrderedCategorical), labels=labels, components=components)
+    return Prediction(
+        **fields,
+        ordered=isinstance(base, OrderedCategorical),
+        labels=labels,
+        components=components,
+        num_samples=num_samples,
+    )
 
 
 def _class_fields(
@@ -94,6 +100,7 @@ def join(parts: Sequence[Prediction]) -> Prediction:
         **{field: cat(field) for field in PER_EXAMPLE},
         draws=cat("draws", 1),
         ordered=parts[0].ordered,
+        num_samples=parts[0].num_samples,
         components=tuple(component for part in parts for component in part.components),
     )
 

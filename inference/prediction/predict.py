@@ -1,7 +1,7 @@
 """The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -19,7 +19,7 @@ from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 from probattn.handlers import draws, labels_at, one_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan
+from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import GuideLatents, Latents, PriorLatents, SampleLatents, prior_trace
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
@@ -47,6 +47,7 @@ def predict(
     data: Tensor | Iterable,
     *,
     num_samples: int = 10,
+    seed: int | None = None,
     keep_draws: bool = False,
     latents: Trace | None = None,
     vectorize: bool | None = None,
@@ -63,8 +64,10 @@ def predict(
             ``pyro.condition(model, data=...)``.
         guide: its guide, a module or function; or posterior samples by site, such as those of
             :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None samples from the prior.
-        data: inputs ``(n, ...)``, or an iterable of inputs, ``(x, y)`` or ``(x, y, mask)``.
+        data: inputs ``(n, ...)`` or another batch, with labels or without (see
+            :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data set.
         num_samples: number of posterior samples S; posterior samples are thinned to S at equal distances.
+        seed: seed of the samples; all of PyTorch's generators keep their states. None draws from the global generator.
         keep_draws: keep the probabilities of each sample.
         latents: result of :func:`~probattn.inference.prediction.latents.draw_latents` under ``draws(num_samples)``;
             None samples at the first batch.
@@ -79,7 +82,7 @@ def predict(
     """
     predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, drawn=latents, vectorize=vectorize)
     parts = []
-    with predictive.ready():
+    with predictive.ready(), _seeded(seed):
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
             if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
@@ -94,6 +97,15 @@ def predict(
         raise ValueError("no data to predict: the loader gave no batch")
     predictive.latents.finish(predictive.num_examples)
     return join(parts)
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Seed PyTorch's generators inside, and restore their states at the end; None leaves them as they are."""
+    with nullcontext() if seed is None else torch.random.fork_rng():
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
 
 
 class _PosteriorPredictive:
@@ -147,7 +159,7 @@ class _PosteriorPredictive:
                 because = f" (NaN or Inf in {source})" if source else ""
                 raise NumericalError(f"batch {number}: {error}{because}") from error
             if source is None and not refuses_nan(error):
-                raise
+                raise root_error(error) from None
             why = f"from {source}" if source else first_line(error)
             raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from probattn.inference.prediction import mixture
 from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.marginals import device_of, fixed_seed
+from probattn.inference.prediction.describe import describe
+from probattn.inference.prediction.marginals import device_of, fixed_seed, unwrap
 from probattn.inference.prediction.real_tokens import real_tokens
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """Posterior predictive of n examples, averaged over S posterior samples.
 
@@ -35,6 +36,7 @@ class Prediction:
             and :meth:`log_prob` still exist.
         labels: labels that came with the inputs, or None.
         components: likelihood of each batch, of batch shape ``(S, batch)``; empty for one class per example.
+        num_samples: number of posterior samples S; None if unknown.
     """
 
     probs: Tensor | None = None
@@ -47,20 +49,73 @@ class Prediction:
     variance: Tensor | None = None
     labels: Tensor | None = None
     components: tuple[dist.TorchDistribution, ...] = ()
+    num_samples: int | None = None
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.mean if self.probs is None else self.probs)
+
+    def __repr__(self) -> str:
+        """Return a summary: sizes, mean uncertainty, and the first examples."""
+        return describe(self)
+
+    @property
+    def is_binary(self) -> bool:
+        """True if the labels are 0 or 1 (Bernoulli likelihoods)."""
+        return bool(self.components) and isinstance(unwrap(self.components[0]), torch.distributions.Bernoulli)
+
+    @property
+    def predicted(self) -> Tensor:
+        """Predicted labels: most probable classes ``(n,)``, per token ``(n, tokens)``; for binary labels 0 or 1, and
+        for other numbers the mean, ``(n, ...)``.
+        """
+        if self.probs is not None:
+            return self.probs.argmax(-1)
+        return (self.mean > 0.5).long() if self.is_binary else self.mean
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the predicted class, of the shape of ``predicted``; for binary labels that of each label.
+
+        Raises:
+            ValueError: a prediction of numbers, of which no value has a probability.
+        """
+        if self.probs is not None:
+            return self.probs.amax(-1)
+        if self.is_binary:
+            return self.mean.maximum(1 - self.mean)
+        raise ValueError(
+            "a prediction of numbers has no confidence: use variance, or intervals by quantiles([0.025, 0.975])"
+        )
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty."""
-        return entropy(self.probs)
+        """Entropy of the mean probabilities, of the shape of ``expected_entropy``: total uncertainty.
+
+        Raises:
+            ValueError: a prediction without probabilities of classes.
+        """
+        return entropy(self._checked_probs("entropy"))
 
     @property
     def log_probs(self) -> Tensor:
-        """Log of the mean probabilities, finite: zeros count as the smallest normal number."""
-        return self.probs.clamp(min=torch.finfo(self.probs.dtype).tiny).log()
+        """Log of the mean probabilities, finite: zeros count as the smallest normal number.
+
+        Raises:
+            ValueError: a prediction without probabilities of classes.
+        """
+        return self._checked_probs("log_probs").clamp(min=torch.finfo(self.probs.dtype).tiny).log()
 
     @property
     def mutual_information(self) -> Tensor | None:
-        """Entropy minus expected entropy, ≥ 0: what samples differ in, the posterior's epistemic uncertainty."""
+        """Entropy minus expected entropy, ≥ 0: what samples differ in, the posterior's epistemic uncertainty.
+
+        None if the expected entropy is unknown.
+
+        Raises:
+            ValueError: a prediction without probabilities of classes.
+        """
+        self._checked_probs("mutual_information")
         return None if self.expected_entropy is None else (self.entropy - self.expected_entropy).clamp(min=0)
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -158,7 +213,21 @@ class Prediction:
             draws=None if self.draws is None else self.draws[:, self.mask],
             ordered=self.ordered,
             components=() if self.mean is None else self._components_of_tokens(),
+            num_samples=self.num_samples,
         )
+
+    def _checked_probs(self, name: str) -> Tensor:
+        """Return the probabilities of classes.
+
+        Raises:
+            ValueError: says what another kind of prediction has instead.
+        """
+        if self.probs is None:
+            kind, instead = ("binary labels", "mean (probabilities) and confidence")
+            if not self.is_binary:
+                kind, instead = "numbers", "mean, variance and quantiles"
+            raise ValueError(f"a prediction of {kind} has no {name}, which needs classes: use {instead}")
+        return self.probs
 
     def _checked_mean(self) -> Tensor:
         """Return the mean if this is a prediction of numbers without padding, for its shape and device."""

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ def predict_sharded(
     return join([each for each in gather_results(part) if each is not None])
 
 
-def _inputs(batch: Tensor | tuple, device: torch.device) -> tuple[Tensor, None, Tensor | None]:
+def _inputs(batch: Any, device: torch.device) -> tuple[Tensor, None, Tensor | None]:
     """The model's arguments, without labels."""
     x, _, mask = unpack_batch(batch)
     return x.to(device), None, None if mask is None else mask.to(device)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from probattn import guides
+from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
@@ -19,6 +20,7 @@ from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
 from probattn.inference.training.loggers import Logger, check_logger
+from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
 from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
@@ -67,6 +69,9 @@ def fit(
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
     holds the weights of the best epoch, ``log.jsonl`` and the loggers every term of the objective.
 
+    Before the first epoch a few examples are predicted, so that a network that cannot is found at once; and noise whose
+    scale was not given (``Gaussian()``) gets that of the training labels.
+
     Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
 
     Args:
@@ -75,7 +80,8 @@ def fit(
             ``num_data`` is looked up in the module inside; a function needs the attribute itself.
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
             statements, whose parameters stay in Pyro's global store.
-        train: sized iterable of ``(x, y)`` or ``(x, y, mask)``, of ``num_data`` examples (see
+        train: sized iterable of batches with labels, as tuples, mappings or data classes (see
+            :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples (see
             :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
             to are checkpointed.
         valid: the same for validation.
@@ -101,9 +107,9 @@ def fit(
         CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
             weights of the best epoch.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: an optimiser, scheduler, logger or callback of another type.
-        ValueError: no training data, another ``num_data`` than the loader's, a guide of
-            another model, or an ``AutoDelta`` for a model that learns Λ.
+        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
+            logger or callback of another type.
+        ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an ``AutoDelta`` for a model that learns Λ.
 
     Warns:
         InexactResumeWarning: with ``out``, if the run may not resume exactly; names the reasons.
@@ -117,11 +123,17 @@ def fit(
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
+    check_loader(train, "train")
+    if valid is not None:
+        check_loader(valid, "valid")
     check_num_data(model, train)
     if options.seed is not None:
         torch.manual_seed(options.seed)
     guides.check(model, guide)
     _materialise(model, guide, train)
+    if folder is None or not (folder / "last.pt").exists():
+        initialise_likelihood(model, train)
+        try_prediction(model, guide, train)
     for part in (model, guide):
         _leave_evaluation_mode(part)
     trainer = Trainer(
@@ -182,7 +194,7 @@ def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
         if guides.is_lazy(part):
             home = device(model, guide) or torch.device("cpu")
             with local_params(model, guide):
-                guides.materialise(part, tuple(each.to(home) for each in next(iter(train))))
+                guides.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
 
 
 def _leave_evaluation_mode(part: nn.Module) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from probattn.handlers import alpha, draws, kl_weight
 from probattn.inference.distributed import random_state
+from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOS, Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.compile_blocks import compile_blocks
@@ -125,7 +126,7 @@ def make_objective(
 def _first_batch(loader: Iterable) -> tuple:
     """Return the first batch of a loader and restore its random state."""
     with random_state.preserved(loader):
-        return next(iter(loader))
+        return unpack_batch(next(iter(loader))).arguments()
 
 
 def _are_one(*coefficients: float | Tensor) -> bool:

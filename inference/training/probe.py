@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.loader_parts import attributes, find_parts
 from probattn.inference.io.digest import digest
@@ -53,6 +54,15 @@ def probe(loader: Any) -> Probe:
     changing = frozenset(path for path, value in before.items() if repr(value) != repr(after.get(path)))
     is_known = first == second and not random_state.stateful(parts)
     return Probe(loader, parts, first if is_known else {}, first != second, changing)
+
+
+def readable_copy(loader: Any) -> Any | None:
+    """Return a loader of the same batches, of which reading changes no counter of the given one; None for a stream.
+
+    The random states that it refers to are shared: read it under
+    :func:`~probattn.inference.distributed.random_state.preserved`.
+    """
+    return loader if isinstance(loader, list | tuple) else _in_this_process(loader)
 
 
 def is_plain(value: Any) -> bool:
@@ -111,8 +121,8 @@ def _copy_with_samplers(part: Any, copies: dict[int, Any]) -> Any:
 def _first_batch(loader: Any) -> dict[str, str]:
     with random_state.preserved(loader):
         random_state.seed_all(loader, 0)
-        batch = next(iter(loader), ())
-    named = zip(("inputs", "labels", "mask"), batch, strict=False)
+        batch = next(iter(loader), None)
+    named = zip(("inputs", "labels", "mask"), () if batch is None else unpack_batch(batch), strict=False)
     return {f"{name} of the first batch": content_digest(part) for name, part in named if as_array(part) is not None}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
 from probattn.handlers import exclusive
-from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan
+from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import Optimizers
 
@@ -111,7 +111,7 @@ class Step:
                 raise NonFiniteError(str(error)) from error
             if refuses_nan(error):
                 raise NonFiniteError(f"NaN or Inf; lower lr ({symptom})") from error
-            raise
+            raise root_error(error) from None
         if not math.isfinite(loss.item()):
             self.refuse_non_finite(batch, "the loss is not finite")
             raise NonFiniteError(f"the loss is {loss.item()}; lower lr")

@@ -16,7 +16,7 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples:
 
     Returns:
         ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics of
-        the likelihood (see :func:`probattn.inference.metrics.evaluate_prediction`), over all real tokens of the set.
+        the likelihood (see :func:`probattn.inference.metrics.evaluate`), over all real tokens of the set.
 
     Raises:
         ValueError: data without labels.
@@ -59,4 +59,4 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
 def prediction_metrics(prediction: Prediction) -> dict[str, float]:
     """Return ``log_prob`` and the metrics of the likelihood of a prediction with labels (see :func:`validate`)."""
     log_prob = prediction.log_prob(prediction.labels).double().mean().item()
-    return {"log_prob": log_prob, **metrics.evaluate_prediction(prediction)}
+    return {"log_prob": log_prob, **metrics.evaluate(prediction)}

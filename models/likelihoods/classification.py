@@ -1,21 +1,50 @@
 """Likelihoods for classification: one class, several binary labels, or ordered classes per example."""
 
+from collections.abc import Sequence
+
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.distributions.transforms import SoftplusTransform
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from probattn.distributions import CategoricalWithEnergy, OrderedCategorical
+from probattn.distributions import CategoricalWithEnergy, OrderedCategorical, WeightedCategorical
 from probattn.functional.dtypes import at_least_float32
 
 
 class Categorical(nn.Module):
-    """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers ``(batch,)``."""
+    """One class per example; outputs are logits ``(*draws, batch, classes)``, labels integers ``(batch,)``.
+
+    With class weights the log-likelihood of training is Σ_i w_{y_i} log p(y_i | x_i): an example of class c counts like
+    w_c equal examples, against the same prior. Weights are used as they are; with scikit-learn's
+    ``compute_class_weight("balanced", ...)`` they sum to the number of examples, which keeps the balance of likelihood
+    and KL. Predictions, their log densities and metrics have no weights.
+
+    Args:
+        class_weights: a positive weight per class, or None.
+
+    Raises:
+        ValueError: weights that are not positive and finite; in the forward pass, another number of classes.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        if class_weights is not None:
+            class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+            if class_weights.dim() != 1 or not (class_weights.isfinite() & (class_weights > 0)).all():
+                raise ValueError(f"class_weights must be positive numbers, one per class, got {class_weights.tolist()}")
+        self.register_buffer("class_weights", class_weights)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
-        return CategoricalWithEnergy(at_least_float32(outputs))
+        logits = at_least_float32(outputs)
+        if self.class_weights is None:
+            return CategoricalWithEnergy(logits)
+        if logits.shape[-1] != len(self.class_weights):
+            raise ValueError(f"{len(self.class_weights)} class_weights for outputs of {logits.shape[-1]} classes")
+        return WeightedCategorical(logits, self.class_weights)
 
 
 class Bernoulli(nn.Module):

@@ -21,6 +21,15 @@ class PerToken(nn.Module):
         super().__init__()
         self.likelihood = likelihood
 
+    @property
+    def needs_labels(self) -> bool:
+        """True if the likelihood of tokens is initialised from labels."""
+        return getattr(self.likelihood, "needs_labels", False)
+
+    def initialise(self, labels: Tensor) -> None:
+        """Initialise the likelihood of tokens from the labels of real tokens ``(m, ...)``."""
+        self.likelihood.initialise(labels)
+
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the joint distribution of an example's labels; without a mask all tokens are real."""
         if mask is None:

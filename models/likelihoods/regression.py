@@ -15,15 +15,26 @@ class Gaussian(nn.Module):
     """Homoscedastic Gaussian noise; outputs are means ``(*draws, batch, targets)``.
 
     Args:
-        scale: initial standard deviation of the noise, in units of the targets; a sequence has one per target.
+        scale: initial standard deviation of the noise, in units of the targets; a sequence has one per target. None:
+            one for all targets, which :func:`~probattn.inference.fit` initialises to the standard deviation of the
+            training labels (see :meth:`initialise`), and which is 1 until then.
 
     Raises:
         ValueError: a scale that is not positive.
     """
 
-    def __init__(self, scale: float | Sequence[float] = 1.0) -> None:
+    def __init__(self, scale: float | Sequence[float] | None = None) -> None:
         super().__init__()
-        self.log_scale = nn.Parameter(_log_scale(scale))
+        self.log_scale = nn.Parameter(_log_scale(1.0 if scale is None else scale))
+        self.needs_labels = scale is None
+
+    def initialise(self, labels: Tensor) -> None:
+        """Set a scale that was neither given nor trained to the root mean square deviation of labels from their mean.
+
+        Args:
+            labels: labels of training ``(n, targets)``.
+        """
+        _initialise(self, labels)
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
@@ -65,20 +76,27 @@ class StudentT(nn.Module):
 
     Args:
         df: degrees of freedom, positive; with ``learn_df`` their initial value, above 1.
-        scale: initial scale, in units of the targets; a sequence has one per target.
+        scale: initial scale, in units of the targets; a sequence has one per target; None as for :class:`Gaussian`.
         learn_df: learn df = 1 + softplus(raw_df), so that a mean exists.
 
     Raises:
         ValueError: a scale that is not positive, or df out of bounds.
     """
 
-    def __init__(self, df: float = 5.0, scale: float | Sequence[float] = 1.0, *, learn_df: bool = False) -> None:
+    def __init__(
+        self, df: float = 5.0, scale: float | Sequence[float] | None = None, *, learn_df: bool = False
+    ) -> None:
         super().__init__()
         if not df > (1 if learn_df else 0):
             raise ValueError(f"df must be positive, and above 1 with learn_df=True; got {df}")
-        self.log_scale = nn.Parameter(_log_scale(scale))
+        self.log_scale = nn.Parameter(_log_scale(1.0 if scale is None else scale))
+        self.needs_labels = scale is None
         self.fixed_df = None if learn_df else df
         self.raw_df = nn.Parameter(SoftplusTransform().inv(torch.tensor(df - 1.0))) if learn_df else None
+
+    def initialise(self, labels: Tensor) -> None:
+        """Set the scale as :meth:`Gaussian.initialise` does."""
+        _initialise(self, labels)
 
     @property
     def df(self) -> Tensor:
@@ -96,3 +114,10 @@ def _log_scale(scale: float | Sequence[float]) -> Tensor:
     if not (scale > 0).all():
         raise ValueError(f"scale must be positive, got {scale.tolist()}")
     return scale.log()
+
+
+@torch.no_grad()
+def _initialise(likelihood: Gaussian | StudentT, labels: Tensor) -> None:
+    deviation = (labels.double() - labels.double().mean(0)).square().mean().sqrt()
+    if likelihood.needs_labels and not likelihood.log_scale.any() and 0 < deviation < torch.inf:
+        likelihood.log_scale.fill_(deviation.log().item())

@@ -5,11 +5,12 @@ import operator
 from collections.abc import Sequence
 from typing import Literal
 
-from pyro.nn.module import to_pyro_module_
 from torch import nn
 
 from probattn.attention.base import LayerFactory
 from probattn.handlers import exclusive
+from probattn.models.layer_factories import layer_factory
+from probattn.models.pyro_modules import to_pyro_module
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.build_layer import build_layer
 from probattn.models.third_party.converted_network import ConvertedNetwork
@@ -29,7 +30,7 @@ ALTERNATIVE = (
 def replace_attention(
     network: nn.Module,
     *,
-    attention: LayerFactory,
+    attention: str | LayerFactory,
     layers: Literal["last", "all"] | Sequence[int] = "last",
     freeze_rest: bool = False,
 ) -> ConvertedNetwork:
@@ -45,7 +46,8 @@ def replace_attention(
     Args:
         network: the network, which is not changed; for how it is called see :func:`call_network
             <probattn.models.third_party.call_network.call_network>`.
-        attention: factory ``(dim, heads) -> layer`` for the new layers. A ``bias`` or ``dropout`` parameter that it
+        attention: name, class or factory ``(dim, heads) -> layer`` of the new layers (see :func:`layer_factory
+            <probattn.models.layer_factories.layer_factory>`). A ``bias`` or ``dropout`` parameter that it
             leaves open is set as in the old layer.
         layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end.
         freeze_rest: train only the new layers; the running statistics of batch norms elsewhere do not change, either.
@@ -58,6 +60,7 @@ def replace_attention(
             padding, cross-attention, decoders, rotary embeddings, position biases, talking heads, norms of queries and
             keys, added tokens; a factory that does not return a layer of this library.
     """
+    factory = layer_factory(attention)
     copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
     allow_renaming(copied)
     found = list(find_attention(copied))
@@ -72,7 +75,7 @@ def replace_attention(
                 f"the attention at {name_layer(copied, path)} cannot be replaced: {error}; leave it out of layers, or "
                 f"{ALTERNATIVE}"
             ) from None
-        _insert(copied, path, old, old.adapter(build_layer(attention, old), num_outputs=num_outputs))
+        _insert(copied, path, old, old.adapter(build_layer(factory, old), num_outputs=num_outputs))
     converted = ConvertedNetwork(copied)
     if freeze_rest:
         converted.freeze_rest()
@@ -109,15 +112,7 @@ def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter
     *above, name = target.split(".")
     for depth in range(len(above) + 1):
         module = network.get_submodule(".".join(above[:depth]))
-        _to_pyro_module(module)
+        to_pyro_module(module)
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False
     own_modules(module)[name] = adapter
-
-
-def _to_pyro_module(module: nn.Module) -> None:
-    """Convert a module to a PyroModule in place, keeping the order of its children, which Pyro would change."""
-    children = dict(own_modules(module))
-    to_pyro_module_(module, recurse=False)
-    own_modules(module).clear()
-    own_modules(module).update(children)

@@ -128,7 +128,7 @@ def test_log_score_is_close_to_the_true_distributions(trained):
 
 def test_metrics_are_close_to_the_true_distributions(trained):
     kind, _, _, _, prediction, truth, _ = trained
-    y, found = prediction.labels, metrics.evaluate_prediction(prediction)
+    y, found = prediction.labels, metrics.evaluate(prediction)
     if kind == "ordinal":
         assert found["rps"] == pytest.approx(metrics.rps(truth.probs, y), abs=0.01)
         assert found["accuracy"] == pytest.approx(metrics.accuracy(truth.probs, y), abs=0.03)
@@ -244,7 +244,7 @@ def test_user_defined_likelihoods_from_training_to_checks(name):
     best = make(f_test).log_prob(y_test).mean().item()
     assert best - 0.06 < prediction.log_prob(y_test).mean().item() < best + 0.03
     assert prediction.mean.isfinite().all() == prediction.variance.isfinite().all() == has_mean
-    found = metrics.evaluate_prediction(prediction)
+    found = metrics.evaluate(prediction)
     assert {key for key, value in found.items() if math.isnan(value)} == (set() if has_mean else {"rmse", "crps"})
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.05)
     assert found["pit_error"] < 0.04
@@ -282,7 +282,7 @@ def test_mixture_of_gaussians():
     model = Supervised(Network(2), UserDefined(make), num_data=N)
     guide = guides.for_model(model)
     fit(model, guide, batches(x, y), options=TrainOptions(epochs=15, lr=0.05), progress=False)
-    found = metrics.evaluate_prediction(predict(model, guide, batches(x, y)))
+    found = metrics.evaluate(predict(model, guide, batches(x, y)))
     assert found["pit_error"] < 0.04
     assert found["coverage_90"] == pytest.approx(0.9, abs=0.05)
     assert found["rmse"] == pytest.approx((1.5**2 + 0.2**2) ** 0.5, rel=0.05)

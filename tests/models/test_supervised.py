@@ -3,7 +3,6 @@
 import math
 import statistics
 
-import pyro
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -282,19 +281,6 @@ def test_labels_that_would_broadcast_to_a_wrong_loss_are_refused():
 def test_the_size_of_the_data_set_must_be_positive(num_data):
     with pytest.raises(ValueError, match=f"size of the training set, got {num_data}"):
         Classifier(Network(), num_data=num_data)
-
-
-def test_a_layer_inside_a_plain_container_is_an_error_that_names_the_mend():
-    plain = nn.Sequential(nn.Linear(3, 4), KEPSVGPAttention(4, 2, rank=2))
-    with pytest.raises(ValueError, match=r"layer at 'network.1'.*PyroModule\[nn.Sequential\]"):
-        Classifier(plain, num_data=N)
-
-
-def test_the_mend_that_the_naming_error_recommends_works():
-    plain = nn.Sequential(nn.Linear(3, 4), KEPSVGPAttention(4, 2, rank=2))
-    pyro.nn.module.to_pyro_module_(plain)
-    model = Classifier(plain, num_data=N)
-    assert [site for site, _ in guides.latent_sites(model)] == ["network.1.u"]
 
 
 def test_labels_are_drawn_where_they_are_not_given():

@@ -64,6 +64,15 @@ def test_a_materialised_auto_guide_comes_back(tmp_path):
     assert len(list(pairs[0][1].parameters())) == 2
 
 
+def test_an_auto_guide_without_parameters_says_how_to_create_them(tmp_path):
+    x, model = torch.randn(2, 3, 4), KEPSVGPAttention(4, 2, rank=2)
+    guide = AutoNormal(model)
+    guides.materialise(guide, (x,))
+    save(tmp_path / "a.pt", model, guide)
+    with pytest.raises(CheckpointError, match=r"AutoNormal yet.*guides.materialise\(guide, \(x, y\)\)"):
+        load(tmp_path / "a.pt", model, AutoNormal(model))
+
+
 def test_the_model_alone_is_enough(tmp_path):
     first, second = build(), build()
     save(tmp_path / "a.pt", first[0])

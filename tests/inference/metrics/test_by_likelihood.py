@@ -19,17 +19,17 @@ def random_predictions(seed, n=400, classes=5):
 
 def test_metrics_follow_the_kind_of_likelihood():
     probs, labels = random_predictions(4, n=60)
-    assert metrics.evaluate_prediction(Prediction(probs=probs, labels=labels)) == metrics.evaluate(probs, labels)
-    ordered = metrics.evaluate_prediction(Prediction(probs=probs, labels=labels, ordered=True))
+    assert metrics.evaluate(Prediction(probs=probs, labels=labels)) == metrics.evaluate(probs, labels)
+    ordered = metrics.evaluate(Prediction(probs=probs, labels=labels, ordered=True))
     assert ordered == metrics.evaluate(probs, labels) | {"rps": metrics.rps(probs, labels)}
     p, y = torch.rand(2, 60, 3), torch.randint(2, (60, 3))
     binary = Prediction(mean=p.mean(0), labels=y, components=(dist.Bernoulli(p).to_event(1),))
-    assert metrics.evaluate_prediction(binary) == multilabel.evaluate(p.mean(0), y)
+    assert metrics.evaluate(binary) == multilabel.evaluate(p.mean(0), y)
     law = dist.Poisson(3 * p).to_event(1)
     counts = Prediction(mean=law.mean.mean(0), labels=law.sample()[0], components=(law,))
-    assert metrics.evaluate_prediction(counts) == regression.evaluate(counts, counts.labels)
-    for each in (ordered, *map(metrics.evaluate_prediction, (binary, counts))):
+    assert metrics.evaluate(counts) == regression.evaluate(counts, counts.labels)
+    for each in (ordered, *map(metrics.evaluate, (binary, counts))):
         unknown = set(each) - set(metrics.MONITORS)
         assert unknown <= {"coverage_50", "coverage_90"}  # which have no better direction
     with pytest.raises(ValueError, match="metrics need labels"):
-        metrics.evaluate_prediction(Prediction(probs=probs))
+        metrics.evaluate(Prediction(probs=probs))

@@ -134,14 +134,14 @@ def test_tokens_are_the_real_ones_in_order_and_have_the_metrics_of_examples(like
     ):
         torch.testing.assert_close(found, expected)
     if kind == "numbers":
-        found = metrics.evaluate_prediction(seeded(predict, model, guide, batches, num_samples=4))
+        found = metrics.evaluate(seeded(predict, model, guide, batches, num_samples=4))
         error = (y - tokens.mean).square().mean().sqrt().item()
         assert found["rmse"] == pytest.approx(error)
         assert found["nll"] == pytest.approx(-single.mean().item())
     values = seeded(validate, model, guide, batches, num_samples=4)
     assert values["log_prob"] == pytest.approx(sum(one.log_prob(one.labels).item() for one in each) / 6)
     key = "label_brier" if kind == "binary" else "rmse"
-    assert values[key] == pytest.approx(metrics.evaluate_prediction(tokens)[key])
+    assert values[key] == pytest.approx(metrics.evaluate(tokens)[key])
 
 
 def test_ordered_classes_of_tokens_are_classes_of_tokens():
@@ -150,7 +150,7 @@ def test_ordered_classes_of_tokens_are_classes_of_tokens():
     found = predict(model, guide, [(x[None], y[None]) for x, y in given])
     assert found.probs.shape == (6, 7, 3)
     assert found.ordered
-    assert "rps" in metrics.evaluate_prediction(found)
+    assert "rps" in metrics.evaluate(found)
 
 
 def test_replicates_and_statistics_look_at_real_tokens_alone():

@@ -1,0 +1,81 @@
+"""The printed summary of a prediction, its labels and confidence, and what other kinds of prediction lack."""
+
+import pyro.distributions as dist
+import pytest
+import torch
+
+from probattn.inference import Prediction, metrics, regression
+from probattn.inference.prediction.aggregate import join, summarise
+
+G = torch.Generator().manual_seed(0)
+
+
+def predicted(likelihood, labels=None):
+    return summarise(likelihood, labels, torch.device("cpu"), num_samples=3, keep_draws=False)
+
+
+LOGITS = torch.randn(3, 200, 4, generator=G)
+CLASSES = predicted(dist.Categorical(logits=LOGITS), torch.arange(200) % 4)
+BINARY = predicted(dist.Bernoulli(logits=torch.randn(3, 200, 5, generator=G)).to_event(1))
+NUMBERS = predicted(dist.Normal(torch.randn(3, 200, 2, generator=G), 0.5).to_event(1))
+MASK = torch.arange(6) < torch.arange(1, 7)[:, None]
+TOKENS = predicted(dist.Categorical(logits=torch.randn(3, 6, 6, 4)).mask(MASK).to_event(1))
+KINDS = {"4 classes": CLASSES, "binary labels": BINARY, "numbers": NUMBERS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prediction_prints_a_summary_of_at_most_ten_lines(kind):
+    lines = repr(KINDS[kind]).splitlines()
+    with_labels = "with" if kind == "4 classes" else "without"
+    assert lines[0] == f"Prediction of {kind} for 200 examples, 3 posterior samples, {with_labels} labels"
+    assert len(lines) <= 10
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_summary_of_classes_has_their_mean_uncertainty_and_accuracy():
+    assert f"accuracy {metrics.accuracy(CLASSES.probs, CLASSES.labels):.3g}" in repr(CLASSES)
+    assert f"entropy {CLASSES.entropy.mean():.3g}" in repr(CLASSES)
+
+
+def test_tokens_and_empty_predictions_print_too():
+    assert "use tokens() for its 21 real tokens" in repr(TOKENS)
+    assert repr(Prediction(probs=torch.empty(0, 3))) == "Prediction of 3 classes for 0 examples, without labels"
+
+
+def test_predicted_and_confidence_are_those_of_the_mean_probabilities():
+    probs = LOGITS.softmax(-1).mean(0)
+    torch.testing.assert_close(CLASSES.confidence, probs.max(-1).values)
+    assert torch.equal(CLASSES.predicted, probs.argmax(-1))
+    assert torch.equal(BINARY.predicted, (BINARY.mean > 0.5).long())
+    torch.testing.assert_close(BINARY.confidence, 0.5 + (BINARY.mean - 0.5).abs())
+    assert torch.equal(NUMBERS.predicted, NUMBERS.mean)
+
+
+@pytest.mark.parametrize("name", ["entropy", "mutual_information", "log_probs"])
+def test_what_needs_classes_says_what_other_predictions_have(name):
+    with pytest.raises(ValueError, match=f"numbers has no {name}.*use mean, variance and quantiles"):
+        getattr(NUMBERS, name)
+    with pytest.raises(ValueError, match=f"binary labels has no {name}.*confidence"):
+        getattr(BINARY, name)
+
+
+def test_numbers_have_no_confidence():
+    with pytest.raises(ValueError, match="no confidence: use variance, or intervals"):
+        _ = NUMBERS.confidence
+
+
+def test_joined_batches_keep_the_number_of_samples():
+    assert join([CLASSES, CLASSES]).num_samples == 3
+    assert len(join([CLASSES, CLASSES])) == 400
+
+
+def test_evaluate_takes_a_prediction_with_its_labels_or_with_others():
+    other = (torch.arange(200) + 1) % 4
+    assert metrics.evaluate(CLASSES) == metrics.evaluate(CLASSES.probs, CLASSES.labels)
+    assert metrics.evaluate(CLASSES, other) == metrics.evaluate(CLASSES.probs.numpy(), other.numpy())
+    y = torch.zeros(200, 2)
+    assert metrics.evaluate(NUMBERS, y) == regression.evaluate(NUMBERS, y)
+    with pytest.raises(ValueError, match=r"this prediction has none: evaluate\(prediction, labels\)"):
+        metrics.evaluate(NUMBERS)
+    with pytest.raises(ValueError, match=r"need labels: evaluate\(probs, labels\)"):
+        metrics.evaluate(CLASSES.probs)
