@@ -29,6 +29,8 @@ from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
 from probattn.inference.io.checkpoint import CheckpointError, load, save
+from probattn.inference.io.hub import upload_pretrained
+from probattn.inference.io.pretrained import load_pretrained, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
 from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.io.warm_start import WarmStart, warm_start
@@ -76,6 +78,7 @@ __all__ = [
     "fit_guide",
     "laplace",
     "load",
+    "load_pretrained",
     "load_safetensors",
     "mc_dropout",
     "mean_network",
@@ -96,6 +99,7 @@ __all__ = [
     "regression",
     "risk_threshold",
     "save",
+    "save_pretrained",
     "save_safetensors",
     "sgld",
     "simulation_based_calibration",
@@ -103,5 +107,6 @@ __all__ = [
     "temperature_scaled",
     "to_inference_data",
     "token_similarity",
+    "upload_pretrained",
     "warm_start",
 ]

@@ -59,7 +59,7 @@ ROOMS = {
         {"config"},
         {"runs"},
         {"evaluation", "bench"},
-        {"plots"},
+        {"plots", "sharing"},
         {"reporting"},
         {"studies"},
         {"cli"},
