@@ -26,6 +26,7 @@ from probattn.inference.diagnostics.predictive_check import posterior_predictive
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
 from probattn.inference.io.checkpoint import CheckpointError, load, save
@@ -74,6 +75,7 @@ __all__ = [
     "convergence",
     "ensemble",
     "export",
+    "export_onnx",
     "fit",
     "fit_guide",
     "laplace",

@@ -25,16 +25,19 @@ def model_card(run: TrainedRun, evaluation: StoredEvaluation | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and how its metrics were got."""
     is_image = isinstance(run.dataset, ImageDataset)
     task = "image-classification" if is_image else "text-classification"
-    return "\n".join([HEADER.format(task=task, layer=run.settings.layer.name), *_body(run, evaluation, is_image)]) + "\n"
+    return (
+        "\n".join([HEADER.format(task=task, layer=run.settings.layer.name), *_body(run, evaluation, is_image)]) + "\n"
+    )
 
 
 def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) -> Iterator[str]:
     layer, data = run.settings.layer.name, run.settings.data.name
     yield f"# {run.name}\n"
-    yield f"Classifier with {layer} attention, trained on `{data}` with `probattn`. Its answers come with uncertainty.\n"
+    yield f"Classifier with {layer} attention, trained on `{data}` by probattn. Its answers come with uncertainty.\n"
     yield "## Use\n"
     given = "photo.png" if is_image else '--text "A text to classify."'
-    yield f"```\npip install probattn\nprobattn predict FOLDER {given}   # FOLDER: this folder, or USER/NAME on the hub\n```\n"
+    yield "FOLDER is this folder, or its name USER/NAME on the hub.\n"
+    yield f"```\npip install probattn\nprobattn predict FOLDER {given}\n```\n"
     yield "```python\nfrom probattn.experiments.sharing.pipeline import Pipeline\n"
     inputs = "images" if is_image else '["A text to classify."]'
     yield f'pipeline = Pipeline.from_pretrained("FOLDER")\nprediction = pipeline.predict({inputs})'
@@ -61,8 +64,8 @@ def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) 
     for name, value in evaluation.metrics.items():
         yield f"| {DISPLAY[name].title if name in DISPLAY else name} | {'–' if value is None else f'{value:.4f}'} |"
     if evaluation.alpha is not None:
-        yield "\nPrediction sets are split-conformal (LAC), calibrated on the validation part: a set holds the true class"
-        yield f"with probability {1 - evaluation.alpha:g} or more, for inputs of the same distribution."
+        yield "\nPrediction sets are split-conformal (LAC), calibrated on the validation part: a set holds the"
+        yield f"true class with probability {1 - evaluation.alpha:g} or more, for inputs of the same distribution."
 
 
 def _command(run: TrainedRun) -> str:

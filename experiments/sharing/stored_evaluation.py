@@ -36,11 +36,11 @@ class StoredEvaluation:
     quantile: float | None = None
 
     @property
-    def least_probability(self) -> float | None:
-        """Probability from which on a class is in the prediction set (LAC): 1 − q̂; None without a threshold."""
+    def threshold(self) -> float | None:
+        """The quantile q̂: a class of probability p is in the set if 1 − p ≤ q̂ (LAC); None without a threshold."""
         if self.alpha is None:
             return None
-        return -math.inf if self.quantile is None else 1 - self.quantile
+        return math.inf if self.quantile is None else self.quantile
 
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as ``config.json`` holds it."""
