@@ -104,7 +104,7 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str 
         texts: texts themselves.
         column: column of tables and key of JSON Lines.
 
-    A file that cannot be read, or has no such column, is one failure; an empty line is one of its own.
+    A file that cannot be read, or has no such column, is one failure; so is each line without a text.
     """
     found = Inputs()
     for number, text in enumerate(texts, start=1):
@@ -112,7 +112,10 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str 
     for path in paths:
         try:
             for line, text in _texts(path, column):
-                found.add(f"{path}:{line}", text)
+                if isinstance(text, DatasetError):
+                    found.failures[f"{path}:{line}"] = str(text)
+                else:
+                    found.add(f"{path}:{line}", text)
         except DatasetError as error:
             found.failures[str(path)] = str(error)
         except OSError as error:
@@ -126,8 +129,8 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in sorted(names) if not name.startswith("."))
 
 
-def _texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
-    """Yield the texts of a file with their lines, from 1."""
+def _texts(path: Path, column: str) -> Iterator[tuple[int, str | DatasetError]]:
+    """Yield the texts of a file with their lines, from 1, and the error of a line that holds none."""
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     text = decode(content, where=str(path)).removeprefix("\ufeff")
     suffix = path.suffix.lower()
@@ -149,28 +152,34 @@ def _cells(text: str, column: str, *, delimiter: str) -> Iterator[tuple[int, str
             yield line + 1, row[column] or ""
             line = rows.line_num
     except csv.Error as error:
-        raise DatasetError(f"line {rows.line_num}: {error}") from error
+        raise DatasetError(f"line {rows.line_num}: {error}; nothing after it was read") from error
     finally:
         csv.field_size_limit(before)
 
 
-def _entries(text: str, column: str) -> Iterator[tuple[int, str]]:
+def _entries(text: str, column: str) -> Iterator[tuple[int, str | DatasetError]]:
     for line, entry in enumerate(text.split("\n"), start=1):
-        if not entry.strip():
-            continue
-        try:
-            value = json.loads(entry)
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"line {line} is no JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise DatasetError(f"line {line} is no JSON object")
-        _check_column(column, tuple(value), where=f"line {line}: ")
-        if not isinstance(value[column], str):
-            raise DatasetError(f"line {line}: {column!r} is no text")
-        yield line, value[column]
+        if entry.strip():
+            try:
+                yield line, _entry(entry, column)
+            except DatasetError as error:
+                yield line, error
 
 
-def _check_column(column: str, names: Sequence[str], *, where: str = "") -> None:
+def _entry(entry: str, column: str) -> str:
+    try:
+        value = json.loads(entry)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"this line is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DatasetError("this line is no JSON object")
+    _check_column(column, tuple(value))
+    if not isinstance(value[column], str):
+        raise DatasetError(f"{column!r} is no text")
+    return value[column]
+
+
+def _check_column(column: str, names: Sequence[str]) -> None:
     if column not in names:
         known = ", ".join(map(repr, names)) or "none"
-        raise DatasetError(f"{where}there is no column {column!r}; name one with --column, there are {known}")
+        raise DatasetError(f"there is no column {column!r}; name one with --column, there are {known}")

@@ -24,7 +24,7 @@ def text_run(tmp_path_factory, tiny):
     dataset = TextDataset("imdb", ("negative", "positive"), whole, whole, whole, tokens, {})
     folder = tmp_path_factory.mktemp("texts") / "run"
     changes = [each for each in tiny if not each.startswith("data.limit")] + ["network.max_length=16"]
-    settings = presets.preset("kep-svgp/imdb").with_changes([*changes, "data.batch_size=8"])
+    settings = presets.preset("kep-svgp/imdb").with_changes([*changes, "data.batch_size=8", "layer.rank=4"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "load_data", lambda settings, root: dataset)
         train.train(settings, folder, name="kep-svgp/imdb", progress=False)

@@ -77,7 +77,8 @@ def test_texts_come_from_options_lines_tables_and_json_lines(predict, text_run, 
     ("name", "content", "words"),
     [
         ("a.csv", "id,review\n1,x\n", "there is no column 'text'; name one with --column, there are 'id', 'review'"),
-        ("a.jsonl", '{"text": "x"}\nno json\n', "line 2 is no JSON"),
+        ("a.jsonl", "no json\n", "a.jsonl:1: this line is no JSON"),
+        ("a.jsonl", '{"label": 1}\n', "a.jsonl:1: there is no column 'text'"),
         ("a.txt", b"\xff", "is not UTF-8"),
     ],
 )
