@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from probattn.experiments.cli.terminal import COUNT, SEED, check_file, fail, say, show_table
+from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
 from probattn.experiments.displayable import displayable
 
 if TYPE_CHECKING:
@@ -121,13 +121,12 @@ def _show(pipeline: "Pipeline", found: "list[Answer]", num_samples: int, out: Pa
         table.add_row(*map(escape, [*cells, *members]))
     words = _legend(pipeline, num_samples, has_sets=has_sets)
     if out is None:
-        show_table(table)
+        (console.print if console.is_terminal else show_table)(table)  # a terminal folds long names, too
         for line in words:
             say(line)
         return
     with out.open("w", encoding="utf-8") as file:
-        console = Console(file=file, width=1000)
-        width = console.measure(table).maximum
+        width = Console(file=file, width=1000).measure(table).maximum
         Console(file=file, width=width).print(table)
         file.writelines(f"{line}\n" for line in words)
 
