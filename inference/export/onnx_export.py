@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +55,12 @@ def export_onnx(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about PyTorch's own use of its modules
         converted = torch.onnx.export(
-            program, input_names=["x", "mask"][: len(example)], output_names=outputs, dynamo=True, verbose=False
+            program,
+            input_names=["x", "mask"][: len(example)],
+            output_names=outputs,
+            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
+            dynamo=True,
+            verbose=False,
         )
     model = converted.model
     for node in model.graph.all_nodes():
@@ -62,6 +68,14 @@ def export_onnx(
     model.metadata_props.update(metadata or {})
     model.metadata_props["digest"] = UNSEALED
     write_sealed(path, converted.model_proto.SerializeToString())
+
+
+def _stable_sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """Translate PyTorch's stable sort, which its exporter lacks: TopK of ONNX orders equal values by their indices."""
+    from onnxscript import opset18
+
+    size = opset18.Gather(opset18.Shape(values), opset18.Constant(value_ints=[dim]))
+    return opset18.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def _check_operations(program: ExportedProgram) -> None:
