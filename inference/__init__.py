@@ -27,9 +27,12 @@ from probattn.inference.diagnostics.predictive_check import posterior_predictive
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
 from probattn.inference.io.checkpoint import CheckpointError, load, save
+from probattn.inference.io.hub import upload_pretrained
+from probattn.inference.io.pretrained import load_pretrained, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
 from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.io.warm_start import WarmStart, warm_start
@@ -84,9 +87,11 @@ __all__ = [
     "conformal",
     "convergence",
     "export",
+    "export_onnx",
     "fit",
     "fit_guide",
     "load",
+    "load_pretrained",
     "load_safetensors",
     "mean_network",
     "metrics",
@@ -104,11 +109,13 @@ __all__ = [
     "refit_guide",
     "regression",
     "save",
+    "save_pretrained",
     "save_safetensors",
     "select_fields",
     "sgld",
     "simulation_based_calibration",
     "to_inference_data",
     "token_similarity",
+    "upload_pretrained",
     "warm_start",
 ]

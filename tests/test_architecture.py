@@ -60,7 +60,7 @@ ROOMS = {
         {"config"},
         {"runs"},
         {"evaluation", "bench"},
-        {"plots"},
+        {"plots", "sharing"},
         {"reporting"},
         {"studies"},
         {"cli"},

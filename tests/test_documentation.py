@@ -81,6 +81,12 @@ def test_export(page, tmp_path):
     assert difference.abs().max() < 1e-5
 
 
+def test_sharing(page, tmp_path):
+    namespace = page("sharing")
+    assert namespace["config"] == {"patch_size": 2}
+    assert (tmp_path / "my-model" / "README.md").is_file()
+
+
 def test_layers(page):
     namespace = page("layers")
     assert len(namespace["gp_history"].epochs) == 5

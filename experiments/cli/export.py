@@ -1,27 +1,58 @@
-"""``probattn export``: a trained run for other programs."""
+"""``probattn export``: a trained run for other programs and other people."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, Data, check_file, say
+from probattn.experiments.cli.terminal import COUNT, SEED, check_file, check_folder, say
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
-    out: Annotated[Path, typer.Option(help="File to write: .pt2 for a PyTorch program, .safetensors for weights.")],
-    num_samples: Annotated[
-        int | None, typer.Option(**COUNT, help="Number of posterior samples in the program; default: posterior mean.")
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to share (no suffix): weights, settings, preprocessing and a model card. Or a file: .pt2 for "
+            "a PyTorch program, .onnx, .safetensors for weights."
+        ),
     ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="USER/NAME", help="Upload the shared folder to the Hugging Face hub.")
+    ] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(**COUNT, help="Number of posterior samples in a program; default train.num_samples.")
+    ] = None,
+    mean: Annotated[
+        bool,
+        typer.Option("--mean", help="Program of one pass at the posterior mean, without uncertainty over samples."),
+    ] = False,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the samples.")] = 0,
-    data: Data = None,
 ) -> None:
-    """Export a run as a program that PyTorch runs without this library, or its weights as safetensors.
+    """Export a run: as a folder to share, or as a program that runs without this library.
 
-    Share weights: a program from elsewhere can run code when it is loaded.
+    Programs give probabilities and their uncertainty over posterior samples. Share folders and ONNX files: a PyTorch
+    program from elsewhere can run code when it is loaded.
     """
-    from probattn.experiments.runs.export import export_run
+    if out is None and push_to_hub is None:
+        raise ValueError("name a folder or a file to write with --out, or a model of the hub with --push-to-hub")
+    if out is not None and out.suffix:
+        if push_to_hub is not None:
+            raise ValueError(f"a folder is uploaded, and {out} is a file: leave its suffix or --push-to-hub out")
+        from probattn.experiments.runs.export import export_run
 
-    check_file(out, option="--out")
-    say(export_run(run, out, num_samples=num_samples, seed=seed, root=data))
+        check_file(out, option="--out")
+        say(export_run(run, out, mean=mean, num_samples=num_samples, seed=seed))
+        return
+    if mean or num_samples is not None:
+        raise ValueError("a shared folder holds the whole posterior: leave --num-samples and --mean out")
+    from probattn.experiments.sharing.pipeline import Pipeline
+    from probattn.inference import upload_pretrained
+
+    check_folder(out)
+    pipeline = Pipeline.from_run(run)
+    if out is not None:
+        pipeline.save_pretrained(out)
+        say(f"{out}: weights, settings, preprocessing and a model card, whose licence is left to you")
+    if push_to_hub is not None:
+        say(pipeline.push_to_hub(push_to_hub) if out is None else upload_pretrained(out, push_to_hub))

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from probattn.experiments.cli import bench, checks, demo, evaluate, export, presets, reproduce, study, train
+from probattn.experiments.cli import bench, checks, demo, evaluate, export, predict, presets, reproduce, study, train
 from probattn.experiments.cli.error_messages import fail_with_message
 from probattn.experiments.cli.terminal import interruptible, make_encodable
 from probattn.experiments.runs.allocator import keep_memory
@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
 app.command("demo")(demo.demo)
 app.command("presets")(presets.presets)
 app.command("compare")(study.compare)

@@ -24,6 +24,7 @@ class Decisions:
         abstention: its :meth:`~probattn.inference.decisions.abstention.RiskThreshold.evaluate` on the test data.
         sets: conformal sets of the test data by kind, ``plain`` and ``adaptive``; bool ``(n, classes)``.
         conformal: evaluation of the sets by kind.
+        quantiles: calibrated quantile of the sets by kind.
     """
 
     valid: Prediction
@@ -32,10 +33,13 @@ class Decisions:
     abstention: dict[str, float]
     sets: dict[str, Tensor]
     conformal: dict[str, dict[str, float]]
+    quantiles: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices and their evaluation as ``metrics.json`` holds them."""
-        sets = {kind: {"alpha": ALPHA} | values for kind, values in self.conformal.items()}
+        sets = {
+            kind: {"alpha": ALPHA, "quantile": self.quantiles[kind]} | values for kind, values in self.conformal.items()
+        }
         threshold = {name: getattr(self.threshold, name) for name in RiskThreshold.fitted_values}
         return {"abstention": threshold | {"test": self.abstention}} | sets
 
@@ -69,6 +73,7 @@ def decide(valid: Prediction, test: Prediction) -> Decisions:
         threshold.evaluate(test.probs, test.labels),
         {kind: each.sets(test.probs, generator=_generator(1)) for kind, each in calibrated.items()},
         {kind: each.evaluate(test.probs, test.labels, generator=_generator(1)) for kind, each in calibrated.items()},
+        {kind: each.quantile for kind, each in calibrated.items()},
     )
 
 

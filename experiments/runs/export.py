@@ -1,4 +1,4 @@
-"""Export of a trained run to one file: weights, or a PyTorch program that takes unprocessed data."""
+"""Export of a trained run to one file: weights, or a program of PyTorch or ONNX that takes unprocessed data."""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
-from probattn.experiments.runs.load import TrainedRun, open_run
-from probattn.inference import export, mean_network, predictor_network, save_safetensors
+from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.without_data import open_without_data
+from probattn.inference import export, export_onnx, mean_network, predictor_network, save_safetensors
 from probattn.inference.io.sealed_files import read_sealed
 
 METADATA = "probattn.json"
@@ -48,48 +49,55 @@ class Program(NamedTuple):
     files: dict[str, str]
 
 
-def export_run(
-    folder: Path, out: Path, *, num_samples: int | None = None, seed: int = 0, root: Path | None = None
-) -> str:
-    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``).
+def export_run(folder: Path, out: Path, *, mean: bool = False, num_samples: int | None = None, seed: int = 0) -> str:
+    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``, ``.onnx``).
 
-    A program takes uint8 images, or tokens and mask of texts, and runs on the CPU until it is moved. It also holds
-    :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts ``tokenizer.json``:
-    ``torch.export.load(out, extra_files={"probattn.json": ""})``. Share weights instead: a program from elsewhere can
-    run code when it is loaded.
+    A program takes uint8 images, or tokens and mask of texts, and returns probabilities and their uncertainty over
+    posterior samples. It also holds :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts
+    ``tokenizer.json``: ``torch.export.load(out, extra_files={"probattn.json": ""})``, or the metadata of an ONNX file.
+    PyTorch's programs run on the CPU until they are moved. Share weights or ONNX: a program of PyTorch's from elsewhere
+    can run code when it is loaded.
 
     Args:
-        folder: folder of the run.
+        folder: folder of the run; its data set is not needed.
         out: file to write.
-        num_samples: number S of posterior samples in the program; None for the posterior mean.
+        mean: write one pass at the posterior mean, without uncertainty over samples.
+        num_samples: number S of posterior samples in the program; None: that of the run's settings.
         seed: seed of the samples.
-        root: folder of the data sets.
 
     Returns:
         A sentence that says what was written.
 
     Raises:
-        ValueError: another suffix; ``num_samples`` for weights.
-        SettingsError, CheckpointError, DatasetError: as :func:`~probattn.experiments.runs.load.open_run`.
+        ValueError: another suffix; ``num_samples`` or ``mean`` for weights, or both; a layer that ONNX cannot express.
+        SettingsError, CheckpointError, DatasetError: as
+            :func:`~probattn.experiments.runs.without_data.open_without_data`.
     """
-    if out.suffix not in (".pt2", ".safetensors"):
-        raise ValueError(f"cannot export to {out}: use the suffix .pt2 for a program or .safetensors for weights")
-    if out.suffix == ".safetensors" and num_samples is not None:
-        raise ValueError("weights hold the whole posterior: leave --num-samples out, or write a program (.pt2)")
-    run = open_run(folder, root=root)
+    if out.suffix not in (".pt2", ".onnx", ".safetensors"):
+        raise ValueError(
+            f"cannot export to {out}: use the suffix .pt2 or .onnx for a program, .safetensors for weights"
+        )
+    if out.suffix == ".safetensors" and (num_samples is not None or mean):
+        raise ValueError("weights hold the whole posterior: leave --num-samples and --mean out, or write a program")
+    if mean and num_samples is not None:
+        raise ValueError("the posterior mean is no sample: give --mean or --num-samples")
+    run = open_without_data(folder)
     run.model.cpu(), run.guide.cpu()
     if out.suffix == ".safetensors":
         words = {"name": run.name, "settings": json.dumps(asdict(run.settings)), "epoch": str(run.best_epoch)}
         save_safetensors(out, run.model, run.guide, **words)
         return f"{out}: weights of model and guide, epoch {run.best_epoch}"
-    program = _program(run, num_samples=num_samples, seed=seed)
+    program = _program(run, num_samples=None if mean else num_samples or run.settings.train.num_samples, seed=seed)
     files = {METADATA: json.dumps(program.metadata, indent=2), **program.files}
-    export(out, program.network, *program.example, files=files)
+    if out.suffix == ".onnx":
+        export_onnx(out, program.network, *program.example, metadata=files)
+    else:
+        export(out, program.network, *program.example, files=files)
     return f"{out}: takes {program.metadata['takes']}; gives {', '.join(program.metadata['gives'])}"
 
 
 def _program(run: TrainedRun, *, num_samples: int | None, seed: int) -> Program:
-    """Build the program of a run, not traced yet; arguments as for :func:`export_run`."""
+    """Build the program of a run, not traced yet; at the posterior mean if ``num_samples`` is None."""
     torch.manual_seed(seed)
     if num_samples is None:
         network = mean_network(run.model, run.guide)

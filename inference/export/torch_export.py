@@ -37,15 +37,24 @@ def export(
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"the path of an exported program must end in .pt2, got {path}")
+    program = trace(network, *example)
+    archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
+    torch.export.save(program, archive, extra_files=dict(files or {}))
+    write_sealed_zip(path, archive)
+    return program
+
+
+def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
+    """Return a network as a program of any batch size, and of any length of texts; arguments are those of ``export``.
+
+    It contains no values of the example and no paths of this machine.
+    """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
     program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # contains paths of this machine
-    archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
-    torch.export.save(program, archive, extra_files=dict(files or {}))
-    write_sealed_zip(path, archive)
     return program
 
 

@@ -19,8 +19,8 @@ from probattn.inference.training import inexact
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
-from probattn.inference.training.loggers import Logger, check_logger
 from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
+from probattn.inference.training.loggers import Logger, check_logger
 from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory
 from probattn.inference.training.options import TrainOptions

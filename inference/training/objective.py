@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn.handlers import alpha, draws, kl_weight
-from probattn.inference.distributed import random_state
 from probattn.inference.batches import unpack_batch
+from probattn.inference.distributed import random_state
 from probattn.inference.elbo import ELBOS, Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.compile_blocks import compile_blocks

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from probattn.functional.errors import NumericalError
-from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import gather_results, make_fabric, world

@@ -76,7 +76,7 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "reproduce": (["entry"], ["--list", "--scale", "--seeds", "--out", "--data", "--workers", "--dry-run"]),
     "demo": ([], ["--out", "--epochs", "--layers"]),
-    "export": (["path"], ["--out", "--num-samples", "--seed", "--data"]),
+    "export": (["path"], ["--out", "--num-samples", "--seed"]),
     "presets": ([], []),
     "check-posterior": ([], ["--out", "--seed"]),
     "bench layers": ([], ["--rounds", "--device", "--seed", "--json"]),

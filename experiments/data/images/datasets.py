@@ -17,6 +17,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.images.loader import ImageLoader
+from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.splits import split, subsample
 
@@ -66,7 +67,10 @@ class ImageDataset:
         return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Do nothing: images need no preprocessing that is saved with a run."""
+        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        shape = list(self.train.images.shape[1:])
+        content = {"kind": "images", "classes": self.classes, "shape": shape, "mean": self.mean, "std": self.std}
+        write_preprocessing(folder, content)
 
     def for_run(self, folder: Path) -> "ImageDataset":
         """Return the data set as the run in ``folder`` reads it: this one."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data import cache
+from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import cola, imdb, tokens
@@ -62,7 +63,8 @@ class TextDataset:
         return TextLoader(_encode(self.tokens, texts), texts.labels, batch_size=batch_size, device=device)
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Save the tokens' preprocessing in a run's folder, unless it is there already."""
+        """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
+        write_preprocessing(folder, {"kind": "texts", "classes": self.classes})
         self.tokens.save_preprocessing(folder)
 
     def for_run(self, folder: Path) -> "TextDataset":

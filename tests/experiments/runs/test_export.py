@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from probattn import inference
 from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
 from probattn.handlers import at_mean
 from probattn.inference import load_safetensors, predict
+from probattn.inference.io.sealed_files import read_sealed
 
 KEP = "digits/kep-svgp"
 
@@ -36,7 +38,7 @@ def opened(path, *further):
 
 def test_a_program_of_images_takes_them_as_they_are(export, run, tmp_path):
     path = tmp_path / "new" / "mean.pt2"
-    code, out, err = export(run, "--out", path)
+    code, out, err = export(run, "--out", path, "--mean")
     assert (code, err) == (0, "")
     takes = "uint8 images (batch, 1, 8, 8), 0 to 255"
     assert out == f"{path}: takes {takes}; gives probs, energy\n"
@@ -71,6 +73,44 @@ def test_draws_are_those_of_the_seed(export, run, tmp_path):
             assert_close(found[name], getattr(expected, name), rtol=1e-4, atol=1e-5)
 
 
+def test_by_default_a_program_gives_the_uncertainty_over_the_samples_of_the_settings(export, run, tmp_path):
+    code, out, _ = export(run, "--out", tmp_path / "a.pt2")
+    assert code == 0
+    assert out.endswith("gives probs, energy, entropy, expected_entropy, mutual_information\n")
+    _, about, _ = opened(tmp_path / "a.pt2")
+    assert about["num_samples"] == open_run(run).settings.train.num_samples
+
+
+def test_an_onnx_file_gives_what_the_program_gives_and_names_no_path_of_this_machine(export, run, tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    for name in ("a.onnx", "a.pt2"):
+        code, _, err = export(run, "--out", tmp_path / name, "--num-samples", 2)
+        assert code == 0, err
+    content = read_sealed(tmp_path / "a.onnx")
+    assert not [path for path in (str(tmp_path), "site-packages", "probattn/") if path.encode() in content]
+    session = onnxruntime.InferenceSession(content)
+    images = open_run(run).dataset.test.images[:7]
+    names = [each.name for each in session.get_outputs()]
+    expected = opened(tmp_path / "a.pt2")[0](images)
+    assert names == list(expected)
+    for name, found in zip(names, session.run(None, {"x": images.numpy()}), strict=True):
+        assert_close(torch.from_numpy(found), expected[name], rtol=0, atol=1e-5)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["probattn.json"])["name"] == KEP
+
+
+def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_users_card(
+    export, run, tmp_path, monkeypatch
+):
+    uploaded = []
+    monkeypatch.setattr(inference, "upload_pretrained", lambda *each: uploaded.append(each) or "https://hub/commit")
+    code, out, _ = export(run, "--out", tmp_path / "shared", "--push-to-hub", "user/name")
+    assert code == 0
+    assert uploaded == [(tmp_path / "shared", "user/name")]
+    assert out.endswith("https://hub/commit\n")
+    assert (tmp_path / "shared" / "model.safetensors").exists()
+
+
 def test_weights_come_with_what_the_model_is_built_from(export, run, tmp_path):
     path = tmp_path / "a.safetensors"
     code, out, err = export(run, "--out", path)
@@ -87,8 +127,12 @@ def test_weights_come_with_what_the_model_is_built_from(export, run, tmp_path):
 
 def test_what_cannot_be_written_is_one_message(export, run, tmp_path):
     for arguments, words in (
-        ((run, "--out", tmp_path / "a.onnx"), ".safetensors"),
-        ((run, "--out", tmp_path / "a.safetensors", "--num-samples", 2), "leave --num-samples out"),
+        ((run, "--out", tmp_path / "a.pth"), ".safetensors"),
+        ((run,), "--push-to-hub"),
+        ((run, "--out", tmp_path / "a.pt2", "--mean", "--num-samples", 2), "the posterior mean is no sample"),
+        ((run, "--out", tmp_path / "shared", "--mean"), "leave --num-samples and --mean out"),
+        ((run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "leave its suffix or --push-to-hub out"),
+        ((run, "--out", tmp_path / "a.safetensors", "--num-samples", 2), "leave --num-samples and --mean out"),
         ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
     ):
         code, _, err = export(*arguments)

@@ -1,0 +1,153 @@
+"""``probattn predict``: answers of a trained model to images and texts, with their uncertainty."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
+from probattn.experiments.displayable import displayable
+
+if TYPE_CHECKING:
+    from probattn.experiments.sharing.answers import Answer
+    from probattn.experiments.sharing.inputs import Inputs
+    from probattn.experiments.sharing.pipeline import Pipeline
+
+FORMATS = {".jsonl": "jsonl", ".csv": "csv"}
+"""Formats by the suffix of ``--out``."""
+
+
+def predict(
+    run: Annotated[str, typer.Argument(help="Folder of a run or of a shared model, or the name of one on the hub.")],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="INPUT...",
+            help="Images and folders of images; or texts: files with a text a line, .csv, .tsv or .jsonl; - for stdin.",
+        ),
+    ] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
+    column: Annotated[str, typer.Option(help="Column of the texts in .csv, .tsv and .jsonl files.")] = "text",
+    format: Annotated[
+        Literal["table", "jsonl", "csv"] | None,
+        typer.Option(help="Output; default: by the suffix of --out, else table. jsonl also has all probabilities."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write instead of the terminal.")] = None,
+    num_samples: Annotated[
+        int | None, typer.Option(**COUNT, help="Number of posterior samples; default: that of the evaluation.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(**SEED, help="Seed of the samples; default: of the evaluation.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Frozen encoder of a shared text model that has one.")
+    ] = None,
+) -> None:
+    """Predict images or texts: class, confidence, uncertainty and the set of classes that are likely enough.
+
+    Exits with status 1 if an input could not be read; the others are answered.
+    """
+    from probattn.experiments.sharing import answers as records
+    from probattn.experiments.sharing.pipeline import Pipeline
+    from probattn.inference.io.atomic_write import write_text
+
+    check_file(out, option="--out")
+    chosen = format or (FORMATS.get(out.suffix.lower(), "table") if out else "table")
+    pipeline = Pipeline.open(run, encoder=encoder)
+    read = _read(pipeline, inputs or [], text or [], column)
+    found = _answer(pipeline, read, num_samples=num_samples, seed=seed) if read.values else []
+    if chosen == "table":
+        _show(pipeline, found, num_samples or pipeline.num_samples, out)
+    else:
+        content = {"jsonl": records.to_jsonl, "csv": records.to_csv}[chosen](found, read.failures)
+        if out is None:
+            print(content, end="")
+        else:
+            write_text(out, content)
+    if out is not None:
+        say(f"{out}: {len(found)} answers")
+    if read.failures:
+        names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
+        fail("\n".join([f"{len(names)} of {len(names) + len(found)} inputs could not be read", *names]))
+
+
+def _read(pipeline: "Pipeline", paths: list[Path], texts: list[str], column: str) -> "Inputs":
+    """Read what was given, in the kind that the model takes.
+
+    Raises:
+        ValueError: nothing was given, or ``--text`` for a model of images.
+    """
+    from probattn.experiments.sharing.inputs import read_images, read_texts
+
+    if not paths and not texts:
+        kind = "texts" if pipeline.image_shape is None else "images"
+        raise ValueError(f"there is nothing to predict: name {kind}, see `probattn predict --help`")
+    if pipeline.image_shape is None:
+        return read_texts(paths, texts=texts, column=column)
+    if texts:
+        raise ValueError("this model takes images, and --text gives it a text: name image files or folders")
+    return read_images(paths, shape=pipeline.image_shape)
+
+
+def _answer(pipeline: "Pipeline", read: "Inputs", *, num_samples: int | None, seed: int | None) -> "list[Answer]":
+    import torch
+
+    from probattn.experiments.sharing.answers import answers
+
+    inputs = read.values if pipeline.image_shape is None else torch.stack(read.values)
+    prediction = pipeline.predict(inputs, num_samples=num_samples, seed=seed)
+    quantile = None if pipeline.evaluation is None else pipeline.evaluation.threshold
+    return answers(prediction, read.names, pipeline.classes, quantile=quantile)
+
+
+def _show(pipeline: "Pipeline", found: "list[Answer]", num_samples: int, out: Path | None) -> None:
+    """Print the answers as a table, or write it to a file, with what its columns mean."""
+    if not found:
+        return
+    table = Table()
+    for title in ("input", "class"):
+        table.add_column(title, overflow="fold")
+    for title in ("conf.", "entropy", "mut. inf."):
+        table.add_column(title, justify="right", no_wrap=True)
+    has_sets = found[0].set is not None
+    if has_sets:
+        table.add_column("set", overflow="fold")
+    for each in found:
+        cells = [displayable(each.input), displayable(each.predicted), f"{each.confidence:.3f}"]
+        cells += [f"{each.entropy:.3f}", f"{each.mutual_information:z.3f}"]
+        members = [displayable(", ".join(each.set)) or "none"] if each.set is not None else []
+        table.add_row(*map(escape, [*cells, *members]))
+    words = _legend(pipeline, num_samples, has_sets=has_sets)
+    if out is None:
+        (console.print if console.is_terminal else show_table)(table)  # a terminal folds long names, too
+        for line in words:
+            say(line)
+        return
+    with out.open("w", encoding="utf-8") as file:
+        width = Console(file=file, width=1000).measure(table).maximum
+        Console(file=file, width=width).print(table)
+        file.writelines(f"{line}\n" for line in words)
+
+
+def _legend(pipeline: "Pipeline", num_samples: int, *, has_sets: bool) -> list[str]:
+    """Return what the columns mean, in lines of at most 80 characters."""
+    classes = len(pipeline.classes)
+    lines = [
+        "conf.: probability of the class, the mean over posterior samples",
+        f"entropy: total uncertainty in nats, from 0 to {math.log(classes):.3f} ({classes} classes equally likely)",
+        f"mut. inf.: mutual information, the part of it that the {num_samples} samples differ in:",
+        "  what the model does not know; the rest is ambiguity of the input",
+    ]
+    if has_sets:
+        promise = 100 * (1 - pipeline.evaluation.alpha)
+        lines += [
+            f"set: holds the true class with probability {promise:g} % for inputs like the test data;",
+            "  none: no class is likely enough",
+        ]
+        if num_samples != pipeline.num_samples:
+            lines += [f"  calibrated with {pipeline.num_samples} samples: with {num_samples} that holds approximately"]
+    else:
+        lines += ["no prediction sets: `probattn evaluate RUN` calibrates and stores their threshold"]
+    return lines

@@ -1,0 +1,83 @@
+"""Model cards: the ``README.md`` of a shared run."""
+
+from collections.abc import Iterator
+
+from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.load import TrainedRun
+from probattn.experiments.runs.pretrained import without_paths
+from probattn.experiments.sharing.stored_evaluation import StoredEvaluation
+from probattn.inference.metrics import DISPLAY
+
+HEADER = """---
+library_name: probattn
+pipeline_tag: {task}
+tags:
+- uncertainty
+- {layer}
+# license: choose one, such as apache-2.0 (https://huggingface.co/docs/hub/repositories-licenses)
+---
+"""
+
+
+def model_card(run: TrainedRun, evaluation: StoredEvaluation | None) -> str:
+    """Return the model card of a run: what it is, how it is used, how it was trained, and how its metrics were got."""
+    is_image = isinstance(run.dataset, ImageDataset)
+    task = "image-classification" if is_image else "text-classification"
+    return (
+        "\n".join([HEADER.format(task=task, layer=run.settings.layer.name), *_body(run, evaluation, is_image)]) + "\n"
+    )
+
+
+def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) -> Iterator[str]:
+    layer, data = run.settings.layer.name, run.settings.data.name
+    yield f"# {run.name}\n"
+    yield f"Classifier with {layer} attention, trained on `{data}` by probattn. Its answers come with uncertainty.\n"
+    yield "## Use\n"
+    given = "photo.png" if is_image else '--text "A text to classify."'
+    yield "FOLDER is this folder, or its name USER/NAME on the hub.\n"
+    yield f"```\npip install probattn\nprobattn predict FOLDER {given}\n```\n"
+    yield "```python\nfrom probattn.experiments.sharing.pipeline import Pipeline\n"
+    inputs = "images" if is_image else '["A text to classify."]'
+    yield f'pipeline = Pipeline.from_pretrained("FOLDER")\nprediction = pipeline.predict({inputs})'
+    yield "prediction.probs, prediction.entropy, prediction.mutual_information\n```\n"
+    if is_image:
+        shape = " × ".join(map(str, run.dataset.test.images.shape[1:]))
+        yield f"- Inputs: images of channels × height × width = {shape}, values 0 to 255"
+    else:
+        yield f"- Inputs: texts; tokens after the first {run.settings.network.max_length} are cut off"
+    yield f"- Classes ({len(run.dataset.classes)}): {', '.join(run.dataset.classes)}"
+    yield f"- Posterior samples: {run.settings.train.num_samples if evaluation is None else evaluation.num_samples}\n"
+    yield "## Training\n"
+    yield f"Weights of epoch {run.best_epoch}, the best one on validation data of {run.settings.epochs}.\n"
+    yield f"```\n{_command(run)}\n```\n"
+    yield f"{_environment(run.environment)}\n"
+    yield "## Evaluation\n"
+    if evaluation is None:
+        yield f"Not evaluated. `probattn evaluate {run.folder.name}` does it; save the model again afterwards."
+        return
+    samples = f"{evaluation.num_samples} posterior samples of seed {evaluation.seed}"
+    yield f"Posterior predictive on the test part of `{data}`, with {samples}, by `probattn evaluate`."
+    yield f"{_environment(evaluation.hardware)}\n"
+    yield "| metric | value |\n|---|---|"
+    for name, value in evaluation.metrics.items():
+        yield f"| {DISPLAY[name].title if name in DISPLAY else name} | {'–' if value is None else f'{value:.4f}'} |"
+    if evaluation.alpha is not None:
+        yield "\nPrediction sets are split-conformal (LAC), calibrated on the validation part: a set holds the"
+        yield f"true class with probability {1 - evaluation.alpha:g} or more, for inputs of the same distribution."
+
+
+def _command(run: TrainedRun) -> str:
+    """Return the command that trains the run, without paths of this machine."""
+    words = train_command(run.name, run.settings).split(" ")
+    return " ".join(words) if run.name in PRESETS and not _has_paths(run) else f"probattn train {run.name}"
+
+
+def _has_paths(run: TrainedRun) -> bool:
+    flat = run.settings.flat()
+    return without_paths(flat) != flat
+
+
+def _environment(values: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" if name != "hardware" else value for name, value in values.items()) + "."

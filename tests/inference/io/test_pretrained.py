@@ -1,0 +1,195 @@
+"""Folders that share a model: written by one process, read by another, refused if anything does not belong."""
+
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import shared_models
+import torch
+from shared_models import build
+from torch import nn
+
+from probattn import KEPSVGPAttention, guides
+from probattn.imports import MissingExtraError
+from probattn.inference import CheckpointError, load_pretrained, predict, save_pretrained, upload_pretrained
+from probattn.models import Classifier, ViT
+
+ELSEWHERE = """
+import torch
+from shared_models import build
+from probattn.inference import load_pretrained, predict
+model, guide = build(seed=1)
+config = load_pretrained("shared", model, guide)
+torch.manual_seed(3)
+torch.save((config, predict(model, guide, torch.load("x.pt"), num_samples=4).probs), "probs.pt")
+"""
+
+
+@pytest.fixture
+def shared(tmp_path):
+    model, guide = build()
+    save_pretrained(tmp_path / "shared", model, guide, config={"dim": 8}, files={"words.txt": b"a b"})
+    return tmp_path / "shared"
+
+
+def test_a_fresh_process_predicts_bit_for_bit_the_same(shared, tmp_path):
+    model, guide = build()
+    x = torch.randn(5, 1, 4, 4)
+    torch.manual_seed(3)
+    expected = predict(model, guide, x, num_samples=4).probs
+    torch.save(x, tmp_path / "x.pt")
+    shutil.copy(shared_models.__file__, tmp_path)
+    code = f"import sys; sys.path.insert(0, '.')\n{ELSEWHERE}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    config, probs = torch.load(tmp_path / "probs.pt")
+    assert config == {"dim": 8}
+    assert torch.equal(probs, expected)
+
+
+def test_nothing_in_the_folder_is_pickled(shared):
+    names = sorted(path.name for path in shared.iterdir())
+    assert names == ["README.md", "config.json", "model.safetensors", "words.txt"]
+    assert json.loads((shared / "config.json").read_text())["format"] == "probattn-pretrained-1"
+
+
+def _cut(folder):
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-1])
+
+
+def _edit(folder):
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace('"dim": 8', '"dim": 9'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "contains no digest"),
+        (_edit, "was edited"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "lacks model.safetensors"),
+        (_cut, "model.safetensors is damaged, or not the file that config.json belongs to"),
+        (lambda folder: (folder / "words.txt").write_bytes(b"b a"), "words.txt is damaged, or not the file"),
+    ],
+)
+def test_a_damaged_folder_is_refused_and_the_model_stays_as_it_was(shared, damage, words):
+    damage(shared)
+    model, guide = build(seed=2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_pretrained(shared, model, guide)
+    assert "\n" not in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_of_another_model_of_the_same_shapes_are_refused(shared, tmp_path):
+    save_pretrained(tmp_path / "other", *build(seed=5))
+    shutil.copy(tmp_path / "other" / "model.safetensors", shared)
+    with pytest.raises(CheckpointError, match="not the file that config.json belongs to"):
+        load_pretrained(shared, *build())
+
+
+def test_another_number_of_heads_is_refused_although_all_shapes_agree(shared):
+    with pytest.raises(CheckpointError, match="heads"):
+        load_pretrained(shared, *build(heads=4))
+
+
+def test_a_model_card_that_a_user_has_edited_stays_and_reserved_names_are_refused(shared):
+    (shared / "README.md").write_text("mine")
+    save_pretrained(shared, *build(seed=4))
+    assert (shared / "README.md").read_text() == "mine"
+    load_pretrained(shared, *build())
+    with pytest.raises(ValueError, match="config.json is written by save_pretrained itself"):
+        save_pretrained(shared, *build(), files={"config.json": b""})
+
+
+def test_without_the_extra_folders_work_and_the_hub_names_it(shared, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    load_pretrained(shared, *build())
+    for call in (
+        lambda: load_pretrained("user/model", *build()),
+        lambda: upload_pretrained(shared, "user/model"),
+    ):
+        with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
+            call()
+
+
+def test_models_of_the_hub_are_downloaded_without_anything_that_could_hold_code(shared, monkeypatch):
+    hub, asked = pytest.importorskip("huggingface_hub"), []
+
+    def download(name, **options):
+        asked.append((name, options))
+        return str(shared)
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    assert load_pretrained("user/model", *build(seed=1), revision="v1", token="t") == {"dim": 8}
+    (name, options) = asked[0]
+    assert (name, options["revision"], options["token"]) == ("user/model", "v1", "t")
+    assert options["allow_patterns"] == ["*.json", "*.safetensors", "README.md"]
+
+
+def test_a_name_that_the_hub_does_not_have_is_one_sentence(monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def fail(name, **options):
+        raise OSError("404\n\nnot found.")
+
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    with pytest.raises(CheckpointError, match="user/model is neither a folder here nor a model .*: 404 not found$"):
+        load_pretrained("user/model", *build())
+
+
+def test_uploads_create_the_repository_and_send_the_folder(shared, monkeypatch):
+    hub, calls = pytest.importorskip("huggingface_hub"), []
+
+    class Api:
+        def __init__(self, token=None):
+            calls.append(("token", token))
+
+        def create_repo(self, repo_id, *, private, exist_ok):
+            calls.append(("create", repo_id, private, exist_ok))
+            return SimpleNamespace(repo_id=f"user/{repo_id}")
+
+        def create_branch(self, repo_id, *, branch, exist_ok):
+            calls.append(("branch", repo_id, branch, exist_ok))
+
+        def upload_folder(self, **options):
+            calls.append(("upload", options["repo_id"], options["folder_path"], options["revision"]))
+            return SimpleNamespace(commit_url="https://hub/commit")
+
+    monkeypatch.setattr(hub, "HfApi", Api)
+    assert upload_pretrained(shared, "model", private=True, token="t", branch="dev") == "https://hub/commit"
+    assert calls == [
+        ("token", "t"),
+        ("create", "model", True, True),
+        ("branch", "user/model", "dev", True),
+        ("upload", "user/model", shared, "dev"),
+    ]
+    with pytest.raises(FileNotFoundError, match="save the model there first"):
+        upload_pretrained(shared / "none", "model")
+
+
+def test_a_users_own_class_with_the_mixin_of_hugging_face_is_saved_with_its_guide(tmp_path):
+    hub = pytest.importorskip("huggingface_hub")
+
+    class Mine(nn.Module, hub.PyTorchModelHubMixin):
+        def __init__(self, dim=8, classes=3):
+            super().__init__()
+            layer = KEPSVGPAttention.partial(rank=2, multiple=2)
+            options = {"image_size": 4, "patch_size": 2, "channels": 1, "depth": 1, "heads": 2, "mlp_dim": 8}
+            self.model = Classifier(ViT(dim=dim, classes=classes, attention=layer, **options), num_data=10)
+            self.guide = guides.for_model(self.model)
+
+    mine, x = Mine(classes=4), torch.randn(3, 1, 4, 4)
+    mine.save_pretrained(tmp_path / "mine")
+    loaded = Mine.from_pretrained(tmp_path / "mine")
+    found = []
+    for each in (mine, loaded):
+        torch.manual_seed(0)
+        found.append(predict(each.model, each.guide, x, num_samples=3).probs)
+    assert found[0].shape == (3, 4)
+    assert torch.equal(*found)
