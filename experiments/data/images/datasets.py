@@ -17,6 +17,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.images.loader import ImageLoader
+from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.splits import split, subsample
 
@@ -66,7 +67,10 @@ class ImageDataset:
         return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Do nothing: images need no preprocessing that is saved with a run."""
+        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        shape = list(self.train.images.shape[1:])
+        content = {"kind": "images", "classes": self.classes, "shape": shape, "mean": self.mean, "std": self.std}
+        write_preprocessing(folder, content)
 
     def for_run(self, folder: Path) -> "ImageDataset":
         """Return the data set as the run in ``folder`` reads it: this one."""
@@ -92,8 +96,9 @@ def load(
             newest modification time of the folders changes; delete it after a change that alters neither, such as
             editing a file in place.
         seed: seed of the splits only.
-        limit: keep at most this many training images and the same fraction of the validation and test images, but
-            at least one per class if there is one. A smaller limit keeps a subset of what a larger limit keeps.
+        limit: keep at most this many training images and the same fraction of the validation images, but at least one
+            per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
+            limit keeps.
 
     Raises:
         ValueError: if ``name`` is unknown or ``limit`` is below 1.
@@ -114,9 +119,22 @@ def load(
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:
-        train, valid, test = subsample(train, (valid, test), limit=limit, num_classes=len(classes), generator=generator)
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
+    return from_parts(name, classes, train, valid, test, augment=name in cifar.CIFAR)
+
+
+def from_parts(
+    name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
+) -> ImageDataset:
+    """Return the data set of three parts, whose normalisation is that of the training part.
+
+    Raises:
+        DatasetError: training images of one colour only.
+    """
     mean, std = channel_statistics(train.images)
-    return ImageDataset(name, classes, train, valid, test, mean, std, augment=name in cifar.CIFAR)
+    if min(std) == 0:
+        raise DatasetError(f"all training images of {name} have one value in a colour channel: nothing can be learned")
+    return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
 
 
 def _digits() -> tuple[tuple[str, ...], Images]:
