@@ -26,8 +26,8 @@ class TabularTransformer(SkipParamEffects, PyroModule):
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
         attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
-        output_mean, output_scale: outputs are ``output_mean + output_scale * head(...)``: mean and standard deviation of
-            the labels of a regression, so that predictions are in their units.
+        output_mean, output_scale: outputs are ``output_mean + output_scale * head(...)``; mean and standard deviation
+            of the labels of a regression let predictions be in their units.
 
     Raises:
         ValueError: no columns; a number of factories other than ``depth``; a dropout rate outside [0, 1).

@@ -18,9 +18,12 @@ from probattn.experiments.displayable import ENCODABLE, displayable
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
 
-def _existing(folder: Path | None) -> Path | None:
-    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one."""
-    if folder is not None and not folder.expanduser().is_dir():
+def existing(folder: Path | None) -> Path | None:
+    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one.
+
+    Files are a user's own data; a data set that needs a folder refuses them.
+    """
+    if folder is not None and not folder.expanduser().exists():
         raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
     return folder
 
@@ -81,7 +84,9 @@ def _check_parent(path: Path, *, option: str) -> None:
 
 Data = Annotated[
     Path | None,
-    typer.Option(callback=_existing, help="Existing folder of the data sets; default $PROBATTN_DATA, else ./data."),
+    typer.Option(
+        callback=existing, help="Existing folder of the data sets, or your own data; default those of the run."
+    ),
 ]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
 Encoder = Annotated[

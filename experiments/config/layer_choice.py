@@ -19,7 +19,7 @@ _STARTS = {"sgpa": 0.375, "cgp": 0.25, "sparse-cgp": 0.25}
 
 
 def with_layer(settings: Settings, name: str) -> Settings:
-    """Return settings with another layer, as the presets on digits, CoLA and IMDB have it, for the same total of epochs.
+    """Return settings with another layer, as presets on digits, CoLA and IMDB have it, for the same total of epochs.
 
     The learning rate of the guide is that of KEP-SVGP's presets, CGP's regulariser rises from 0, and SGPA and CGP start
     from kernel attention except on texts.

@@ -173,7 +173,8 @@ def _as_authors(settings: Settings, layer: KEPSVGPSettings, *, monitor: str) -> 
 _KEP_IMAGES, _KEP_REVIEWS = KEPSVGPSettings(), KEPSVGPSettings(merge="add")
 _KEP_SENTENCES = KEPSVGPSettings(rank=5, merge="add", eta=1.0)
 
-# For a user's own data, whose path is given with --data: networks that a CPU trains in minutes on some thousand examples.
+# For a user's own data, whose path is given with --data: networks that a CPU trains in minutes on a few thousand
+# examples.
 _OWN_IMAGES = _with_kep_svgp(
     Settings(
         data=ImageFolderSettings(batch_size=64),

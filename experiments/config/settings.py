@@ -87,9 +87,9 @@ class Settings:
     def with_changes(self, changes: Iterable["str | Change"]) -> "Settings":
         """Return these settings with changes applied together; the last of several for a key counts.
 
-        ``warm_start=none`` removes the warm start, ``warm_start.epochs=N`` adds one. ``data.name``, ``network.kind`` and
-        ``layer.name`` may select another kind, whose other settings have their defaults; those of data and networks that
-        both kinds have stay.
+        ``warm_start=none`` removes the warm start, ``warm_start.epochs=N`` adds one. ``data.name``, ``network.kind``
+        and ``layer.name`` may select another kind, whose other settings have their defaults; those of data and networks
+        that both kinds have stay.
 
         Args:
             changes: ``key=value`` or :class:`Change`.
@@ -188,9 +188,7 @@ def _selected(parts: dict[str, Any], changes: Iterable[Change]) -> dict[str, typ
     return found
 
 
-def _changed(
-    value: Any, kind: type, new: dict[str, Any], old: Any, *, part: str, changes: Iterable[Change]
-) -> Any:
+def _changed(value: Any, kind: type, new: dict[str, Any], old: Any, *, part: str, changes: Iterable[Change]) -> Any:
     """Return a part of the settings with new values; if it is to be of another kind, with the values that both have."""
 
     def build(given: dict[str, Any]) -> Any:

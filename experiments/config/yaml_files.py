@@ -87,8 +87,12 @@ def _text(node: yaml.Node, place: str) -> str:
     """Return a value as ``--set`` takes it."""
     if isinstance(node, yaml.ScalarNode):
         value = _value(node, place)
-        return node.value if isinstance(value, str) else {None: "none", True: "true", False: "false"}.get(
-            value if value is None or isinstance(value, bool) else "", node.value.replace("_", "")
+        return (
+            node.value
+            if isinstance(value, str)
+            else {None: "none", True: "true", False: "false"}.get(
+                value if value is None or isinstance(value, bool) else "", node.value.replace("_", "")
+            )
         )
     return json.dumps(_value(node, place))
 

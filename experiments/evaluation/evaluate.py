@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
@@ -198,7 +199,7 @@ def _run_result(
     posterior = posterior_summary(model, guide)
     has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
-    is_image = isinstance(data, Images)
+    is_image, is_table = isinstance(data, Images), isinstance(data, Table)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}
     return RunResult(
         name=run.name,
@@ -210,7 +211,9 @@ def _run_result(
         probs=test.probs,
         labels=test.labels,
         images=data.images if is_image else torch.empty(0),
-        texts=() if is_image else data.texts,
+        texts=() if is_image or is_table else data.texts,
+        numbers=test if test.probs is None else None,
+        is_table=is_table,
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,

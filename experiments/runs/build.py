@@ -65,7 +65,8 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         root: folder of the data sets; of a user's own data their path, by default ``data.path``.
 
     Raises:
-        SettingsError: the network is a pretrained encoder, and none is given; its kind does not suit the data; a user's own data without a path.
+        SettingsError: the network is a pretrained encoder, and none is given; its kind does not suit the data; a user's
+            own data without a path.
         DatasetError: the data cannot be read.
     """
     data, network = settings.data, settings.network

@@ -148,11 +148,11 @@ class TrainOptions:
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
-        An option that the saved run lacks is newer than it; its default is what that run did.
+        An option that the saved run lacks is newer than it; its default is what that run did. More epochs alone are no
+        difference: a run may go on, at the learning rate that the schedule of the new number has then.
         """
         saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
-        return [
-            f"{name}: {value!r} → {getattr(self, name)!r}"
-            for name, value in saved.items()
-            if value != getattr(self, name)
-        ]
+        changed = {name: value for name, value in saved.items() if value != getattr(self, name)}
+        if changed.keys() == {"epochs"} and changed["epochs"] < self.epochs:
+            return []
+        return [f"{name}: {value!r} → {getattr(self, name)!r}" for name, value in changed.items()]

@@ -47,9 +47,7 @@ def read_texts(
     for part, (split, data) in _load(source, subset, splits).items():
         _check_columns(data, source, text_column=text_column, label_column=label_column)
         places = _places(source, split, len(data))
-        inputs = [
-            _text(value, place, text_column) for value, place in zip(data[text_column], places, strict=True)
-        ]
+        inputs = [_text(value, place, text_column) for value, place in zip(data[text_column], places, strict=True)]
         given[part] = Examples(inputs, _labels(data, label_column, places), places)
     return texts.from_examples(given, shares=shares, seed=seed, limit=limit)
 
@@ -119,7 +117,9 @@ def _load(source: str, subset: str | None, splits: Splits) -> dict[str, tuple[st
         ) from error
     by_name = dict(loaded) if isinstance(loaded, dict) else {splits.train: loaded}
     if splits.train not in by_name:
-        raise DatasetError(f"{source} has no split {splits.train!r}; it has {shorten(list(by_name))}: set data.train_split")
+        raise DatasetError(
+            f"{source} has no split {splits.train!r}; it has {shorten(list(by_name))}: set data.train_split"
+        )
     names = {part: name for part, name in splits._asdict().items() if name in by_name}
     return {part: (name, by_name[name]) for part, name in names.items()}
 

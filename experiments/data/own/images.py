@@ -57,9 +57,7 @@ def read(path: Path, *, image_size: int, shares: Shares, seed: int, limit: int |
     parts = find_parts(folders)
     parts = parts if "train" in parts else {"train": path}
     given = {part: _list(folder) for part, folder in parts.items()}
-    return from_examples(
-        given, decode=lambda file: _decode(file, image_size), shares=shares, seed=seed, limit=limit
-    )
+    return from_examples(given, decode=lambda file: _decode(file, image_size), shares=shares, seed=seed, limit=limit)
 
 
 def from_examples(
@@ -140,5 +138,3 @@ def _is_clutter(name: str) -> bool:
 def _decode(path: Path, size: int) -> np.ndarray:
     with open_image(path) as image:
         return pixels(image, size)
-
-

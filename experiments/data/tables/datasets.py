@@ -145,9 +145,7 @@ def read(
         if std == 0:
             raise DatasetError(f"all training labels in {label_column!r} are {mean}: there is nothing to learn")
         labels = {part: torch.tensor(each, dtype=torch.float32)[:, None] for part, each in numbers.items()}
-    tables = {
-        part: Table(encoding.features(each.inputs, each.places), labels[part]) for part, each in parts.items()
-    }
+    tables = {part: Table(encoding.features(each.inputs, each.places), labels[part]) for part, each in parts.items()}
     return TableDataset(name, classes, encoding, label_column, **tables, label_mean=mean, label_std=std)
 
 

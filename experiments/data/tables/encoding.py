@@ -40,7 +40,12 @@ class TableEncoding:
 
     @classmethod
     def fit(
-        cls, rows: Sequence[Mapping[str, str]], places: Sequence[str], *, names: Sequence[str], categories: Collection[str]
+        cls,
+        rows: Sequence[Mapping[str, str]],
+        places: Sequence[str],
+        *,
+        names: Sequence[str],
+        categories: Collection[str],
     ) -> Self:
         """Fit the encoding to the training part.
 
@@ -123,5 +128,5 @@ def _refuse(name: str, cell: str, place: str, *, more: int = 0) -> None:
     others = f", as {more} more" if more else ""
     raise DatasetError(
         f"{place}: {name!r} is {repr(cell) if cell else 'empty'}{others}, in a column of numbers; put a number there, "
-        f'remove the row, or make it a column of categories with --set \'data.categorical_columns=["{name}"]\''
+        f"remove the row, or make it a column of categories with --set 'data.categorical_columns=[\"{name}\"]'"
     )
