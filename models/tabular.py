@@ -26,8 +26,8 @@ class TabularTransformer(SkipParamEffects, PyroModule):
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
         attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
-        output_mean, output_scale: outputs are ``output_mean + output_scale * head(...)``; mean and standard deviation
-            of the labels of a regression let predictions be in their units.
+        units: mean and standard deviation of the labels of a regression: outputs are ``mean + std * head(...)``, in the
+            units of the labels. None for classes.
 
     Raises:
         ValueError: no columns; a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -44,8 +44,7 @@ class TabularTransformer(SkipParamEffects, PyroModule):
         mlp_dim: int,
         dropout: float = 0.0,
         attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
-        output_mean: float = 0.0,
-        output_scale: float = 1.0,
+        units: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
@@ -53,8 +52,7 @@ class TabularTransformer(SkipParamEffects, PyroModule):
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
-        self.register_buffer("output_mean", torch.tensor(float(output_mean)))
-        self.register_buffer("output_scale", torch.tensor(float(output_scale)))
+        self.register_buffer("units", None if units is None else torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs ``(*draws, batch, outputs)`` of rows ``(batch, columns)``.
@@ -62,8 +60,11 @@ class TabularTransformer(SkipParamEffects, PyroModule):
         Raises:
             ValueError: another number of columns.
         """
-        hidden = self.norm(self.blocks(self.tokens(x)).mean(-2))
-        return self.output_mean + self.output_scale * self.head(hidden)
+        outputs = self.head(self.norm(self.blocks(self.tokens(x)).mean(-2)))
+        if self.units is None:
+            return outputs
+        mean, std = self.units
+        return mean + std * outputs
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Input and output of the command: shared options, messages, tables, errors."""
 
+import functools
 import os
 import sys
 import tempfile
@@ -123,10 +124,14 @@ def say(text: str, *, style: str = "") -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table with no cell cut off: folded to a terminal as far as possible, in its natural width to a file."""
-    extent = console.measure(table, options=console.options.update(max_width=1_000))
-    width = max(console.width, extent.minimum) if console.is_terminal else extent.maximum
-    Console(width=width, quiet=console.quiet).print(table)
+    """Print a table with no cell cut off, folded to the terminal's width, 80 columns in a file, as far as possible."""
+    measure = functools.partial(console.measure, table, options=console.options.update(max_width=1_000))
+    padding = table.padding
+    if measure().minimum > console.width:
+        table.padding = 0
+    if measure().minimum > console.width:
+        table.padding = padding
+    Console(width=max(console.width, measure().minimum), quiet=console.quiet).print(table)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

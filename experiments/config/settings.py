@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -167,6 +167,27 @@ def from_json(text: str | bytes) -> Settings:
     """
     with readable_errors():
         return TypeAdapter(Settings).validate_json(text)
+
+
+def choices(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return the values of each setting that takes only some, by its dotted key."""
+    found = {}
+    for part in fields(settings):
+        value = getattr(settings, part.name)
+        for name, annotation in ({} if value is None else _types(type(value))).items():
+            if each := tuple(dict.fromkeys(_choices(annotation))):
+                found[f"{part.name}.{name}"] = each
+    return found
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif annotation is bool:
+        yield from ("true", "false")
+    else:
+        for each in get_args(annotation):
+            yield from _choices(each)
 
 
 def _types(kind: type) -> dict[str, Any]:

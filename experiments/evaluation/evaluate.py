@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -44,12 +44,13 @@ EXAMPLES = 256
 class Evaluation:
     """Result of an evaluation: the report's content for the posterior predictive, and scores by method.
 
-    ``provenance`` is, by method, what the scores were computed from.
+    ``provenance`` is, by method, what the scores were computed from; ``sizes`` the number of examples of each test set.
     """
 
     result: RunResult
     scores: dict[str, Scores]
     provenance: dict[str, Provenance]
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def evaluate(
@@ -121,6 +122,7 @@ def evaluate(
         scores = {name: score(by_set) for name, by_set in predictions.items()}
         posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
         result = _run_result(run, *posterior, options=options)
+        sizes = {name: len(each) for name, each in _labels(predictions[methods.POSTERIOR]).items()}
         content = {
             "run": run.name,
             "options": asdict(options),
@@ -132,6 +134,7 @@ def evaluate(
             "similarity": result.similarity,
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
+            "sizes": sizes,
             "best_epoch": run.best_epoch,
             "epochs_done": last_epoch(result.epochs),
             "trained_on": run.environment,
@@ -143,7 +146,7 @@ def evaluate(
             write_json(folder / "metrics.json", content)
 
         broadcast_result(save)
-        return Evaluation(result, scores, provenance)
+        return Evaluation(result, scores, provenance, sizes)
 
 
 def predict_sets(
@@ -183,6 +186,10 @@ def predict_sets(
                 predictions[name] |= results[0][name] if results else {}
         say(f"{run.folder}: {start + len(chunk)} of {len(groups)} groups of sets")
     return predictions
+
+
+def _labels(predictions: Mapping[str, Prediction]) -> dict[str, torch.Tensor]:
+    return {name: each.labels for name, each in predictions.items() if each.labels is not None}
 
 
 def _run_result(

@@ -1,6 +1,7 @@
 """Tables and figures of one evaluation: by method, corruption and severity, OOD set and detector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table as RichTable
@@ -9,6 +10,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
@@ -23,11 +25,17 @@ def evaluation_tables(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
     """Return the sources of all tables of an evaluation, by name."""
     result = evaluation.result
     scores = {methods.row_label(result.label, method): each for method, each in evaluation.scores.items()}
-    found: dict[str, Comparison | Grid] = {"test": compare({row: {0: each.test} for row, each in scores.items()})}
+    sizes = evaluation.sizes
+
+    def table(values: Callable[[Scores], Mapping[str, float]], name: str) -> Comparison:
+        compared = compare({row: {0: values(each)} for row, each in scores.items()})
+        return replace(compared, note=f"n = {sizes[name]:,}." if name in sizes else "")
+
+    found: dict[str, Comparison | Grid] = {"test": table(lambda each: each.test, "test")}
     for domain in result.domains:
-        found[f"domain-{domain}"] = compare({row: {0: each.domain[domain]} for row, each in scores.items()})
+        found[f"domain-{domain}"] = table(lambda each, domain=domain: each.domain[domain], f"domain/{domain}")
     if result.shift:
-        found["shift"] = compare({row: {0: each.mean_shift} for row, each in scores.items()})
+        found["shift"] = table(lambda each: each.mean_shift, "test")
     for method, (row, each) in zip(evaluation.scores, scores.items(), strict=True):
         for metric in SHIFT_METRICS if each.shift else ():
             found[f"shift-{metric}-{method}"] = _shift_grid(row, each.shift, metric)

@@ -213,7 +213,7 @@ def _network(settings: Settings, dataset: Dataset) -> nn.Module:
         sizes = dataset.encoding.sizes
         options |= {"attention": _attention(settings, tokens=len(sizes)), "outputs": len(dataset.classes) or 1}
         if not dataset.classes:
-            options |= {"output_mean": dataset.label_mean, "output_scale": dataset.label_std}
+            options["units"] = dataset.label_mean, dataset.label_std
         return TabularTransformer(sizes, **options)
     options["classes"] = len(dataset.classes)
     if isinstance(network, ViTSettings):

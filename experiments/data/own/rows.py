@@ -52,9 +52,9 @@ class Rows:
         for setting, column in wanted.items():
             if column not in self.columns:
                 near = get_close_matches(column, self.columns, n=1)
-                guess = f"; did you mean {near[0]!r}?" if near else ""
+                guess = f", did you mean {near[0]!r}?" if near else ";"
                 raise DatasetError(
-                    f"{self.path} has no column {column!r}{guess} Its columns are {shorten(self.columns, most=20)}; "
+                    f"{self.path} has no column {column!r}{guess} its columns are {shorten(self.columns, most=20)}; "
                     f"choose one with --set data.{setting}=NAME"
                 )
 
