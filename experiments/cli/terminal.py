@@ -127,7 +127,7 @@ def show_table(table: Table) -> None:
     """Print a table with no cell cut off, folded to the terminal's width, 80 columns in a file, as far as possible."""
     measure = functools.partial(console.measure, table, options=console.options.update(max_width=1_000))
     padding = table.padding
-    if measure().minimum > console.width:
+    if measure().maximum > console.width:
         table.padding = 0
     if measure().minimum > console.width:
         table.padding = padding

@@ -76,7 +76,7 @@ def train(
         if started is not None and preset in (None, started.name) and config is None:
             request = _resumed(started, **options)
         else:
-            request = _new(preset, config, **options)
+            request = _new(preset, config, out=out if resume else None, **options)
         name, settings, root = request
         folder = out or Path("runs") / name
         if seeds is not None:
@@ -105,13 +105,14 @@ def _new(
     preset: str | None,
     config: Path | None,
     *,
+    out: Path | None,
     layer: str | None,
     epochs: int | None,
     changes: list[str],
     data: str | None,
     seeds: bool,
 ) -> _Request:
-    """Return the request for a new run."""
+    """Return the request for a new run; ``out`` is a folder to resume, in which there is none."""
     from probattn.experiments.config import presets, yaml_files
     from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.layer_choice import with_layer
@@ -121,6 +122,8 @@ def _new(
         fail(f"{config} is for the preset {file.preset}, not {preset}: leave one of the two out")
     name = preset or file.preset
     if name is None:
+        if out is not None:
+            fail(f"{out} holds no run to resume; name a preset to start one")
         where = f"add 'preset: NAME' to {config}" if config else "name one, or a file of settings with --config FILE"
         fail(f"no preset: {where}; `probattn presets` lists all")
     settings = presets.preset(name).with_changes(file.changes)
