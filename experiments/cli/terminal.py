@@ -20,10 +20,7 @@ console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun on
 
 
 def existing(folder: Path | None) -> Path | None:
-    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one.
-
-    Files are a user's own data; a data set that needs a folder refuses them.
-    """
+    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one; or a file."""
     if folder is not None and not folder.expanduser().exists():
         raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
     return folder

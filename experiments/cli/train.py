@@ -132,7 +132,7 @@ def _new(
         changes, data = [*changes, f"data.path={_own(data, settings.data.name)}"], None
     settings = settings.with_changes(changes)
     settings = settings if epochs is None else settings.with_total_epochs(epochs)
-    return _Request(name, settings, None if data is None else existing(Path(data)))
+    return _Request(name, settings, None if data is None else _root(data))
 
 
 def _resumed(
@@ -158,7 +158,7 @@ def _resumed(
     root = None
     if data is not None:
         is_own = isinstance(settings.data, OwnDataSettings)
-        root = Path(_own(data, settings.data.name)) if is_own else existing(Path(data))
+        root = Path(_own(data, settings.data.name)) if is_own else _root(data)
     return _Request(started.name, settings, root)
 
 
@@ -171,6 +171,14 @@ def _started(folder: Path, seeds: bool) -> _Request | None:
         return None
     record = read_record(folder)
     return _Request(record.name, record.settings, None)
+
+
+def _root(path: str) -> Path:
+    """Check that the folder of the data sets exists."""
+    folder = existing(Path(path))
+    if folder.expanduser().is_file():
+        raise NotADirectoryError(f"{path} is a file, and this preset takes the folder of the data sets; correct --data")
+    return folder
 
 
 def _own(path: str, kind: str) -> str:

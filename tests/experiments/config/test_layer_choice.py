@@ -35,5 +35,5 @@ def test_few_epochs_leave_some_for_the_layer_itself():
 
 
 def test_an_unknown_layer_is_named():
-    with pytest.raises(SettingsError, match=r"unknown layer 'kep'; did you mean kep-svgp\? known: softmax"):
-        with_layer(PRESETS["vit/folder"], "kep")
+    with pytest.raises(SettingsError, match=r"unknown layer 'kep-svg'; did you mean kep-svgp\? known: softmax"):
+        with_layer(PRESETS["vit/folder"], "kep-svg")

@@ -63,7 +63,7 @@ def test_lists_words_and_nothing_are_read_as_yaml_means_them(file):
         ("layer:\n\n  merge: sum", ["line 3: layer.merge: input should be 'add', 'concat' or 'concat_lowrank'"]),
         ("train:\n  epochs: 3\n  epochs: 4", ["line 3: 'epochs' is set in line 2 already"]),
         ("train: 3", ["line 1: train needs settings below it, such as 'epochs: 20'"]),
-        ("train:\n  - 3", ["line 2: train needs settings below it"]),
+        ("train:\n  - 3", ["line 1: train needs settings below it"]),
         ("train:\n  epochs: [", ["line 2 is not YAML"]),
         ("", ["needs the keys preset, data"]),
         ("just a text", ["needs the keys preset, data"]),
