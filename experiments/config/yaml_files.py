@@ -35,8 +35,16 @@ def read(path: Path) -> ConfigFile:
     Raises:
         SettingsError: it cannot be read, is no YAML, or has keys that are unknown or occur twice; names the line.
     """
+    if path.exists() and not path.is_file():
+        raise SettingsError(f"{path} is no file; name your file of settings with --config")
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):
+                raise SettingsError(
+                    f"{path}, line {token.start_mark.line + 1}: write the value in place of *{token.value}"
+                )
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}; name your file with --config") from error
     except UnicodeDecodeError as error:
@@ -45,6 +53,8 @@ def read(path: Path) -> ConfigFile:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise SettingsError(f"{path}{line} is not YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path} is nested too deeply") from error
     if not isinstance(root, yaml.MappingNode):
         raise SettingsError(f"{path} needs the keys {', '.join(PARTS)}; `probattn presets NAME --yaml` prints a file")
     preset, changes = None, []

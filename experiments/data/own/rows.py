@@ -92,7 +92,7 @@ def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[s
     if path.is_dir():
         files: dict[str, list[Path]] = {}
         for each in sorted(path.iterdir()):
-            if each.suffix.lower() in SUFFIXES[kind] and not each.name.startswith("."):
+            if each.suffix.lower() in SUFFIXES[kind] and not each.name.startswith(".") and each.is_file():
                 files.setdefault(each.stem.lower(), []).append(each)
         twice = next((paths for paths in files.values() if len(paths) > 1), None)
         if twice:

@@ -66,6 +66,7 @@ def test_lists_words_and_nothing_are_read_as_yaml_means_them(file):
         ("train:\n  - 3", ["line 1: train needs settings below it"]),
         ("train:\n  epochs: [", ["line 2 is not YAML"]),
         ("", ["needs the keys preset, data"]),
+        ("data: &a\n  batch_size: 3\ntrain: *a", ["line 3: write the value in place of *a"]),
         ("just a text", ["needs the keys preset, data"]),
     ],
 )
