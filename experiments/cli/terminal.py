@@ -20,8 +20,8 @@ console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun on
 
 
 def existing(folder: Path | None) -> Path | None:
-    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one; or a file."""
-    if folder is not None and not folder.expanduser().exists():
+    """Check that the folder or file given with ``--data`` exists, so that no download creates a mistyped one."""
+    if folder is not None and not (folder.expanduser().is_dir() or folder.expanduser().is_file()):
         raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
     return folder
 

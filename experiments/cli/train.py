@@ -71,8 +71,9 @@ def train(
         from probattn.experiments.runs import train as runs
 
         changes = [*(set_ or ()), *encoder_change(encoder)]
-        options = {"layer": layer, "epochs": epochs, "changes": changes, "data": data, "seeds": seeds is not None}
-        started = _started(out or Path("runs") / preset, options["seeds"]) if resume and (out or preset) else None
+        options = {"layer": layer, "epochs": epochs, "changes": changes, "data": data}
+        folder = out or (None if preset is None else Path("runs") / preset)
+        started = _started(folder, seeds is not None) if resume and folder is not None else None
         if started is not None and preset in (None, started.name) and config is None:
             request = _resumed(started, **options)
         else:
@@ -110,7 +111,6 @@ def _new(
     epochs: int | None,
     changes: list[str],
     data: str | None,
-    seeds: bool,
 ) -> _Request:
     """Return the request for a new run; ``out`` is a folder to resume, in which there is none."""
     from probattn.experiments.config import presets, yaml_files
@@ -120,7 +120,7 @@ def _new(
     file = yaml_files.ConfigFile(None, []) if config is None else yaml_files.read(config)
     if preset is not None and file.preset not in (None, preset):
         fail(f"{config} is for the preset {file.preset}, not {preset}: leave one of the two out")
-    name = preset or file.preset
+    name = file.preset if preset is None else preset
     if name is None:
         if out is not None:
             fail(f"{out} holds no run to resume; name a preset to start one")
@@ -142,7 +142,6 @@ def _resumed(
     epochs: int | None,
     changes: list[str],
     data: str | None,
-    seeds: bool,
 ) -> _Request:
     """Return the request for the rest of a run that was started."""
     from probattn.experiments.config.data import OwnDataSettings
@@ -183,6 +182,7 @@ def _root(path: str) -> Path:
 
 def _own(path: str, kind: str) -> str:
     """Check that a file or folder of a user's own data exists; a Hugging Face data set may be on the hub."""
-    if not kind.endswith("-hf") and not Path(path).expanduser().exists():
+    place = Path(path).expanduser()
+    if not kind.endswith("-hf") and not (place.is_dir() or place.is_file()):
         raise FileNotFoundError(f"{path} does not exist; correct --data")
     return path

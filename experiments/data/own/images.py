@@ -12,7 +12,7 @@ from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import SUFFIXES, is_image, open_image
-from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.own.examples import (
     Examples,
     Shares,
@@ -77,6 +77,11 @@ def from_examples(
             name: Images(torch.from_numpy(np.stack(list(pool.map(decode, each.inputs)))), labels[name])
             for name, each in parts.items()
         }
+    _, std = channel_statistics(images["train"].images)
+    if min(std) == 0:
+        raise DatasetError(
+            "in one colour channel all training images have the same value everywhere: take other images"
+        )
     return ImageParts(classes, **images)
 
 

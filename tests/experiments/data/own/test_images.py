@@ -9,7 +9,7 @@ from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.own.images import pixels, read
 
 
-def fill(folder, number, colour=(0, 0, 0), size=(8, 8), first=0):
+def fill(folder, number, colour=(1, 2, 3), size=(8, 8), first=0):
     folder.mkdir(parents=True, exist_ok=True)
     for at in range(first, first + number):
         Image.new("RGB", size, colour).save(folder / f"{at}.png")
@@ -20,7 +20,7 @@ def load(path, **options):
 
 
 def test_one_folder_is_split_and_labels_are_the_folders_in_the_order_of_their_names(tmp_path):
-    fill(tmp_path / "red", 10, (255, 0, 0))
+    fill(tmp_path / "red", 10, (255, 9, 0))
     fill(tmp_path / "blue", 5, (0, 0, 255))
     fill(tmp_path / "blue" / "more", 5, (0, 0, 255), first=5)
     (tmp_path / ".DS_Store").write_bytes(b"")
