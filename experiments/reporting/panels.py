@@ -72,24 +72,6 @@ def _ood_confidence(result: RunResult) -> Figure | None:
 NO_PREDICTIONS = "Not drawn: this run has no answers, or probabilities that are not finite."
 PANELS = (
     Panel(
-        "numbers",
-        "Predicted and true numbers",
-        lambda result: None if result.numbers is None else regression.predicted(result.numbers, result.labels),
-        "The mean of each prediction with its central 90 % interval against the true number; of many examples some. "
-        "Good predictions lie on the dashed line, and nine intervals of ten cross it.",
-        "Not drawn: this run has no predictions of numbers.",
-        of_numbers=True,
-    ),
-    Panel(
-        "quantiles",
-        "Calibration of quantiles",
-        lambda result: None if result.numbers is None else regression.quantiles(result.numbers, result.labels),
-        "The share of the true numbers below each predicted quantile. On the dashed line predictions are calibrated; "
-        "a curve that is flat in the middle means intervals that are too wide, a steep one means too narrow.",
-        "Not drawn: this run has no predictions of numbers.",
-        of_numbers=True,
-    ),
-    Panel(
         "reliability",
         "Reliability diagram",
         _if_predictions(lambda result: predictions.reliability(result.probs, result.labels)),
@@ -162,6 +144,24 @@ PANELS = (
         wide=True,
         of_images=True,
         of_classes=True,
+    ),
+    Panel(
+        "numbers",
+        "Predicted and true numbers",
+        lambda result: None if result.numbers is None else regression.predicted(result.numbers, result.labels),
+        "The mean of each prediction with its central 90 % interval against the true number; of many examples some. "
+        "Good predictions lie on the dashed line, and nine intervals of ten cross it.",
+        "Not drawn: this run has no predictions of numbers.",
+        of_numbers=True,
+    ),
+    Panel(
+        "quantiles",
+        "Calibration of quantiles",
+        lambda result: None if result.numbers is None else regression.quantiles(result.numbers, result.labels),
+        "The share of the true numbers below each predicted quantile. On the dashed line predictions are calibrated; "
+        "a curve that is flat in the middle means intervals that are too wide, a steep one means too narrow.",
+        "Not drawn: this run has no predictions of numbers.",
+        of_numbers=True,
     ),
     Panel(
         "training",
