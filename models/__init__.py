@@ -4,6 +4,7 @@ from probattn.models import likelihoods
 from probattn.models.blocks import last
 from probattn.models.pretrained import PretrainedClassifier
 from probattn.models.supervised import Classifier, Supervised
+from probattn.models.tabular import TabularTransformer
 from probattn.models.text import TextTagger, TextTransformer
 from probattn.models.third_party import replace_attention
 from probattn.models.vit import ViT
@@ -12,6 +13,7 @@ __all__ = [
     "Classifier",
     "PretrainedClassifier",
     "Supervised",
+    "TabularTransformer",
     "TextTagger",
     "TextTransformer",
     "ViT",

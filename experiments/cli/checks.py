@@ -24,7 +24,7 @@ def check_posterior(
     """
     from probattn.experiments.studies.posterior_check import posterior_check
 
-    found = posterior_check(layer, seed=seed)
+    found = posterior_check(layer, seed=seed, say=say)
     say(str(found))
     folder = out or Path("runs/posterior") / layer
     found.save(folder)

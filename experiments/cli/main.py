@@ -1,7 +1,8 @@
 """The ``probattn`` command."""
 
+import importlib.metadata
 import os
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -26,13 +27,29 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"probattn {importlib.metadata.version('probattn')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=Commands,
-    help="Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Uncertainty-aware attention: train, evaluate and compare transformers whose attention is a Pyro program."""
+
+
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("predict")(predict.predict)

@@ -1,24 +1,69 @@
-"""``probattn presets``: list the presets."""
+"""``probattn presets``: list the presets, or the settings of one."""
 
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 from rich.table import Column, Table
 
-from probattn.experiments.cli.terminal import say, show_table
+from probattn.experiments.cli.terminal import fail, say, show_table
+
+if TYPE_CHECKING:
+    from probattn.experiments.config.settings import Settings
 
 
-def presets() -> None:
-    """List the presets."""
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset whose settings are listed.")] = None,
+    layer: Annotated[str | None, typer.Option(metavar="NAME", help="With another layer, as `train --layer`.")] = None,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the settings as a file for `probattn train --config`.")
+    ] = False,
+) -> None:
+    """List the presets, or the settings of one."""
+    from probattn.experiments.config.layer_choice import with_layer
+    from probattn.experiments.config.presets import preset
+
+    if name is None:
+        if yaml or layer:
+            fail("name a preset, whose settings to print; `probattn presets` lists all")
+        _list_presets()
+        return
+    settings = preset(name) if layer is None else with_layer(preset(name), layer)
+    if not yaml:
+        _list_settings(settings)
+        return
+    from probattn.experiments.config.yaml_files import to_yaml
+
+    typer.echo(to_yaml(name, settings), nl=False)
+
+
+def _list_presets() -> None:
     from probattn.experiments.config.networks import EncoderSettings
     from probattn.experiments.config.presets import PRESETS
 
-    table = Table(Column("preset", no_wrap=True), "data", "network", "layer", Column("epochs", justify="right"))
+    heads = "depth × width, heads"
+    table = Table(Column("preset", no_wrap=True), heads, "layer", "in blocks", Column("epochs", justify="right"))
     for name, settings in PRESETS.items():
         network, layer, start = settings.network, settings.layer, settings.warm_start
-        where = {0: "", None: ", every block"}.get(layer.last, f", last {layer.last}")
+        where = {0: "all", None: "all"}.get(layer.last, f"last {layer.last}")
         is_encoder = isinstance(network, EncoderSettings)
-        shape = "pretrained encoder" if is_encoder else f"{network.depth} × {network.dim}, {network.heads} heads"
+        shape = "pretrained encoder" if is_encoder else f"{network.depth} × {network.dim}, {network.heads}"
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
-        table.add_row(name, settings.data.name, shape, f"{layer.name}{where}", epochs)
+        table.add_row(name, shape, layer.name, where, epochs)
     show_table(table)
     say(
-        "Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then B."
+        "Epochs A + B: A of a warm start with kernel attention (--set warm_start.epochs=N, or warm_start=none), then "
+        "B.\n`probattn presets NAME` lists the settings of one; the first six are for your own data, see "
+        "docs/your-own-data.md."
     )
+
+
+def _list_settings(settings: "Settings") -> None:
+    from probattn.experiments.config.settings import choices
+
+    table = Table(Column("setting", no_wrap=True), "value", "choices")
+    allowed = choices(settings)
+    for key, value in settings.flat().items():
+        text = {None: "none", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else value
+        table.add_row(key, str(text), ", ".join(allowed.get(key, ())))
+    show_table(table)
+    say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")

@@ -65,15 +65,15 @@ def _show_entries() -> None:
     from probattn.experiments.studies.reproductions import ENTRIES
     from probattn.experiments.studies.scales import SCALES
 
-    table = Table(Column("name", no_wrap=True), "what", "source", "data", "presets", Column("runs", justify="right"))
+    table = Table(Column("name", no_wrap=True), "what", "source", "data", Column("runs", justify="right"))
     for name, entry in ENTRIES.items():
         models = dict.fromkeys(row.model for part in entry.parts for row in part.rows.values())
         data = ", ".join(dict.fromkeys(each for part in entry.parts for each in (part.data, *part.ood)))
-        presets = ", ".join(dict.fromkeys(model.preset for model in models))
         runs = str(len(models) * SCALES["full"].number_of_seeds(entry)) if models else "–"
         about = f"{entry.title} (not reproduced: {entry.unavailable})" if entry.unavailable else entry.title
-        table.add_row(name, about, entry.source, data, presets, runs)
+        table.add_row(name, about, entry.source, data, runs)
     show_table(table)
+    say("`probattn reproduce NAME --dry-run` says which presets are trained, how long that takes and what is missing.")
 
 
 def _announce(plan: Plan, *, workers: int) -> None:
@@ -88,6 +88,7 @@ def _announce(plan: Plan, *, workers: int) -> None:
         say(f"missing for {'; '.join(titles)}: {text}")
     if not plan.jobs:
         return
+    say(f"presets: {', '.join(dict.fromkeys(job.model.preset for job in plan.jobs))}")
     say(size(plan))
     seconds = study.estimate(plan, workers=workers)
     at_a_time = min(workers, len(plan.jobs))

@@ -1,5 +1,6 @@
 """Input and output of the command: shared options, messages, tables, errors."""
 
+import functools
 import os
 import sys
 import tempfile
@@ -18,9 +19,9 @@ from probattn.experiments.displayable import ENCODABLE, displayable
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
 
-def _existing(folder: Path | None) -> Path | None:
-    """Check that the folder given with ``--data`` exists, so that no download creates a mistyped one."""
-    if folder is not None and not folder.expanduser().is_dir():
+def existing(folder: Path | None) -> Path | None:
+    """Check that the folder or file given with ``--data`` exists, so that no download creates a mistyped one."""
+    if folder is not None and not (folder.expanduser().is_dir() or folder.expanduser().is_file()):
         raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
     return folder
 
@@ -81,7 +82,9 @@ def _check_parent(path: Path, *, option: str) -> None:
 
 Data = Annotated[
     Path | None,
-    typer.Option(callback=_existing, help="Existing folder of the data sets; default $PROBATTN_DATA, else ./data."),
+    typer.Option(
+        callback=existing, help="Existing folder of the data sets, or your own data; default those of the run."
+    ),
 ]
 SettingChanges = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")]
 Encoder = Annotated[
@@ -118,10 +121,14 @@ def say(text: str, *, style: str = "") -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table with no cell cut off: folded to a terminal as far as possible, in its natural width to a file."""
-    extent = console.measure(table, options=console.options.update(max_width=1_000))
-    width = max(console.width, extent.minimum) if console.is_terminal else extent.maximum
-    Console(width=width, quiet=console.quiet).print(table)
+    """Print a table with no cell cut off, folded to the terminal's width, 80 columns in a file, as far as possible."""
+    measure = functools.partial(console.measure, table, options=console.options.update(max_width=1_000))
+    padding = table.padding
+    if measure().maximum > console.width:
+        table.padding = 0
+    if measure().minimum > console.width:
+        table.padding = padding
+    Console(width=max(console.width, measure().minimum), quiet=console.quiet).print(table)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

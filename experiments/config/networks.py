@@ -1,4 +1,4 @@
-"""Settings of the data set and of each network."""
+"""Settings of each network."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.validation import STRICT, Count, Seed, Share
+from probattn.experiments.config.validation import STRICT, Count, Share
 
 Depth = Annotated[int, Field(ge=1, le=1000)]
 """Type of a number of blocks."""
@@ -15,16 +15,6 @@ Depth = Annotated[int, Field(ge=1, le=1000)]
 def _absolute(encoder: str) -> str:
     """Resolve the path of a local encoder, so that the run can be opened from any folder."""
     return str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class DataSettings:
-    """Data set and the seed of its validation split; ``limit`` is the largest number of training examples."""
-
-    name: str
-    batch_size: Count
-    limit: Count | None = None
-    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -78,6 +68,18 @@ class EncoderSettings:
     pooling: Literal["mean", "cls"] = "mean"
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TabularSettings:
+    """Transformer for tables, whose tokens are the columns."""
+
+    kind: Literal["tabular"] = "tabular"
+    dim: Count
+    depth: Depth
+    heads: Count
+    mlp_dim: Count
+    dropout: Share = 0.1
+
+
 def _kind(network: Any) -> Any:
     """Return the kind of network; runs from before there were texts did not save it."""
     return network.get("kind", "vit") if isinstance(network, dict) else getattr(network, "kind", None)
@@ -86,6 +88,7 @@ def _kind(network: Any) -> Any:
 NetworkSettings = Annotated[
     Annotated[ViTSettings, Tag("vit")]
     | Annotated[TextSettings, Tag("text")]
-    | Annotated[EncoderSettings, Tag("encoder")],
+    | Annotated[EncoderSettings, Tag("encoder")]
+    | Annotated[TabularSettings, Tag("tabular")],
     Discriminator(_kind),
 ]

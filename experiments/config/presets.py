@@ -6,6 +6,14 @@ Comments name the settings that a paper does not give.
 from dataclasses import replace
 from difflib import get_close_matches
 
+from probattn.experiments.config.data import (
+    DataSettings,
+    HuggingFaceImageSettings,
+    HuggingFaceTextSettings,
+    ImageFolderSettings,
+    TableSettings,
+    TextFileSettings,
+)
 from probattn.experiments.config.layers import (
     AuthorsKEPSVGPSettings,
     CGPSettings,
@@ -16,7 +24,7 @@ from probattn.experiments.config.layers import (
     SoftmaxSettings,
     SparseCGPSettings,
 )
-from probattn.experiments.config.networks import DataSettings, EncoderSettings, TextSettings, ViTSettings
+from probattn.experiments.config.networks import EncoderSettings, TabularSettings, TextSettings, ViTSettings
 from probattn.experiments.config.settings import Settings, WarmStartSettings
 from probattn.experiments.config.validation import SettingsError
 from probattn.inference import TrainOptions
@@ -167,7 +175,43 @@ def _as_authors(settings: Settings, layer: KEPSVGPSettings, *, monitor: str) -> 
 _KEP_IMAGES, _KEP_REVIEWS = KEPSVGPSettings(), KEPSVGPSettings(merge="add")
 _KEP_SENTENCES = KEPSVGPSettings(rank=5, merge="add", eta=1.0)
 
+# For a user's own data, whose path is given with --data: networks that a CPU trains in minutes on a few thousand
+# examples.
+_OWN_IMAGES = _with_kep_svgp(
+    Settings(
+        data=ImageFolderSettings(batch_size=64),
+        network=ViTSettings(patch_size=4, dim=128, depth=4, heads=4, mlp_dim=256),
+        layer=SoftmaxSettings(),
+        train=TrainOptions(epochs=50, lr=1e-3, min_lr=1e-5, warmup_epochs=2, monitor="nll"),
+    ),
+    KEPSVGPSettings(),
+)
+_OWN_TEXTS = _with_kep_svgp(
+    Settings(
+        data=TextFileSettings(name="text-csv", batch_size=32),
+        network=TextSettings(dim=128, depth=1, heads=8, mlp_dim=128, max_length=256, max_words=20_000),
+        layer=SoftmaxSettings(),
+        train=TrainOptions(epochs=20, lr=1e-3, min_lr=1e-4, warmup_epochs=1, monitor="nll"),
+    ),
+    KEPSVGPSettings(merge="add"),
+)
+_OWN_TABLE = _with_kep_svgp(
+    Settings(
+        data=TableSettings(batch_size=32),
+        network=TabularSettings(dim=32, depth=2, heads=4, mlp_dim=64),
+        layer=SoftmaxSettings(),
+        train=TrainOptions(epochs=100, lr=1e-3, min_lr=1e-5, warmup_epochs=2, monitor="nll"),
+    ),
+    KEPSVGPSettings(rank=4),
+)
+
 PRESETS: dict[str, Settings] = {
+    "vit/folder": _OWN_IMAGES,
+    "image/hf": replace(_OWN_IMAGES, data=HuggingFaceImageSettings(batch_size=64)),
+    "text/csv": _OWN_TEXTS,
+    "text/jsonl": replace(_OWN_TEXTS, data=replace(_OWN_TEXTS.data, name="text-jsonl")),
+    "text/hf": replace(_OWN_TEXTS, data=HuggingFaceTextSettings(batch_size=32)),
+    "tabular/csv": _OWN_TABLE,
     "digits/softmax": _DIGITS,
     "digits/kep-svgp": _with_kep_svgp(_DIGITS, KEPSVGPSettings(rank=8)),
     "digits/kernel": replace(_DIGITS, layer=KernelSettings()),

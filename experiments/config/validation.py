@@ -44,9 +44,9 @@ def readable_errors(key: str | None = None) -> Iterator[None]:
 
 
 def _key(location: tuple[str | int, ...]) -> str:
-    """Return the dotted key of a location, without the name of the layer or the kind of the network."""
+    """Return the dotted key of a location, without the kind of the data, the layer or the network."""
     names = list(location[1:] if location[:1] == ("settings",) and len(location) > 1 else location)
-    if names[:1] in (["layer"], ["network"]):
+    if names[:1] in (["data"], ["layer"], ["network"]):
         del names[1:2]
     return ".".join(map(str, names[:2]))
 

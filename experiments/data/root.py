@@ -3,10 +3,19 @@
 import os
 from pathlib import Path
 
+from probattn.experiments.data.errors import DatasetError
+
 DEFAULT = Path("data")
 """The folder that is used if neither an argument nor ``PROBATTN_DATA`` names another; downloads create it."""
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:
-    """Return the root folder of the data sets: ``root``, else ``$PROBATTN_DATA``, else :data:`DEFAULT`."""
-    return Path(root or os.environ.get("PROBATTN_DATA") or DEFAULT).expanduser()
+    """Return the root folder of the data sets: ``root``, else ``$PROBATTN_DATA``, else :data:`DEFAULT`.
+
+    Raises:
+        DatasetError: it is a file.
+    """
+    folder = Path(root or os.environ.get("PROBATTN_DATA") or DEFAULT).expanduser()
+    if folder.is_file():
+        raise DatasetError(f"{folder} is a file; --data is the folder of the data sets for this preset")
+    return folder

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.inference import Prediction
+from probattn.inference import Prediction, regression
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 
@@ -59,8 +59,41 @@ class Decisions:
         return sentences
 
 
-def decide(valid: Prediction, test: Prediction) -> Decisions:
-    """Choose a threshold and conformal sets on validation data, and evaluate them on test data."""
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Predictive intervals of a regression on its test data, before and after conformal calibration.
+
+    Args:
+        predicted: coverage and width of the central intervals of the posterior predictive.
+        conformal: coverage, width and share of empty ones of conformal intervals (CQR).
+    """
+
+    predicted: dict[str, float]
+    conformal: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the evaluation as ``metrics.json`` holds it."""
+        return {"intervals": {"alpha": ALPHA, "predicted": self.predicted, "conformal": self.conformal}}
+
+    def describe(self) -> list[str]:
+        """Return the evaluation as sentences."""
+        return [
+            f"{name} {100 * (1 - ALPHA):g} % intervals: {100 * values['coverage']:.1f} % of the test data covered, "
+            f"{values['width']:.4g} wide on average"
+            for name, values in (("predicted", self.predicted), ("conformal", self.conformal))
+        ]
+
+
+def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:
+    """Choose a threshold and conformal sets, or intervals, on validation data, and evaluate them on test data."""
+    if test.probs is None:
+        level = 1 - ALPHA
+        predicted = {
+            "coverage": regression.coverage(test, test.labels, level=level),
+            "width": regression.width(test, level=level),
+        }
+        calibrated = conformal.CQR(alpha=ALPHA).fit_prediction(valid)
+        return Intervals(predicted, calibrated.evaluate(test, test.labels))
     threshold = RiskThreshold(target=TARGET).fit_prediction(valid)
     calibrated = {
         "plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid),

@@ -11,6 +11,7 @@ from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.ood import datasets as ood_datasets
+from probattn.experiments.data.tables.datasets import Table, TableDataset
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 
@@ -42,12 +43,12 @@ class TestSet:
     ``source`` describes where corrupted images are from.
     """
 
-    load: Callable[[], Images | Texts]
+    load: Callable[[], Images | Texts | Table]
     digest: Callable[[], str]
     source: str = ""
 
 
-def own_sets(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
+def own_sets(dataset: ImageDataset | TextDataset | TableDataset) -> dict[str, TestSet]:
     """Return the parts ``valid`` and ``test`` of a data set, and its other domains ``domain/NAME``."""
     parts = {"valid": dataset.valid, "test": dataset.test}
     parts |= {f"domain/{name}": part for name, part in dataset.domains.items()}
@@ -55,7 +56,7 @@ def own_sets(dataset: ImageDataset | TextDataset) -> dict[str, TestSet]:
 
 
 def shifted_sets(
-    dataset: ImageDataset | TextDataset,
+    dataset: ImageDataset | TextDataset | TableDataset,
     *,
     root: Path | None,
     corruptions: Sequence[str],
@@ -83,7 +84,9 @@ def shifted_sets(
     }
 
 
-def ood_sets(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root: Path | None) -> dict[str, TestSet]:
+def ood_sets(
+    dataset: ImageDataset | TextDataset | TableDataset, names: Sequence[str], *, root: Path | None
+) -> dict[str, TestSet]:
     """Return ``ood/NAME``: OOD images, read here. The name ``default`` stands for the default sets of the data set.
 
     Raises:
@@ -108,11 +111,13 @@ def ood_sets(dataset: ImageDataset | TextDataset, names: Sequence[str], *, root:
     return found
 
 
-def _loaded(part: Images | Texts) -> TestSet:
+def _loaded(part: Images | Texts | Table) -> TestSet:
     return TestSet(lambda: part, lambda: part.digest)
 
 
-def _check_images(dataset: ImageDataset | TextDataset, requirement: str) -> None:
+def _check_images(dataset: ImageDataset | TextDataset | TableDataset, requirement: str) -> None:
+    if isinstance(dataset, TableDataset):
+        raise SettingsError(f"{requirement}, and {dataset.name} is a table")
     if isinstance(dataset, TextDataset):
         also = f"; its other domains ({', '.join(dataset.domains)}) are always evaluated" if dataset.domains else ""
         raise SettingsError(f"{requirement}, and {dataset.name} is text{also}")

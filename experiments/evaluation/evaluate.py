@@ -3,12 +3,13 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
@@ -43,12 +44,13 @@ EXAMPLES = 256
 class Evaluation:
     """Result of an evaluation: the report's content for the posterior predictive, and scores by method.
 
-    ``provenance`` is, by method, what the scores were computed from.
+    ``provenance`` is, by method, what the scores were computed from; ``sizes`` the number of examples of each test set.
     """
 
     result: RunResult
     scores: dict[str, Scores]
     provenance: dict[str, Provenance]
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def evaluate(
@@ -121,6 +123,7 @@ def evaluate(
         posterior = predictions[methods.POSTERIOR], scores[methods.POSTERIOR]
         shift_source = next((each.source for each in sets.values() if each.source), "")
         result = _run_result(run, *posterior, options=options, shift_source=shift_source)
+        sizes = {name: len(each) for name, each in _labels(predictions[methods.POSTERIOR]).items()}
         content = {
             "run": run.name,
             "options": asdict(options),
@@ -133,6 +136,7 @@ def evaluate(
             "similarity": result.similarity,
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
+            "sizes": sizes,
             "best_epoch": run.best_epoch,
             "epochs_done": last_epoch(result.epochs),
             "trained_on": run.environment,
@@ -144,7 +148,7 @@ def evaluate(
             write_json(folder / "metrics.json", content)
 
         broadcast_result(save)
-        return Evaluation(result, scores, provenance)
+        return Evaluation(result, scores, provenance, sizes)
 
 
 def predict_sets(
@@ -186,6 +190,10 @@ def predict_sets(
     return predictions
 
 
+def _labels(predictions: Mapping[str, Prediction]) -> dict[str, torch.Tensor]:
+    return {name: each.labels for name, each in predictions.items() if each.labels is not None}
+
+
 def _run_result(
     run: TrainedRun,
     predictions: Mapping[str, Prediction],
@@ -205,7 +213,7 @@ def _run_result(
     posterior = posterior_summary(model, guide)
     has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
-    is_image = isinstance(data, Images)
+    is_image, is_table = isinstance(data, Images), isinstance(data, Table)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}
     return RunResult(
         name=run.name,
@@ -217,7 +225,9 @@ def _run_result(
         probs=test.probs,
         labels=test.labels,
         images=data.images if is_image else torch.empty(0),
-        texts=() if is_image else data.texts,
+        texts=() if is_image or is_table else data.texts,
+        numbers=test if test.probs is None else None,
+        is_table=is_table,
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,

@@ -26,7 +26,7 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
 
     Args:
         run: the run.
-        num_samples: draws of the predictions.
+        num_samples: draws of the predictions, whose spread is known for classes only.
         seed: seed of draws and batches.
     """
     options = run.settings.train
@@ -47,7 +47,7 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
             run.model,
             run.guide,
             train,
-            valid=run.batches(valid),
+            valid=run.batches(valid) if run.dataset.classes else None,
             initial=initial,
             total_lr=options.guide_lr_scale * sum(rates),
             kl_weights=(steps[-1].kl, steps[-1].local_kl),

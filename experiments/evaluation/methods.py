@@ -9,9 +9,11 @@ import torch
 
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction
+from probattn.inference import predict as posterior_prediction
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
@@ -23,9 +25,9 @@ POSTERIOR = "posterior"
 
 
 class CachedForward:
-    """Forward pass of a run over images or texts, computed once, from the seed, for all methods that need no other."""
+    """Forward pass of a run over its data, computed once, from the seed, for all methods that need no other."""
 
-    def __init__(self, run: TrainedRun, data: Images | Texts, *, num_samples: int, seed: int) -> None:
+    def __init__(self, run: TrainedRun, data: Images | Texts | Table, *, num_samples: int, seed: int) -> None:
         self.run, self.num_samples, self.seed = run, num_samples, seed
         self.batches = run.batches(data)
 
@@ -34,6 +36,14 @@ class CachedForward:
         """Inputs of the last layer, and the posterior predictive."""
         torch.manual_seed(self.seed)
         return features(_predictor(self.run, self.num_samples), self.batches)
+
+    @functools.cached_property
+    def prediction(self) -> Prediction:
+        """The posterior predictive."""
+        if self.run.dataset.classes:
+            return self.features.prediction
+        torch.manual_seed(self.seed)
+        return posterior_prediction(self.run.model, self.run.guide, self.batches, num_samples=self.num_samples)
 
 
 Method = Callable[[CachedForward], Prediction]
@@ -44,7 +54,7 @@ def _predictor(run: TrainedRun, num_samples: int) -> PosteriorPredictive:
 
 
 def _posterior(run: TrainedRun, num_samples: int) -> Method:
-    return lambda forward: forward.features.prediction
+    return lambda forward: forward.prediction
 
 
 def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
@@ -130,9 +140,11 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
     """Build the method of that name for a run, fitted from the seed if it needs fitting.
 
     Raises:
-        SettingsError: an unknown name.
+        SettingsError: an unknown name, or another method than the posterior predictive for a regression.
     """
     first, *rest = check(name).split("+")
+    if name != POSTERIOR and not run.dataset.classes:
+        raise SettingsError(f"--method {name} is for classes, and {run.folder} predicts numbers; leave it out")
     torch.manual_seed(seed)
     method = BASE_METHODS.get(first, _posterior)(run, num_samples)
     for part in [first, *rest] if first in WRAPPERS else rest:
@@ -142,6 +154,6 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
 
 def predict(method: Method, forward: CachedForward) -> Prediction:
     """Return the prediction of a method; its own draws start from the seed after that of the forward pass."""
-    _ = forward.features
+    _ = forward.prediction
     torch.manual_seed(forward.seed + 1)
     return method(forward)

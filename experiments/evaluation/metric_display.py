@@ -1,15 +1,31 @@
 """Display of metrics in tables and figures: columns, arrows, units, formatted values, the best value of a column."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from probattn.inference.metrics import MetricDisplay
+from probattn.inference.metrics import DISPLAY, MetricDisplay
 
+NUMBERS: dict[str, MetricDisplay] = {
+    "rmse": MetricDisplay("RMSE", 1, higher_is_better=False),
+    "mae": MetricDisplay("MAE", 1, higher_is_better=False),
+    "crps": MetricDisplay("CRPS", 1, higher_is_better=False),
+    "nll": MetricDisplay("NLL", 1, higher_is_better=False),
+    "pit_error": MetricDisplay("PIT error", 100, higher_is_better=False),
+    "width_90": MetricDisplay("width 90 %", 1, higher_is_better=False),
+}
+"""Metrics of a table of regressions, in order, with their display; of classes, see :data:`COLUMNS`."""
 COLUMNS = ("accuracy", "mcc", "aurc", "auroc", "fpr95", "ece", "nll", "brier")
 """Metrics of a table, in order."""
 MISSING = "–"
 """Displayed where a value is missing or not finite."""
+
+
+def displays(keys: Collection[str]) -> dict[str, MetricDisplay]:
+    """Return the columns of a table and their display, for some metrics of classes or of numbers."""
+    if "rmse" in keys:
+        return NUMBERS
+    return {key: DISPLAY[key] for key in COLUMNS}
 
 
 def unit(scale: float) -> str:

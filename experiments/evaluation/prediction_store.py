@@ -4,20 +4,24 @@ A group holds a single test set, or all severities of one corruption (``shift/CO
 stored with its provenance, which is checked whenever it is read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyro.distributions as dist
+import torch
 from torch import Tensor
 
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.checkpoint import read, write
+from probattn.inference.prediction.marginals import unwrap
 
 FORMAT = "probattn-predictions-2"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
+"""Stored fields of predictions of classes; those of numbers have labels, and the normal distribution of each sample."""
 Stored = dict[str, tuple[Provenance, dict[str, Tensor | None]]]
 """Content of a file: test set → provenance, and fields of the prediction."""
 
@@ -45,7 +49,7 @@ def load_predictions(run: Path, names: Iterable[str], provenance: Provenance) ->
             changed = differences(then, provenance.on(name))
             if changed:
                 raise SettingsError(f"{path}: the prediction of {name} has another {'; '.join(changed)}")
-            found[name] = Prediction(**fields)
+            found[name] = _prediction(fields)
     return found
 
 
@@ -82,12 +86,37 @@ def load_or_predict(
     missing = [name for name in group if name not in stored or stored[name][0] != provenance.on(name)]
     for name in missing:
         prediction = predict(name)
-        stored[name] = provenance.on(name), {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
+        stored[name] = provenance.on(name), _fields(prediction)
     if missing:
         path.parent.mkdir(parents=True, exist_ok=True)
         sets = {name: [asdict(origin), fields] for name, (origin, fields) in stored.items()}
         write(path, {"format": FORMAT, "sets": sets})
-    return {name: Prediction(**stored[name][1]) for name in group}
+    return {name: _prediction(stored[name][1]) for name in group}
+
+
+def _fields(prediction: Prediction) -> dict[str, Tensor | None]:
+    """Return the tensors that a prediction is stored as.
+
+    Raises:
+        ValueError: numbers whose likelihood is not normal.
+    """
+    if prediction.probs is not None:
+        return {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
+    parts = [unwrap(each) for each in prediction.components]
+    if not all(isinstance(each, torch.distributions.Normal) for each in parts):
+        raise ValueError("predictions of numbers are stored for normal likelihoods only")
+    normal = {name: torch.cat([getattr(each, name) for each in parts], 1) for name in ("loc", "scale")}
+    return {"labels": _on_cpu(prediction.labels)} | {name: _on_cpu(value) for name, value in normal.items()}
+
+
+def _prediction(fields: Mapping[str, Tensor | None]) -> Prediction:
+    """Return a prediction from the tensors that it was stored as."""
+    if "loc" not in fields:
+        return Prediction(**fields)
+    loc, scale = fields["loc"], fields["scale"]
+    mean, variance = loc.mean(0), (scale**2).mean(0) + loc.var(0, correction=0)
+    components = (dist.Normal(loc, scale).to_event(1),)
+    return Prediction(mean=mean, variance=variance, labels=fields["labels"], components=components)
 
 
 def _group(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from probattn.experiments.evaluation.decisions import Decisions
+from probattn.experiments.evaluation.decisions import Decisions, Intervals
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence_records import Convergence
@@ -27,8 +27,8 @@ class RunResult:
     metrics: dict[str, float]
     steps: list[dict]  # step, epoch, loss, nll, kl/SITE…, penalty/SITE…, lr
     epochs: list[dict]  # epoch, step, valid/accuracy, valid/nll, …, seconds
-    probs: Tensor  # (n, classes)
-    labels: Tensor  # (n,)
+    probs: Tensor | None  # (n, classes); None for regression
+    labels: Tensor  # (n,), (n, 1) for regression
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, Spectrum]  # by layer
@@ -37,15 +37,21 @@ class RunResult:
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
     shift_source: str = ""  # where the corrupted images are from
-    decisions: Decisions | None = None  # abstention and conformal sets
+    decisions: Decisions | Intervals | None = None  # abstention and conformal sets, or intervals of a regression
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
+    numbers: Prediction | None = None  # predictions of a regression
+    is_table: bool = False  # neither images nor texts
     convergence: Convergence | None = None  # None without global latent variables, or if it was not measured
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
     def __post_init__(self):
         n = len(self.labels)
+        if self.probs is None:
+            if self.numbers is None or len(self.numbers.mean) != n:
+                raise ValueError(f"run {self.name!r}: {n} labels need as many probs or numbers")
+            return
         if self.probs.ndim != 2 or len(self.probs) != n or (self.images.numel() and len(self.images) != n):
             shapes = f"probs {tuple(self.probs.shape)}, images {tuple(self.images.shape)}"
             raise ValueError(f"run {self.name!r}: {n} labels need as many probs and images, got {shapes}")
@@ -59,8 +65,8 @@ class RunResult:
 
     @property
     def has_predictions(self) -> bool:
-        """True if there is at least one prediction and all probabilities are finite."""
-        return len(self.labels) > 0 and bool(self.probs.isfinite().all())
+        """True if there is at least one prediction of classes and all probabilities are finite."""
+        return self.probs is not None and len(self.labels) > 0 and bool(self.probs.isfinite().all())
 
 
 def last_epoch(records: Iterable[Mapping[str, Any]]) -> int | None:

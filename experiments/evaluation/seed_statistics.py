@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, best_of
-from probattn.inference.metrics import DISPLAY, MetricDisplay
+from probattn.experiments.evaluation.metric_display import COLUMNS, best_of, displays
+from probattn.inference.metrics import MetricDisplay
 
 CONFIDENCE = 0.95
 """Confidence level of the intervals."""
@@ -99,7 +99,7 @@ def compare(
         raise ValueError("a comparison needs at least one row, and at least one seed in each")
     if metrics is None:
         known = {key for seeds in scores.values() for run in seeds.values() for key in run}
-        metrics = {key: DISPLAY[key] for key in COLUMNS if key in known}
+        metrics = {key: metric for key, metric in displays(known).items() if key in known}
     if not metrics:
         raise ValueError(f"no row has any of {', '.join(COLUMNS)}: name the columns with metrics=")
     baselines, groups = dict(baselines or {}), {name: tuple(rows) for name, rows in (groups or {"": scores}).items()}

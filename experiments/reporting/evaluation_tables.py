@@ -1,6 +1,6 @@
 """Tables and figures of one evaluation: by method, corruption and severity, OOD set and detector."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
@@ -24,16 +25,21 @@ def evaluation_tables(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
     """Return the sources of all tables of an evaluation, by name."""
     result = evaluation.result
     scores = {methods.row_label(result.label, method): each for method, each in evaluation.scores.items()}
-    note = shift_note(result.shift_source)
-    found: dict[str, Comparison | Grid] = {"test": compare({row: {0: each.test} for row, each in scores.items()})}
+    sizes, source = evaluation.sizes, shift_note(result.shift_source)
+
+    def table(values: Callable[[Scores], Mapping[str, float]], name: str, note: str = "") -> Comparison:
+        compared = compare({row: {0: values(each)} for row, each in scores.items()})
+        number = f"n = {sizes[name]:,}." if name in sizes else ""
+        return replace(compared, note=" ".join(part for part in (number, note) if part))
+
+    found: dict[str, Comparison | Grid] = {"test": table(lambda each: each.test, "test")}
     for domain in result.domains:
-        found[f"domain-{domain}"] = compare({row: {0: each.domain[domain]} for row, each in scores.items()})
+        found[f"domain-{domain}"] = table(lambda each, domain=domain: each.domain[domain], f"domain/{domain}")
     if result.shift:
-        comparison = compare({row: {0: each.mean_shift} for row, each in scores.items()})
-        found["shift"] = replace(comparison, note=note)
+        found["shift"] = table(lambda each: each.mean_shift, "test", source)
     for method, (row, each) in zip(evaluation.scores, scores.items(), strict=True):
         for metric in SHIFT_METRICS if each.shift else ():
-            found[f"shift-{metric}-{method}"] = _shift_grid(row, each.shift, metric, note=note)
+            found[f"shift-{metric}-{method}"] = _shift_grid(row, each.shift, metric, note=source)
         if each.ood:
             found[f"ood-{method}"] = _ood_grid(row, each.ood)
     return found

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from probattn.experiments.evaluation.decisions import ALPHA
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import decisions, examples, model_diagnostics, ood, predictions, shift
+from probattn.experiments.plots import decisions, examples, model_diagnostics, ood, predictions, regression, shift
 from probattn.experiments.reporting import posterior_words
 from probattn.inference import Prediction
 
@@ -25,7 +25,8 @@ class Panel:
         caption: how to read it.
         missing: sentence in place of a missing figure.
         wide: spans the page.
-        of_images: left out for texts.
+        of_images: left out for texts and tables.
+        of_classes, of_numbers: left out for other predictions.
         finding: sentences about this run before the caption; empty if there is nothing to say.
     """
 
@@ -36,6 +37,8 @@ class Panel:
     missing: str
     wide: bool = False
     of_images: bool = False
+    of_classes: bool = False
+    of_numbers: bool = False
     finding: Callable[[RunResult], str] = lambda result: ""
 
 
@@ -56,7 +59,7 @@ def _abstention(result: RunResult) -> Figure | None:
 
 
 def _set_sizes(result: RunResult) -> Figure | None:
-    if result.decisions is None:
+    if result.decisions is None or result.probs is None:
         return None
     sets = {kind: (sets, result.labels) for kind, sets in result.decisions.sets.items()}
     return decisions.set_sizes(sets, alpha=ALPHA)
@@ -77,6 +80,7 @@ PANELS = (
         "underconfidence. The lower panel has the number of answers of each bar; a gap over few "
         "answers matters little.",
         NO_PREDICTIONS,
+        of_classes=True,
     ),
     Panel(
         "risk_coverage",
@@ -86,6 +90,7 @@ PANELS = (
         "near zero for long and close to the dashed line, which ranks every wrong answer last; at the "
         "right end both reach the error rate of all answers.",
         NO_PREDICTIONS,
+        of_classes=True,
     ),
     Panel(
         "confidence",
@@ -94,6 +99,7 @@ PANELS = (
         "Right answers should lie at the right end; wrong ones, if there are any, should spread "
         "far to the left of them. Wrong answers near 100 % are errors that confidence cannot reveal.",
         NO_PREDICTIONS,
+        of_classes=True,
     ),
     Panel(
         "shift",
@@ -104,6 +110,7 @@ PANELS = (
         "Not drawn: this run was not evaluated on corrupted images (probattn evaluate RUN --shift).",
         wide=True,
         of_images=True,
+        of_classes=True,
     ),
     Panel(
         "abstention",
@@ -114,6 +121,7 @@ PANELS = (
         "for nothing else; these also chose the best epoch, which weakens it a little.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
+        of_classes=True,
     ),
     Panel(
         "set_sizes",
@@ -124,6 +132,7 @@ PANELS = (
         "difficulty of the example, plain ones are the smallest on average, and may be empty.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
+        of_classes=True,
     ),
     Panel(
         "ood",
@@ -134,6 +143,25 @@ PANELS = (
         "Not drawn: this run was not evaluated on OOD images (probattn evaluate RUN --ood default).",
         wide=True,
         of_images=True,
+        of_classes=True,
+    ),
+    Panel(
+        "numbers",
+        "Predicted and true numbers",
+        lambda result: None if result.numbers is None else regression.predicted(result.numbers, result.labels),
+        "The mean of each prediction with its central 90 % interval against the true number; of many examples some. "
+        "Good predictions lie on the dashed line, and nine intervals of ten cross it.",
+        "Not drawn: this run has no predictions of numbers.",
+        of_numbers=True,
+    ),
+    Panel(
+        "quantiles",
+        "Calibration of quantiles",
+        lambda result: None if result.numbers is None else regression.quantiles(result.numbers, result.labels),
+        "The share of the true numbers below each predicted quantile. On the dashed line predictions are calibrated; "
+        "a curve that is flat in the middle means intervals that are too wide, a steep one means too narrow.",
+        "Not drawn: this run has no predictions of numbers.",
+        of_numbers=True,
     ),
     Panel(
         "training",
@@ -153,6 +181,7 @@ PANELS = (
         "should look hard to you, too: uncertainty about a clear example is a fault.",
         "Not drawn: this run has no images or texts to show, no answers, or probabilities that are not finite.",
         wide=True,
+        of_classes=True,
     ),
     Panel(
         "most_confidently_wrong",
@@ -163,6 +192,7 @@ PANELS = (
         "of error to study, and sometimes a wrong label.",
         "Not drawn: this run has no wrong answers, no images or texts to show, or probabilities that are not finite.",
         wide=True,
+        of_classes=True,
     ),
     Panel(
         "spectrum",

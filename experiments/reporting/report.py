@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probattn.experiments.evaluation.metric_display import COLUMNS
+from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import model_diagnostics, predictions
 from probattn.experiments.plots.svg import save_figure
@@ -18,7 +18,6 @@ from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
 from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
 from probattn.inference.io.atomic_write import write_text
-from probattn.inference.metrics import DISPLAY
 
 MEANINGS = {
     "accuracy": "share of right answers.",
@@ -29,7 +28,12 @@ MEANINGS = {
     "auroc": "chance that a right answer has more confidence than a wrong one; 50 % is guessing.",
     "fpr95": "share of the wrong answers that slip through when 95 % of the right ones are accepted.",
     "ece": "expected calibration error: how far confidence is from accuracy, averaged over 15 bins.",
-    "nll": "mean negative log-probability of the true class, in nats.",
+    "nll": "mean negative log-probability of the true class, or log-density of the true number, in nats.",
+    "rmse": "root mean squared error of the predicted mean, in units of the labels.",
+    "mae": "mean absolute error of the predicted median, in units of the labels.",
+    "crps": "continuous ranked probability score, in units of the labels: the absolute error, for distributions.",
+    "pit_error": "how far the shares of true numbers below the predicted quantiles are from their levels, on average.",
+    "width_90": "mean width of the central 90 % intervals, in units of the labels.",
     "brier": "squared distance from the probabilities to the truth, summed over the classes.",
 }
 
@@ -69,7 +73,7 @@ def write(path: str | os.PathLike, results: Sequence[RunResult], *, title: str) 
         title=title,
         summary=summary_table(results),
         sizes_differ=len({len(result.labels) for result in results}) > 1,
-        meanings=[(DISPLAY[key].title, MEANINGS[key]) for key in COLUMNS],
+        meanings=[(metric.title, MEANINGS[key]) for key, metric in displays(results[0].metrics).items()],
         comparisons=list(_comparisons(dict(zip(names, results, strict=True)))) if len(results) > 1 else [],
         names=names,
         runs=[_section(result) for result in results],
@@ -84,7 +88,7 @@ def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for panel in PANELS:
+    for panel in _panels(result):
         figure = panel.draw(result)
         if figure is not None:
             paths.append(folder / f"{panel.key}.svg")
@@ -120,7 +124,7 @@ def _section(result: RunResult) -> Section:
         result,
         settings=plain_table(("setting", "value"), [(key, str(value)) for key, value in result.settings.items()]),
         domains=metrics_table(domains, corner="domain") if domains else None,
-        panels=[(panel, _embed_panel(panel, result)) for panel in PANELS if not (panel.of_images and result.texts)],
+        panels=[(panel, _embed_panel(panel, result)) for panel in _panels(result)],
         diverged_steps=sum(not all(map(math.isfinite, row)) for row in rows),
         posterior=_posterior_table(result.posterior) if result.posterior else None,
         verdicts=_verdicts_table(result.convergence) if result.convergence else None,
@@ -129,6 +133,18 @@ def _section(result: RunResult) -> Section:
         if result.variants
         else None,
     )
+
+
+def _panels(result: RunResult) -> list[Panel]:
+    """Return the panels that suit a run: its kind of data and of predictions."""
+    no_images, is_numbers = bool(result.texts) or result.is_table, result.probs is None
+    return [
+        panel
+        for panel in PANELS
+        if not (panel.of_images and no_images)
+        and not (panel.of_classes and is_numbers)
+        and not (panel.of_numbers and not is_numbers)
+    ]
 
 
 def _embed_panel(panel: Panel, result: RunResult) -> EmbeddedFigure | None:

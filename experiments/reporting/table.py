@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, arrow, best_of, format_number, format_value, unit
+from probattn.experiments.evaluation.metric_display import arrow, best_of, displays, format_number, format_value, unit
 from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Comparison
-from probattn.inference.metrics import DISPLAY, MetricDisplay
+from probattn.inference.metrics import MetricDisplay
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ def to_table(source: Comparison | Grid) -> Table:
 
 
 def metrics_table(rows: Sequence[tuple[str, Mapping[str, float]]], *, corner: str, mark_best: bool = False) -> Table:
-    """Return a table of all metrics of :data:`COLUMNS`, with a row per name, which may occur more than once."""
+    """Return a table of the metrics of classes or of numbers, with a row per name, which may occur more than once."""
     columns, best = [], {}
-    for key in COLUMNS:
-        metric = DISPLAY[key]
+    shown = displays({key for _, row in rows for key in row})
+    for key, metric in shown.items():
         columns.append(Column(metric.title, arrow(metric), unit(metric.scale)))
         best[key] = best_of({at: row.get(key, math.nan) for at, (_, row) in enumerate(rows)}, metric)
     lines = [
         Row(
             name,
             tuple(
-                Entry(format_value(row.get(key, math.nan), DISPLAY[key].scale), best=mark_best and at in best[key])
-                for key in COLUMNS
+                Entry(format_value(row.get(key, math.nan), metric.scale), best=mark_best and at in best[key])
+                for key, metric in shown.items()
             ),
         )
         for at, (name, row) in enumerate(rows)

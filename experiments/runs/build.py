@@ -8,23 +8,45 @@ from torch import nn
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.networks import EncoderSettings, ViTSettings
+from probattn.experiments.config.data import (
+    HuggingFaceImageSettings,
+    HuggingFaceTextSettings,
+    ImageFolderSettings,
+    OwnDataSettings,
+    TableSettings,
+    TextFileSettings,
+)
+from probattn.experiments.config.networks import EncoderSettings, TabularSettings, TextSettings, ViTSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import datasets as image_datasets
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.loader import ImageLoader
+from probattn.experiments.data.own import hugging_face_sets, images, texts
+from probattn.experiments.data.own.examples import Shares
+from probattn.experiments.data.tables import datasets as tables
+from probattn.experiments.data.tables.datasets import TableDataset
+from probattn.experiments.data.tables.loader import TableLoader
 from probattn.experiments.data.text import datasets as text_datasets
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.loader import TextLoader
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.environment import total_memory
-from probattn.models import Classifier, PretrainedClassifier, TextTransformer, ViT, last
+from probattn.models import (
+    Classifier,
+    PretrainedClassifier,
+    Supervised,
+    TabularTransformer,
+    TextTransformer,
+    ViT,
+    last,
+    likelihoods,
+)
 
 GPUS = ("gpu", "cuda")
 """Values of ``train.accelerator`` that require a GPU."""
-Dataset = ImageDataset | TextDataset
-Loader = ImageLoader | TextLoader
+Dataset = ImageDataset | TextDataset | TableDataset
+Loader = ImageLoader | TextLoader | TableLoader
 
 
 class Loaders(NamedTuple):
@@ -38,8 +60,13 @@ class Loaders(NamedTuple):
 def load_data(settings: Settings, root: Path | None) -> Dataset:
     """Load the data set of a run.
 
+    Args:
+        settings: of the run.
+        root: folder of the data sets; of a user's own data their path, by default ``data.path``.
+
     Raises:
-        SettingsError: the network is a pretrained encoder, and none is given.
+        SettingsError: the network is a pretrained encoder, and none is given; its kind does not suit the data; a user's
+            own data without a path.
         DatasetError: the data cannot be read.
     """
     data, network = settings.data, settings.network
@@ -48,12 +75,69 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
             "this preset trains a pretrained encoder: give its folder with --encoder FOLDER (config.json, "
             "model.safetensors and the tokenizer's files, as Hugging Face's save_pretrained writes them)"
         )
+    check_network(settings)
+    if isinstance(data, OwnDataSettings):
+        return _load_own(settings, root)
     options = {"root": root, "seed": data.seed, "limit": data.limit}
     if isinstance(network, ViTSettings):
         return image_datasets.load(data.name, **options)
+    return text_datasets.load(data.name, _token_settings(settings), **options)
+
+
+def check_network(settings: Settings) -> None:
+    """Check that the network takes the data.
+
+    Raises:
+        SettingsError: it does not.
+    """
+    data, network = settings.data, settings.network
+    takes = {
+        ImageFolderSettings: ViTSettings,
+        HuggingFaceImageSettings: ViTSettings,
+        TextFileSettings: TextSettings | EncoderSettings,
+        HuggingFaceTextSettings: TextSettings | EncoderSettings,
+        TableSettings: TabularSettings,
+    }
+    if type(data) in takes:
+        if not isinstance(network, takes[type(data)]):
+            raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
+    elif isinstance(network, TabularSettings):
+        raise SettingsError(f"network.kind=tabular is for data.name=table-csv, got {data.name}")
+
+
+def _load_own(settings: Settings, root: Path | None) -> Dataset:
+    """Load a user's own data from ``root``, or else from ``data.path``."""
+    data = settings.data
+    path = data.path if root is None else str(root)
+    if path is None:
+        raise SettingsError("name your data with --data PATH")
+    common = {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
+    if isinstance(data, HuggingFaceTextSettings | HuggingFaceImageSettings):
+        splits = hugging_face_sets.Splits(data.train_split, data.valid_split, data.test_split)
+        common |= {"label_column": data.label_column, "subset": data.subset, "splits": splits}
+    if isinstance(data, TableSettings):
+        names = ("name", "label_column", "task", "ignore_columns", "categorical_columns", "delimiter")
+        return tables.read(Path(path), **{name: getattr(data, name) for name in names}, **common)
+    if isinstance(data, TextFileSettings):
+        names = ("text_column", "label_column", "delimiter")
+        options = {name: getattr(data, name) for name in names} | {"kind": data.name.removeprefix("text-")}
+        classes, *parts = texts.read(Path(path), **options, **common)
+    elif isinstance(data, HuggingFaceTextSettings):
+        classes, *parts = hugging_face_sets.read_texts(path, text_column=data.text_column, **common)
+    elif isinstance(data, ImageFolderSettings):
+        classes, *parts = images.read(Path(path), image_size=data.image_size, **common)
+    else:
+        options = {"image_column": data.image_column, "image_size": data.image_size}
+        classes, *parts = hugging_face_sets.read_images(path, **options, **common)
+    if isinstance(data, ImageFolderSettings | HuggingFaceImageSettings):
+        return image_datasets.from_parts(data.name, classes, *parts, augment=data.augment)
+    return text_datasets.from_parts(data.name, classes, *parts, settings=_token_settings(settings), root=None)
+
+
+def _token_settings(settings: Settings) -> TokenSettings | PretrainedTokenSettings:
+    network = settings.network
     kind = PretrainedTokenSettings if isinstance(network, EncoderSettings) else TokenSettings
-    tokens = kind(**{name: getattr(network, name) for name in kind._fields})
-    return text_datasets.load(data.name, tokens, **options)
+    return kind(**{name: getattr(network, name) for name in kind._fields})
 
 
 def fitted_parts(dataset: Dataset) -> dict[str, str]:
@@ -61,17 +145,23 @@ def fitted_parts(dataset: Dataset) -> dict[str, str]:
     return {"train": dataset.train.digest, "valid": dataset.valid.digest}
 
 
-def build(settings: Settings, dataset: Dataset) -> tuple[Classifier, guides.Guide]:
+def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
     """Build the model and the guide of a run, initialised from ``train.seed``."""
     model = build_model(settings, dataset)
     return model, guides.for_model(model, settings.layer.family)
 
 
-def build_model(settings: Settings, dataset: Dataset) -> Classifier:
-    """Build the model of a run, initialised from ``train.seed``."""
+def build_model(settings: Settings, dataset: Dataset) -> Supervised:
+    """Build the model of a run, initialised from ``train.seed``: a classifier, or a regression with Gaussian noise.
+
+    The initial noise of a regression has the standard deviation of the training labels.
+    """
     if settings.train.seed is not None:
         torch.manual_seed(settings.train.seed)
-    return Classifier(_network(settings, dataset), num_data=len(dataset.train))
+    network = _network(settings, dataset)
+    if dataset.classes:
+        return Classifier(network, num_data=len(dataset.train))
+    return Supervised(network, likelihoods.Gaussian(dataset.label_std), num_data=len(dataset.train))
 
 
 def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
@@ -119,6 +209,12 @@ def _network(settings: Settings, dataset: Dataset) -> nn.Module:
     if isinstance(network, EncoderSettings):
         return _encoder_network(settings, dataset)
     options = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
+    if isinstance(network, TabularSettings):
+        sizes = dataset.encoding.sizes
+        options |= {"attention": _attention(settings, tokens=len(sizes)), "outputs": len(dataset.classes) or 1}
+        if not dataset.classes:
+            options["units"] = dataset.label_mean, dataset.label_std
+        return TabularTransformer(sizes, **options)
     options["classes"] = len(dataset.classes)
     if isinstance(network, ViTSettings):
         channels, size = dataset.train.images.shape[1:3]

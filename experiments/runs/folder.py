@@ -3,8 +3,9 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -56,13 +57,15 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        SettingsError: the folder holds a run of other settings.
+        SettingsError: the folder holds a run of other settings than these, apart from more epochs.
     """
     if (out / "settings.json").exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         saved = read_record(out).settings.flat()
         now = settings.flat()
+        if has_more_epochs(saved, now):
+            return
         changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
         if changed:
             raise SettingsError(
@@ -77,7 +80,7 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 def claim(
     out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
 ) -> Iterator[None]:
-    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none.
+    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none, or more epochs now.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -88,7 +91,15 @@ def claim(
         check_free(out, settings, resume=resume)
         if not (out / "settings.json").exists():
             write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device), dict(data))))
+        elif (record := read_record(out)).settings != settings:
+            write_json(out / "settings.json", asdict(replace(record, settings=settings)))
         yield
+
+
+def has_more_epochs(saved: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return True if settings, as ``flat`` has them, differ in ``train.epochs`` alone, of which there are more now."""
+    key = "train.epochs"
+    return saved[key] < now[key] and {**saved, key: None} == {**now, key: None}
 
 
 def _is_leftover(path: Path) -> bool:

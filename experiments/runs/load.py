@@ -9,6 +9,7 @@ from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.build import (
     Dataset,
@@ -22,7 +23,7 @@ from probattn.experiments.runs.build import (
 from probattn.experiments.runs.folder import RunRecord, read_record
 from probattn.inference.io.checkpoint import restore
 from probattn.inference.training.best_weights import read_best
-from probattn.models import Classifier
+from probattn.models import Supervised
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +35,12 @@ class TrainedRun:
     settings: Settings
     environment: dict[str, str]
     dataset: Dataset
-    model: Classifier
+    model: Supervised
     guide: guides.Guide
     device: str
     best_epoch: int
 
-    def batches(self, data: Images | Texts) -> Loader:
+    def batches(self, data: Images | Texts | Table) -> Loader:
         """Return batches of any images or texts, in their order, preprocessed as in training.
 
         Raises:

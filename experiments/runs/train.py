@@ -31,7 +31,7 @@ from probattn.inference.distributed.collectives import broadcast_result, make_fa
 from probattn.inference.io import checkpoint
 from probattn.inference.io.sealed_files import write_json
 from probattn.inference.training.cuda_graph import check_single_gpu
-from probattn.models import Classifier
+from probattn.models import Supervised
 
 
 class Run(NamedTuple):
@@ -51,9 +51,9 @@ class Run(NamedTuple):
     settings: Settings
     out: Path
     dataset: Dataset
-    model: Classifier
+    model: Supervised
     guide: guides.Guide
-    first_phase: tuple[Classifier, guides.Guide] | None
+    first_phase: tuple[Supervised, guides.Guide] | None
     random_state: Tensor
     batches: Loaders
     is_fresh: bool

@@ -1,5 +1,6 @@
 """Check of a small layer's posterior on digits: guides against NUTS, PSIS k̂, simulation-based calibration (SBC)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def posterior_check(
     warmup_steps: int = 300,
     simulations: int = 100,
     steps: int = 1500,
+    say: Callable[[str], None] = lambda text: None,
 ) -> PosteriorCheck:
     """Train a one-layer network on some digits 0 to 2, then compare guides of its latent variables with NUTS.
 
@@ -87,6 +89,7 @@ def posterior_check(
         num_samples, warmup_steps: draws and warm-up steps of each of two chains.
         simulations: number of simulations of SBC; 0 skips it.
         steps: steps of fitting each guide.
+        say: called with a line of text when a part of the check begins.
     """
     torch.manual_seed(seed)
     number, options = SIZES[layer]
@@ -96,6 +99,7 @@ def posterior_check(
     )
     model = Classifier(network, num_data=number).double()
     batches = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
+    say(f"training a {layer} network on {number} digits")
     fit(
         model,
         guides.for_model(model).double(),
@@ -104,22 +108,21 @@ def posterior_check(
         progress=False,
     )
     found = _guides(model)
-    for guide in found.values():
+    for number, (name, guide) in enumerate(found.items(), start=1):
+        say(f"guide {number} of {len(found)}: {name}, {steps} steps")
         fit_guide(model, guide, (x, y), steps=steps)
+    say(f"NUTS: 2 chains of {warmup_steps} + {num_samples} draws")
     chains = nuts(model, (x, y), num_samples=num_samples, warmup_steps=warmup_steps, num_chains=2)
+    say("comparison of the guides with NUTS, and importance ratios")
     comparison = compare_posteriors(model, found, (x, y), reference=chains.draws, num_samples=4000)
     dense = {name: guide for name, guide in found.items() if name != "delta"}
     khat = {name: psis_khat(model, guide, (x, y), num_samples=4000) for name, guide in dense.items()}
     ranked = ("full", "joint") if layer == "kep-svgp" and simulations else ()
-    sbc = {
-        name: simulation_based_calibration(
-            model,
-            x,
-            guide_inference(model, _guides(model)[name], steps=steps // 5, lr=0.1),
-            num_simulations=simulations,
-        )
-        for name in ranked
-    }
+    sbc = {}
+    for name in ranked:
+        say(f"calibration of {name}: {simulations} simulations, with a posterior of {steps // 5} steps each")
+        inference = guide_inference(model, _guides(model)[name], steps=steps // 5, lr=0.1)
+        sbc[name] = simulation_based_calibration(model, x, inference, num_simulations=simulations)
     return PosteriorCheck(chains, comparison, khat, sbc)
 
 

@@ -80,7 +80,7 @@ def posterior_variants(
     equal those at the mean. A site whose posterior is its prior, such as the output of CGP attention, does not change.
 
     Args:
-        model, guide: a classifier and its guide.
+        model, guide: the model and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``.
         num_samples: number of draws from q and from the prior.
         drawn: a prediction with draws from q, if it has already been computed.
@@ -92,4 +92,4 @@ def posterior_variants(
         "drawn from q": drawn or predict(model, guide, data, num_samples=num_samples),
         "drawn from the prior": predict(model, None, data, num_samples=num_samples),
     }
-    return {name: metrics.evaluate(prediction.probs, prediction.labels) for name, prediction in variants.items()}
+    return {name: metrics.evaluate_prediction(prediction) for name, prediction in variants.items()}

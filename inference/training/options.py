@@ -14,6 +14,29 @@ MAX_SEED = 2**63 - 1
 """Maximum of seeds: PyTorch's generators take no larger ones."""
 _DEVICES = re.compile(r"auto|\d{1,4}(,\d{1,4})*,?")
 """Lightning Fabric's numbers and lists of devices."""
+_COUNT, _NOT_NEGATIVE = f"an integer from 1 to {MAX_COUNT:,}", "0 or more"
+ALLOWED = {
+    **dict.fromkeys(("epochs", "num_samples", "log_every"), _COUNT),
+    **dict.fromkeys(("num_particles", "accumulate_grad_batches"), _COUNT),
+    "patience": f"{_COUNT}, or none",
+    "lr": "above 0",
+    "guide_lr": "above 0, or none",
+    "min_lr": "from 0 to lr",
+    "warmup_epochs": "from 0 to less than epochs",
+    "guide_optimizer": "adam or ngd",
+    "schedule": " or ".join(SCHEDULES),
+    "lr_scale": "factors of 0 or more",
+    "clip_norm": "above 0, or none",
+    "elbo": "mean_field or trace",
+    "samples_per": "example or batch",
+    "kl_weight": "0 or more (above 0 with ngd), or num_data",
+    **dict.fromkeys(("weight_decay", "local_kl_weight", "kl_anneal_epochs", "alpha_start", "alpha_end"), _NOT_NEGATIVE),
+    "monitor": f"one of {', '.join(MONITORS)}, or none",
+    "precision": "32 or bf16-mixed",
+    "devices": "a number such as 1, or a list such as 1,",
+    "seed": f"an integer from 0 to {MAX_SEED:,}, or none",
+}
+"""Values that each option takes, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +160,9 @@ class TrainOptions:
             "seed": self.seed is None or 0 <= self.seed <= MAX_SEED,
             "log_every": 1 <= self.log_every <= MAX_COUNT,
         }
-        wrong = [f"{name}={getattr(self, name)!r}" for name, holds in bounds.items() if not holds]
+        wrong = [f"{name}={getattr(self, name)!r}, allowed: {ALLOWED[name]}" for name, ok in bounds.items() if not ok]
         if wrong:
-            raise ValueError(f"training options out of bounds: {', '.join(wrong)} (see TrainOptions)")
+            raise ValueError(f"training options out of bounds: {'; '.join(wrong)} (see TrainOptions)")
 
     @property
     def guide_lr_scale(self) -> float:
@@ -158,11 +181,11 @@ class TrainOptions:
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
-        An option that the saved run lacks is newer than it; its default is what that run did.
+        An option that the saved run lacks is newer than it; its default is what that run did. More epochs alone are no
+        difference: a run may go on, at the learning rate that the schedule of the new number has then.
         """
         saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
-        return [
-            f"{name}: {value!r} → {getattr(self, name)!r}"
-            for name, value in saved.items()
-            if value != getattr(self, name)
-        ]
+        changed = {name: value for name, value in saved.items() if value != getattr(self, name)}
+        if changed.keys() == {"epochs"} and changed["epochs"] < self.epochs:
+            return []
+        return [f"{name}: {value!r} → {getattr(self, name)!r}" for name, value in changed.items()]

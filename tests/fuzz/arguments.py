@@ -43,7 +43,10 @@ TEXTS = (
 )
 PLACES = ("file", "file/x", "fifo", "fifo/x", "loop", "loop/x", "empty", "new", "new/x", "run", "pipes", "\udcff", "")
 COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "train": (["preset"], ["--data", "--out", "--set", "--seeds", "--workers", "--resume"]),
+    "train": (
+        ["preset"],
+        ["--data", "--out", "--set", "--seeds", "--workers", "--resume", "--layer", "--epochs", "--config"],
+    ),
     "evaluate": (
         ["path"],
         [
@@ -77,7 +80,7 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "reproduce": (["entry"], ["--list", "--scale", "--seeds", "--out", "--data", "--workers", "--dry-run"]),
     "demo": ([], ["--out", "--epochs", "--layers"]),
     "export": (["path"], ["--out", "--num-samples", "--seed"]),
-    "presets": ([], []),
+    "presets": (["preset"], ["--layer", "--yaml"]),
     "check-posterior": ([], ["--out", "--seed"]),
     "bench layers": ([], ["--rounds", "--device", "--seed", "--json"]),
     "bench train": ([], ["--rounds", "--device", "--images", "--preset", "--set", "--seed", "--json"]),
@@ -85,8 +88,8 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "bench scaling": ([], ["--rounds", "--device", "--sizes", "--limit", "--seed", "--json"]),
 }
 """Arguments and options of each command."""
-FLAGS = ("--resume", "--shift", "--list", "--dry-run")
-PATHS = ("--data", "--out", "--ood", "--baseline", "--json")
+FLAGS = ("--yaml", "--resume", "--shift", "--list", "--dry-run")
+PATHS = ("--config", "--data", "--out", "--ood", "--baseline", "--json")
 
 
 class Outcome(NamedTuple):

@@ -96,8 +96,9 @@ def load(
             newest modification time of the folders changes; delete it after a change that alters neither, such as
             editing a file in place.
         seed: seed of the splits only.
-        limit: keep at most this many training images and the same fraction of the validation and test images, but
-            at least one per class if there is one. A smaller limit keeps a subset of what a larger limit keeps.
+        limit: keep at most this many training images and the same fraction of the validation images, but at least one
+            per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
+            limit keeps.
 
     Raises:
         ValueError: if ``name`` is unknown or ``limit`` is below 1.
@@ -118,9 +119,16 @@ def load(
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
     if limit is not None:
-        train, valid, test = subsample(train, (valid, test), limit=limit, num_classes=len(classes), generator=generator)
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
+    return from_parts(name, classes, train, valid, test, augment=name in cifar.CIFAR)
+
+
+def from_parts(
+    name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
+) -> ImageDataset:
+    """Return the data set of three parts, whose normalisation is that of the training part."""
     mean, std = channel_statistics(train.images)
-    return ImageDataset(name, classes, train, valid, test, mean, std, augment=name in cifar.CIFAR)
+    return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
 
 
 def _digits() -> tuple[tuple[str, ...], Images]:

@@ -97,7 +97,8 @@ def load(
         settings: settings of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         seed: seed of the splits only.
-        limit: keep at most this many training texts and the same fraction of the other parts, but at least two.
+        limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
+            test parts keep their sizes.
 
     Raises:
         ValueError: if ``name`` is unknown or ``limit`` is below 1.
@@ -117,13 +118,24 @@ def load(
         classes, domains = imdb.CLASSES, {}
         train, valid, test = split(imdb.read(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
-        others = (valid, test, *domains.values())
-        train, valid, test, *others = subsample(
-            train, others, limit=limit, num_classes=len(classes), generator=generator
-        )
-        domains = dict(zip(domains, others, strict=True))
-    fitted = tokens.fit(settings, train, cache=folder / cache.FOLDER)
-    return TextDataset(name, classes, train, valid, test, fitted, domains)
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
+    return from_parts(name, classes, train, valid, test, settings=settings, root=root, domains=domains)
+
+
+def from_parts(
+    name: str,
+    classes: tuple[str, ...],
+    train: Texts,
+    valid: Texts,
+    test: Texts,
+    *,
+    settings: TokenSettings | PretrainedTokenSettings,
+    root: str | os.PathLike[str] | None = None,
+    domains: Mapping[str, Texts] | None = None,
+) -> TextDataset:
+    """Return the data set of three parts, with tokens fitted to the training part; arguments as for :func:`load`."""
+    fitted = tokens.fit(settings, train, cache=data_root(root) / cache.FOLDER)
+    return TextDataset(name, classes, train, valid, test, fitted, domains or {})
 
 
 @functools.lru_cache(maxsize=8)

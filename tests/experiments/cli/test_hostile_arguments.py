@@ -43,7 +43,7 @@ ROWS = [
     ([ESC], [r"No such command", "x1b[31mred"]),
     (["train", f"--{ESC}"], [r"No such option: --\x1b[31mred"]),
     (["train", KEP, ESC], [r"\x1b[31mred", "probattn train --help"]),
-    (["train"], ["Missing argument", "probattn train --help"]),
+    (["train"], ["no preset", "--config FILE"]),
     (["train", KEP, "--seeds"], ["--seeds", "requires an argument"]),
     (["check-posterior", "softmax"], ["'softmax' is not one of", "cgp"]),
     # numbers

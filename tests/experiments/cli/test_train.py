@@ -17,7 +17,7 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, assignment
     out = tmp_path / "new" / "run"
     code, text, err = command("train", KEP, "--out", out, *assignments(tiny))
     assert code == 0
-    names = {".lock", "settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+    names = {".lock", "settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
     assert {path.name for path in out.iterdir()} == names
     log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     epochs = [record for record in log if record["kind"] == "epoch"]

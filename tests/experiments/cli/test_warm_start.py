@@ -42,6 +42,7 @@ def test_train_with_a_warm_start_says_what_was_carried_over(command, tmp_path, a
     assert {path.name for path in out.iterdir()} == {
         ".lock",
         "settings.json",
+        "preprocessing.json",
         "last.pt",
         "best.pt",
         "log.jsonl",

@@ -11,6 +11,8 @@ from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, fit
@@ -239,6 +241,12 @@ def test_tempered_sgpa_differs_in_the_weight_of_the_kl_alone():
 
 def test_there_are_no_other_presets():
     assert set(PRESETS) == {
+        "vit/folder",
+        "image/hf",
+        "text/csv",
+        "text/jsonl",
+        "text/hf",
+        "tabular/csv",
         "digits/softmax",
         "digits/kep-svgp",
         "digits/kernel",
@@ -303,7 +311,14 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         guides.check(*build(settings, dataset))
         return
     kind = settings.data.name
-    channels, size, classes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}[kind]
+    if kind == "table-csv":
+        rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
+        encoding = TableEncoding.fit(rows, ["", ""], names=("a", "b", "c", "d"), categories=())
+        table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
+        guides.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
+        return
+    sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
+    channels, size, classes = sizes.get(kind, (3, 32, 3))
     images = Images(torch.zeros(classes, channels, size, size, dtype=torch.uint8), torch.arange(classes))
     names = tuple(map(str, range(classes)))
     dataset = ImageDataset(kind, names, images, images, images, (0.5,) * channels, (0.5,) * channels, augment=False)

@@ -317,7 +317,7 @@ def test_a_preset_is_never_changed():
         ("layer.mean=linear", ["layer.mean", "'zero' or 'softmax'", "'linear'"]),
         ("layer.merge=sum", ["layer.merge", "'add', 'concat' or 'concat_lowrank'", "'sum'"]),
         ("layer.guide=fat", ["layer.guide", "'full', 'diagonal', 'lowrank' or 'delta'", "'fat'"]),
-        ("layer.name=softmax", ["layer.name", "kep-svgp", "'softmax'"]),
+        ("layer.name=soft", ["unknown layer 'soft'", "did you mean softmax", "kep-svgp"]),
         ("data.limit=few", ["data.limit", "int", "'few'"]),
         ("data.limit=0", ["data.limit: ", "greater than 0", "'0'"]),
         ("data.batch_size=0", ["data.batch_size: ", "greater than 0", "'0'"]),

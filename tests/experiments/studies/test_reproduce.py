@@ -237,11 +237,8 @@ def test_the_list_has_every_entry_with_its_data_and_runs(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(name in shown for name in reproductions.ENTRIES)
     line = next(line for line in shown.splitlines() if "kep-svgp/table-5" in line)
-    assert [cell.strip() for cell in line.split("│")[4:7]] == [
-        "cola",
-        "kep-svgp/cola-softmax, kep-svgp/cola-paper",
-        "20",
-    ]
+    assert [cell.strip() for cell in line.split("│")[4:6]] == ["cola", "20"]
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Labelled examples of a user's files, their division into parts, and the classes of their labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from probattn.experiments.data.errors import DatasetError
+
+PARTS = {"train": ("train",), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
+"""Names of the files or folders of each part."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs with their labels as they are written, and where each was read.
+
+    Args:
+        inputs: one per example.
+        labels: one per example, as text.
+        places: file and line of each, for messages.
+    """
+
+    inputs: Sequence[Any]
+    labels: Sequence[str]
+    places: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the examples at these positions."""
+        return type(self)(*([values[at] for at in indices] for values in (self.inputs, self.labels, self.places)))
+
+
+class Shares(NamedTuple):
+    """Shares of the training part that become the validation and the test part where the data have none."""
+
+    valid: float
+    test: float
+
+
+def find_parts(folder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a folder that are parts, by the name of the part.
+
+    Args:
+        folder: entries by name without suffix.
+
+    Raises:
+        DatasetError: two entries for one part.
+    """
+    found = {part: [name for name in names if name in folder] for part, names in PARTS.items()}
+    for part, names in found.items():
+        if len(names) > 1:
+            raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
+    return {part: folder[names[0]] for part, names in found.items() if names}
+
+
+def divide(
+    given: Mapping[str, Examples], *, shares: Shares, seed: int, limit: int | None, by_class: bool
+) -> dict[str, Examples]:
+    """Return the training, validation and test part; missing ones are taken from the training part at random.
+
+    Args:
+        given: the parts that there are, ``"train"`` at least.
+        shares: sizes of missing parts.
+        seed: seed of the division only.
+        limit: keep at most this many training examples, but one of each class, and the same fraction of the validation
+            part; the test part keeps its size.
+        by_class: divide each class in the same proportion.
+
+    Raises:
+        DatasetError: a part without examples; a class with too few to be in each part.
+    """
+    for part, examples in given.items():
+        if not len(examples):
+            raise DatasetError(f"the {part} part holds no examples")
+    generator = torch.Generator().manual_seed(seed)
+    parts, train = dict(given), given["train"]
+    missing = {part: share for part, share in shares._asdict().items() if part not in given}
+    divided = _take(train, [*missing.values()], generator, by_class=by_class)
+    parts |= {"train": divided[0]} | dict(zip(missing, divided[1:], strict=True))
+    if limit is not None and limit < len(parts["train"]):
+        fraction = limit / len(parts["train"])
+        for part in ("train", "valid"):
+            _, kept = _take(parts[part], [fraction], generator, by_class=by_class, at_most=True)
+            parts[part] = kept
+    return {part: parts[part] for part in PARTS}
+
+
+def class_names(train: Examples) -> tuple[str, ...]:
+    """Return the classes of the training part: numbers in their order, other names in that of the alphabet.
+
+    Raises:
+        DatasetError: fewer than two classes.
+    """
+    names = set(train.labels)
+    if len(names) < 2:
+        raise DatasetError(
+            f"all training examples have the label {next(iter(names))!r} ({train.places[0]} and others); a classifier "
+            "needs two classes at least"
+        )
+    return tuple(sorted(names, key=_by_number if all(map(_is_integer, names)) else str))
+
+
+def class_indices(examples: Examples, classes: Sequence[str]) -> torch.Tensor:
+    """Return the indices of the labels, int64 (n,).
+
+    Raises:
+        DatasetError: a label that no training example has.
+    """
+    index = {name: at for at, name in enumerate(classes)}
+    for label, place in zip(examples.labels, examples.places, strict=True):
+        if label not in index:
+            raise DatasetError(
+                f"{place} has the label {label!r}, which no training example has; its labels are {shorten(classes)}"
+            )
+    return torch.tensor([index[label] for label in examples.labels])
+
+
+def shorten(names: Sequence[str], *, most: int = 8) -> str:
+    """Return names in a sentence; of many the first ones and how many more there are."""
+    shown = ", ".join(map(repr, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _take(
+    examples: Examples, shares: Sequence[float], generator: torch.Generator, *, by_class: bool, at_most: bool = False
+) -> list[Examples]:
+    """Return the rest, then a random part of the examples for each share, each in the order of the data.
+
+    Every part gets one example of each class at least; with ``at_most`` a single example goes to the part.
+    """
+    groups: dict[str, list[int]] = {}
+    for at, label in enumerate(examples.labels):
+        groups.setdefault(label if by_class else "", []).append(at)
+    taken: list[list[int]] = [[] for _ in (0, *shares)]
+    for label, group in groups.items():
+        order = [group[at] for at in torch.randperm(len(group), generator=generator).tolist()]
+        for number, share in enumerate(shares, start=1):
+            size = max(1, int(share * len(group)))
+            taken[number] += order[:size]
+            order = order[size:]
+        if not order and shares and not at_most:
+            where = f"the class {label!r}" if by_class else "the training part"
+            raise DatasetError(
+                f"{where} has {len(group)} example{'s' * (len(group) > 1)} ({examples.places[group[0]]}), too few for "
+                f"{len(shares) + 1} parts: add more, or give each part a file or folder of its own"
+            )
+        taken[0] += order
+    return [examples.select(sorted(indices)) for indices in taken]
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() and text.isascii()
+
+
+def _by_number(text: str) -> int:
+    return int(text)

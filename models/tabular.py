@@ -1,0 +1,122 @@
+"""Transformer for tables, whose tokens are the columns, with an exchangeable attention layer in each block."""
+
+from collections.abc import Sequence
+
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+
+from probattn.attention.base import LayerFactory
+from probattn.attention.softmax import SoftmaxAttention
+from probattn.evaluation_mode import evaluation_mode
+from probattn.models.blocks import Blocks
+from probattn.models.dropout import Dropout
+from probattn.param_effects import SkipParamEffects
+
+
+class TabularTransformer(SkipParamEffects, PyroModule):
+    """Network for rows of a table: a token per column, pre-norm blocks, mean pool, linear head.
+
+    The token of a number x_j is x_j w_j + b_j, that of a category its embedding plus b_j (FT-Transformer, Gorishniy et
+    al., 2021, section 3.3; here with a mean over the tokens in place of a class token).
+
+    Args:
+        sizes: number of codes of each column of categories, None for a column of numbers.
+        outputs: number of outputs.
+        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dropout: dropout rate.
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
+        units: mean and standard deviation of the labels of a regression: outputs are ``mean + std * head(...)``, in the
+            units of the labels. None for classes.
+
+    Raises:
+        ValueError: no columns; a number of factories other than ``depth``; a dropout rate outside [0, 1).
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int | None],
+        *,
+        outputs: int,
+        dim: int,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
+        units: tuple[float, float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = ColumnEmbedding(sizes, dim)
+        self.dropout = Dropout(dropout)
+        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, outputs)
+        self.register_buffer("units", None if units is None else torch.tensor(units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return outputs ``(*draws, batch, outputs)`` of rows ``(batch, columns)``.
+
+        Raises:
+            ValueError: another number of columns.
+        """
+        outputs = self.head(self.norm(self.blocks(self.tokens(x)).mean(-2)))
+        if self.units is None:
+            return outputs
+        mean, std = self.units
+        return mean + std * outputs
+
+    @torch.no_grad()
+    def initialise_inducing(self, x: Tensor) -> None:
+        """Initialise the inducing inputs of each layer from hidden states of a batch.
+
+        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
+
+        Args:
+            x: a batch of the training data ``(batch, columns)``.
+        """
+        with evaluation_mode(self):
+            self.blocks.initialise_inducing(self.tokens(x))
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Return a token for each column, ``(batch, columns, dim)``."""
+        return self.dropout(self.embedding(x))
+
+
+class ColumnEmbedding(nn.Module):
+    """Map rows ``(batch, columns)`` to a vector for each column, ``(batch, columns, dim)``.
+
+    Args:
+        sizes: number of codes of each column of categories, None for a column of numbers. Code 0, an unknown category,
+            has the vector 0, which is not trained; the column's bias is added to it.
+        dim: width.
+
+    Raises:
+        ValueError: no columns.
+    """
+
+    def __init__(self, sizes: Sequence[int | None], dim: int) -> None:
+        super().__init__()
+        if not sizes:
+            raise ValueError("a table needs at least one column")
+        self.columns = len(sizes)
+        kinds = torch.tensor([size is not None for size in sizes])
+        self.register_buffer("is_category", kinds, persistent=False)
+        starts = torch.tensor([0, *(size or 0 for size in sizes)])[:-1].cumsum(0)
+        self.register_buffer("starts", starts, persistent=False)
+        self.weight = nn.Parameter(torch.randn(self.columns, dim))
+        self.bias = nn.Parameter(torch.randn(self.columns, dim))
+        self.codes = nn.Embedding(1 + sum(size or 0 for size in sizes), dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the vectors of rows, whose categories are codes.
+
+        Raises:
+            ValueError: another number of columns.
+        """
+        if x.shape[-1] != self.columns:
+            raise ValueError(f"this network takes rows of {self.columns} columns, got {tuple(x.shape)}")
+        numbers = x.unsqueeze(-1) * self.weight
+        codes = x.where(self.is_category, 0).long()
+        categories = self.codes(codes + self.starts).where((codes > 0).unsqueeze(-1), 0.0)
+        return self.bias + categories.where(self.is_category.unsqueeze(-1), numbers)

@@ -1,0 +1,77 @@
+"""Division of examples into parts, and the classes of their labels."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
+
+SHARES = Shares(valid=0.1, test=0.2)
+
+
+def examples(labels):
+    return Examples(range(len(labels)), labels, [f"line {n}" for n in range(len(labels))])
+
+
+def split(labels, *, seed=0, limit=None, by_class=True, **given):
+    return divide({"train": examples(labels), **given}, shares=SHARES, seed=seed, limit=limit, by_class=by_class)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(3, 40), min_size=2, max_size=5), st.integers(0, 5))
+def test_every_example_is_in_one_part_and_every_class_in_each(sizes, seed):
+    labels = [str(at) for at, size in enumerate(sizes) for _ in range(size)]
+    parts = split(labels, seed=seed)
+    assert sorted(sum((list(part.inputs) for part in parts.values()), [])) == list(range(len(labels)))
+    for name, share in {"valid": 0.1, "test": 0.2}.items():
+        expected = {str(at): max(1, int(share * size)) for at, size in enumerate(sizes)}
+        assert Counter(parts[name].labels) == expected
+    assert all(list(part.inputs) == sorted(part.inputs) for part in parts.values())
+
+
+def test_the_seed_fixes_the_parts():
+    labels = ["a", "b"] * 50
+    first, again, other = (split(labels, seed=seed)["test"].inputs for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_a_part_of_its_own_stays_as_it_is():
+    own = examples(["a", "b", "b"])
+    parts = split(["a", "b"] * 20, test=own)
+    assert parts["test"] is own
+    assert len(parts["train"]) == 36
+
+
+def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
+    whole, some = split(["a", "b"] * 100), split(["a", "b"] * 100, limit=14)
+    assert {name: len(part) for name, part in some.items()} == {"train": 14, "valid": 2, "test": 40}
+    assert some["test"].inputs == whole["test"].inputs
+    assert set(some["train"].inputs) < set(whole["train"].inputs)
+
+
+def test_a_class_with_too_few_examples_is_named_with_its_place():
+    with pytest.raises(DatasetError, match=r"the class 'b' has 2 examples \(line 6\), too few for 3 parts"):
+        split(["a"] * 6 + ["b"] * 2)
+    with pytest.raises(DatasetError, match="the training part has 1 example "):
+        split(["1.0"], by_class=False)
+
+
+def test_an_empty_part_is_named():
+    with pytest.raises(DatasetError, match="the test part holds no examples"):
+        split(["a", "b"] * 5, test=examples([]))
+
+
+def test_classes_that_are_numbers_are_in_their_order():
+    assert class_names(examples(["10", "9", "-1"])) == ("-1", "9", "10")
+    assert class_names(examples(["10", "9", "x"])) == ("10", "9", "x")
+    assert class_indices(examples(["9", "-1"]), ("-1", "9", "10")).tolist() == [1, 0]
+
+
+def test_a_label_that_training_does_not_have_is_named_with_its_place():
+    with pytest.raises(DatasetError, match="line 1 has the label 'c', which no training example has"):
+        class_indices(examples(["a", "c"]), ("a", "b"))
+    with pytest.raises(DatasetError, match="all training examples have the label 'a'"):
+        class_names(examples(["a", "a"]))

@@ -1,0 +1,89 @@
+"""Hugging Face data sets on disk; skipped without the package."""
+
+import builtins
+
+import pytest
+from PIL import Image
+
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.own.examples import Shares
+from probattn.experiments.data.own.hugging_face_sets import Splits, read_images, read_texts
+
+COMMON = {
+    "label_column": "label",
+    "subset": None,
+    "splits": Splits("train", "validation", "test"),
+    "shares": Shares(0.1, 0.2),
+    "seed": 0,
+    "limit": None,
+}
+
+
+@pytest.fixture
+def datasets():
+    return pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def texts(datasets, tmp_path):
+    """Save a data set of texts with names of classes, whose test split has no labels, and return its folder."""
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    train = {"text": [f"text {n}" for n in range(20)], "label": [n % 2 for n in range(20)]}
+    test = {"text": ["a", "b"], "label": [-1, -1]}
+    parts = {"train": train, "test": test}
+    saved = datasets.DatasetDict(
+        {name: datasets.Dataset.from_dict(part, features=features) for name, part in parts.items()}
+    )
+    saved.save_to_disk(str(tmp_path / "saved"))
+    return str(tmp_path / "saved")
+
+
+def test_texts_have_the_names_of_their_classes(texts):
+    splits = Splits("train", None, None)
+    found = read_texts(texts, text_column="text", **(COMMON | {"splits": splits}))
+    assert found.classes == ("no", "yes")
+    assert [len(part) for part in found[1:]] == [14, 2, 4]
+    for part in found[1:]:
+        assert [int(text.split()[1]) % 2 for text in part.texts] == part.labels.tolist()
+
+
+def test_a_missing_label_and_a_missing_column_are_named(texts):
+    with pytest.raises(DatasetError, match="split test, row 0: 'label' is -1, which is no class.*data.test_split"):
+        read_texts(texts, text_column="text", **COMMON)
+    with pytest.raises(DatasetError, match="no column 'sentence'; its columns are 'text', 'label'"):
+        read_texts(texts, text_column="sentence", **COMMON)
+    with pytest.raises(DatasetError, match="no split 'all'; it has 'train', 'test': set data.train_split"):
+        read_texts(texts, text_column="text", **(COMMON | {"splits": Splits("all", None, None)}))
+
+
+def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
+    for n in range(12):
+        Image.new("RGB", (6, 6), (n, 0, 0)).save(tmp_path / f"{n}.png")
+    files = [str(tmp_path / f"{n}.png") for n in range(12)]
+    content = {"image": files, "label": ["ab"[n % 2] for n in range(12)]}
+
+    def save(name):
+        saved = datasets.Dataset.from_dict(content).cast_column("image", datasets.Image())
+        saved.save_to_disk(str(tmp_path / name))
+        return str(tmp_path / name)
+
+    found = read_images(save("good"), image_column="image", image_size=4, **COMMON)
+    assert found.classes == ("a", "b")
+    for part in found[1:]:
+        assert (part.images[:, 0, 0, 0].long() % 2 == part.labels).all()
+    (tmp_path / "3.png").write_bytes(b"broken")
+    with pytest.raises(DatasetError, match="row 3: cannot decode the image"):
+        read_images(save("bad"), image_column="image", image_size=4, **COMMON)
+
+
+def test_the_missing_package_is_named_with_its_extra(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *arguments, **options):
+        if name == "datasets":
+            raise ImportError(name)
+        return original(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(DatasetError, match=r"pip install 'probattn\[huggingface\]'"):
+        read_texts("anything", text_column="text", **COMMON)
