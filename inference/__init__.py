@@ -7,15 +7,12 @@ Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; 
 from probattn.imports import without_side_effects
 
 with without_side_effects():
-    import rich.style  # noqa: F401
-    import scipy.optimize
-    import scipy.special
-    import scipy.stats  # noqa: F401
+    import scipy.special  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import risk_threshold
-from probattn.inference.diagnostics.arviz_export import to_inference_data
+from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.convergence import convergence
@@ -101,7 +98,7 @@ __all__ = [
     "simulation_based_calibration",
     "sv_dkl",
     "temperature_scaled",
-    "to_inference_data",
+    "to_datatree",
     "token_similarity",
     "warm_start",
 ]

@@ -1,12 +1,59 @@
-"""Imports of libraries that change the state of the process."""
+"""Imports of libraries that are optional, and of those that change the state of the process."""
 
 import os
 import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import pyro  # noqa: F401 - so that its warning filters, and those of torch and numpy below it, stay
+
+
+class MissingExtraError(ImportError):
+    """A library of an extra is not installed; the message gives the command that installs it."""
+
+
+@contextmanager
+def extra(name: str, *, needed_by: str) -> Iterator[None]:
+    """Import libraries of an extra inside: where one is missing, the error gives the command that installs it.
+
+    Args:
+        name: an extra of this package, such as ``"text"``.
+        needed_by: subject of the message, such as ``"psis_khat"``.
+
+    Raises:
+        MissingExtraError: a library imported inside is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library == "probattn":
+            raise
+        raise MissingExtraError(
+            f"{needed_by} needs {library}, which is not installed: pip install 'probattn[{name}]'", name=error.name
+        ) from error
+
+
+def require_extra(name: str, *libraries: str, needed_by: str) -> None:
+    """Check that libraries of an extra are installed, without importing them.
+
+    Raises:
+        MissingExtraError: one is not; see :func:`extra`.
+    """
+    with extra(name, needed_by=needed_by):
+        for library in libraries:
+            if not is_installed(library):
+                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
+
+
+def is_installed(library: str) -> bool:
+    """Return True if a library can be found; it is not imported."""
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @contextmanager

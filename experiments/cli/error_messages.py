@@ -34,6 +34,7 @@ def _fail_with_usage(error: Exception) -> NoReturn:
 def _user_errors() -> tuple[type[Exception], ...]:
     from probattn.experiments.data.errors import DatasetError
     from probattn.functional.errors import NumericalError
+    from probattn.imports import MissingExtraError
     from probattn.inference import CheckpointError, DamagedFileError
 
-    return DatasetError, CheckpointError, DamagedFileError, NumericalError, OSError, ValueError
+    return DatasetError, CheckpointError, DamagedFileError, MissingExtraError, NumericalError, OSError, ValueError

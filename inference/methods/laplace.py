@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from probattn.imports import extra
 from probattn.inference.methods.features import FeaturePredictor, Features, features
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction, entropy
@@ -126,7 +127,7 @@ def laplace(
         A predictor. Energies are those of the network.
 
     Raises:
-        ImportError: laplace-torch is not installed.
+        MissingExtraError: laplace-torch is not installed.
         ValueError: no labels, or labels that are no class indices; ``prior_precision`` not positive;
             ``num_logit_samples`` below 1; unknown link; a network that does not end in an ``nn.Linear``.
     """
@@ -167,12 +168,9 @@ def laplace(
 
 
 def _import_laplace() -> "type[KronLaplace]":
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
-            from laplace import KronLaplace
-    except ImportError as error:
-        raise ImportError("the Laplace approximation needs laplace-torch: pip install probattn[laplace]") from error
+    with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
+        from laplace import KronLaplace
     return KronLaplace
 
 

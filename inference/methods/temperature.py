@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
+from probattn.imports import without_side_effects
 from probattn.inference.methods.predictor import Predictor, class_probs
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
@@ -46,6 +46,9 @@ def fit_temperature(prediction: Prediction) -> float:
     def slope(inverse: float) -> float:
         expected = ((inverse * log_probs).softmax(-1) * log_probs).sum(-1)
         return float(expected.mean() - of_labels)
+
+    with without_side_effects():
+        from scipy.optimize import brentq
 
     coldest, hottest = TEMPERATURE_RANGE
     if slope(1 / hottest) >= 0:
