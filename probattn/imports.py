@@ -50,10 +50,7 @@ def require_extra(name: str, *libraries: str, needed_by: str) -> None:
 
 def is_installed(library: str) -> bool:
     """Return True if a library can be found; it is not imported."""
-    try:
-        return find_spec(library) is not None
-    except ModuleNotFoundError:
-        return False
+    return find_spec(library) is not None
 
 
 @contextmanager

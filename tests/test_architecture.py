@@ -373,7 +373,8 @@ def test_dependencies_have_lower_bounds_and_no_pins():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     for requirement in [*project["dependencies"], *(each for extra in extras for each in extra)]:
-        assert re.fullmatch(r"probattn\[[a-z,]+\]|[a-zA-Z0-9_-]+>=[0-9.]+", requirement), requirement
+        pattern = r"probattn\[[a-z,]+\]|[a-zA-Z0-9_-]+(\[[a-z]+\])?>=[0-9.]+(,<[0-9.]+)?"
+        assert re.fullmatch(pattern, requirement), requirement
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "probattn" / "attention").glob("*.py")), ids=lambda path: path.name)
