@@ -28,7 +28,7 @@ def to_datatree(
     ``prior_predictive`` replicated labels ``y``; ``log_likelihood`` that of each example's labels in nats, ``y``;
     ``observed_data`` the labels. Local sites have the dimension ``example``. Draws of a guide are independent, so chain
     diagnostics (R̂, effective sample size) do not measure its distance to the posterior. A network without latent sites
-    has no ``posterior`` group; ``arviz_stats.loo`` then needs ``reff=1``.
+    has no ``posterior`` group.
 
     >>> arviz_plots.plot_ppc_dist(to_datatree(model, guide, test))  # doctest: +SKIP
 

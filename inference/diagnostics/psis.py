@@ -77,7 +77,10 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     log_weights = log_weights.double()
     if log_weights.max() - log_weights.min() <= rounding:
         return PSIS(-math.inf, log_weights, torch.full_like(log_weights, -math.log(num_samples)))
-    smoothed, khat = array_stats.psislw(log_weights.numpy())
+    try:
+        smoothed, khat = array_stats.psislw(-log_weights.numpy())  # whose argument is a log likelihood: weights 1 / p
+    except ValueError:  # fewer than five draws in the tail, or all of them equal
+        return PSIS(math.inf, log_weights, log_weights.log_softmax(0))
     return PSIS(float(khat), log_weights, torch.as_tensor(smoothed))
 
 

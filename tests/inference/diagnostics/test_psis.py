@@ -113,7 +113,7 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     assert "far from the posterior" in str(narrow)
     assert wide.khat < 0.3
     assert wide.ess > 700
-    smoothed, khat = array_stats.psislw(narrow.log_weights.numpy())
+    smoothed, khat = array_stats.psislw(-narrow.log_weights.numpy())
     assert narrow.khat == pytest.approx(float(khat))
     assert torch.allclose(narrow.smoothed, torch.as_tensor(smoothed))
     assert narrow.smoothed.logsumexp(0).item() == pytest.approx(0, abs=1e-9)
