@@ -32,6 +32,7 @@ lint: $(DEV)
 types: $(DEV)
 	$(link)
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/typing/mypy.ini
 
 lock: $(DEV)
 	$(BIN)/python -m pip install --quiet uv
