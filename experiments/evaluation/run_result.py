@@ -43,7 +43,7 @@ class RunResult:
     convergence: Convergence | None = None  # None without global latent variables, or if it was not measured
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         n = len(self.labels)
         if self.probs.ndim != 2 or len(self.probs) != n or (self.images.numel() and len(self.images) != n):
             shapes = f"probs {tuple(self.probs.shape)}, images {tuple(self.images.shape)}"
