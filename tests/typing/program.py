@@ -16,7 +16,7 @@ data = TensorDataset(torch.randn(8, 1, 8, 8), torch.zeros(8, dtype=torch.long))
 train = DataLoader(data, batch_size=4)
 images, labels = data.tensors
 layer = KEPSVGPAttention(8, 2, rank=2)
-assert_type(layer(torch.randn(1, 4, 8)), Tensor)
+assert_type(layer.forward(torch.randn(1, 4, 8)), Tensor)  # of a call, PyTorch says Any
 network = ViT(
     image_size=8,
     patch_size=4,
