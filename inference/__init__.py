@@ -7,16 +7,13 @@ Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; 
 from probattn.imports import without_side_effects
 
 with without_side_effects():
-    import rich.style  # noqa: F401
-    import scipy.optimize
-    import scipy.special
-    import scipy.stats  # noqa: F401
+    import scipy.special  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
-from probattn.inference.diagnostics.arviz_export import to_inference_data
+from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.convergence import convergence
@@ -114,7 +111,7 @@ __all__ = [
     "select_fields",
     "sgld",
     "simulation_based_calibration",
-    "to_inference_data",
+    "to_datatree",
     "token_similarity",
     "upload_pretrained",
     "warm_start",

@@ -62,7 +62,7 @@ class Block(SkipParamEffects, PyroModule):
         return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
-class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):
+class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):  # type: ignore[type-arg]
     """Sequence of blocks.
 
     Args:

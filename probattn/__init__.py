@@ -14,6 +14,7 @@ from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JitterWarning
 from probattn.handlers import draws, local_posteriors, local_sites
 
+__version__ = "0.1.0"
 __path__ = extend_path(__path__, __name__)  # in the root of a clone this folder comes before the installed package
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import inspect
 import json
 import os
 import re
@@ -19,6 +20,9 @@ import torch
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
+
+import probattn
+from probattn import guides, inference, models
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
@@ -376,7 +380,8 @@ def test_dependencies_have_lower_bounds_and_no_pins():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     for requirement in [*project["dependencies"], *(each for extra in extras for each in extra)]:
-        assert re.fullmatch(r"probattn\[[a-z,]+\]|[a-zA-Z0-9_-]+>=[0-9.]+", requirement), requirement
+        pattern = r"probattn\[[a-z,]+\]|[a-zA-Z0-9_-]+(\[[a-z]+\])?>=[0-9.]+(,<[0-9.]+)?"
+        assert re.fullmatch(pattern, requirement), requirement
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "probattn" / "attention").glob("*.py")), ids=lambda path: path.name)
@@ -404,3 +409,25 @@ def run_python(code, folder):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+PASSED_ON = {"fit", "save", "save_safetensors"}
+"""Functions with keyword arguments of any name: options of another class, and values to save."""
+
+
+def test_signatures_of_public_functions_are_complete():
+    found = []
+    for package in (probattn, guides, models, inference):
+        for name in getattr(package, "__all__", ()):
+            value = getattr(package, name)
+            if not inspect.isfunction(value):
+                continue
+            signature = inspect.signature(value)
+            for parameter in signature.parameters.values():
+                if parameter.annotation is parameter.empty:
+                    found.append(f"{name}: {parameter.name} has no type")
+                if parameter.kind is parameter.VAR_KEYWORD and name not in PASSED_ON:
+                    found.append(f"{name}: name the options in **{parameter.name}")
+            if signature.return_annotation is signature.empty:
+                found.append(f"{name} returns no type")
+    assert found == []

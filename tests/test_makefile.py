@@ -58,3 +58,11 @@ def test_make_installs_again_when_the_list_of_files_changes(tmp_path):
     assert [installations(), installations()] == [1, 0]
     (tmp_path / "build").rmdir()
     assert [installations(), installations()] == [1, 0]
+
+
+def test_make_demo_installs_what_the_demo_needs_and_make_test_what_the_tests_need():
+    """Each has a stamp of its own, so that neither waits for the other's packages."""
+    demo, test = (make("--dry-run", "--always-make", goal, folder=ROOT) for goal in ("demo", "test"))
+    assert "'.[cli]'" in demo
+    assert "'.[dev]'" not in demo
+    assert "'.[dev]'" in test

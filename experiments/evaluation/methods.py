@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib.util import find_spec
 
 import torch
 
@@ -12,6 +11,7 @@ from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
+from probattn.imports import require_extra
 from probattn.inference import Prediction
 from probattn.inference import predict as posterior_prediction
 from probattn.inference.methods.features import Features, features
@@ -105,7 +105,8 @@ def check(name: str) -> str:
     """Return the name of a method if it is valid.
 
     Raises:
-        SettingsError: a part is unknown, in the wrong place, or needs a library that is not installed.
+        SettingsError: a part is unknown or in the wrong place.
+        MissingExtraError: it needs a library that is not installed.
     """
     first, *rest = name.split("+")
     unknown = [part for part in (first, *rest) if part not in TITLES]
@@ -116,8 +117,8 @@ def check(name: str) -> str:
         )
     if any(part not in WRAPPERS for part in rest):
         raise SettingsError(f"{name!r}: only {', '.join(WRAPPERS)} can follow a +, on top of another method")
-    if first == "laplace" and find_spec("laplace") is None:
-        raise SettingsError("the method laplace needs laplace-torch: pip install probattn[laplace]")
+    if first == "laplace":
+        require_extra("laplace", "laplace", needed_by="the method laplace")
     return name
 
 

@@ -46,7 +46,7 @@ class RunResult:
     convergence: Convergence | None = None  # None without global latent variables, or if it was not measured
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         n = len(self.labels)
         if self.probs is None:
             if self.numbers is None or len(self.numbers.mean) != n:

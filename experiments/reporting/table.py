@@ -39,7 +39,7 @@ class Grid:
     higher_is_better: bool | None = None
     note: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, numbers in self.rows.items():
             if len(numbers) != len(self.columns):
                 raise ValueError(f"row {name!r} has {len(numbers)} numbers for {len(self.columns)} columns")

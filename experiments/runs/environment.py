@@ -3,9 +3,10 @@
 import os
 import platform
 import sys
-from importlib.metadata import version
 
 import torch
+
+import probattn
 
 
 def environment(device: str) -> dict[str, str]:
@@ -15,7 +16,7 @@ def environment(device: str) -> dict[str, str]:
         if device == "cuda"
         else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     )
-    return {"probattn": version("probattn"), "torch": torch.__version__, "hardware": hardware}
+    return {"probattn": probattn.__version__, "torch": torch.__version__, "hardware": hardware}
 
 
 def total_memory(device: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from probattn.experiments.data.images.corrupted_sets import SEVERITIES
 from probattn.experiments.data.images.corruptions import STANDARD
@@ -40,7 +41,7 @@ def _kep_rows(data: str, *, post_hoc: tuple[str, ...]) -> dict[str, Row]:
     return rows | {"KEP-SVGP Ensembles": Row(authors, is_ensemble=True)}
 
 
-def _kep_part(data: str, rows: Mapping[str, Row], text: str, **options) -> Part:
+def _kep_part(data: str, rows: Mapping[str, Row], text: str, **options: Any) -> Part:
     columns = _kep_columns(data, options.pop("subject", "test"))
     title = options.pop("title", _NAMES[data])
     return Part(title, rows, columns, parse(text, keys_of(columns)), baseline="MSP" if "MSP" in rows else "", **options)
@@ -142,7 +143,7 @@ def _kep_9() -> tuple[Part, ...]:
     return (_kep_part("cifar10", rows, papers.KEP_9),)
 
 
-def _kep_figure(data: str, rows: dict[str, Row], *metrics: str, **options) -> tuple[Part, ...]:
+def _kep_figure(data: str, rows: dict[str, Row], *metrics: str, **options: Any) -> tuple[Part, ...]:
     columns = columns_of(options.pop("subject", "test"), *metrics)
     return (Part(_NAMES[data], rows, columns, baseline="MSP", **options),)
 

@@ -26,6 +26,7 @@ from probattn.experiments.studies.entries import Entry, Model, Part
 from probattn.experiments.studies.estimate import run_time
 from probattn.experiments.studies.scales import Scale
 from probattn.experiments.studies.scored import value_of
+from probattn.imports import MissingExtraError
 from probattn.inference.training.run_log import read_log
 
 
@@ -125,7 +126,7 @@ def obtain(name: str, root: Path | None) -> str:
         try:
             if name in ood_datasets.NAMES:
                 ood_datasets.load(name, root=root, size=32, channels=3, in_distribution="")
-        except DatasetError as error:
+        except (DatasetError, MissingExtraError) as error:
             return str(error)
     return look(name, root)
 

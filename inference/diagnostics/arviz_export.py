@@ -6,31 +6,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
+from probattn.imports import extra
 from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.diagnostics.replicates import replicate
 
 if TYPE_CHECKING:
-    import arviz
+    import xarray
 
 
-def to_inference_data(
+def to_datatree(
     model: nn.Module,
     guide: nn.Module,
     data: Iterable,
     *,
     num_samples: int = 200,
     sites: Collection[str] | None = None,
-) -> "arviz.InferenceData":
-    """Convert a model's draws to ArviZ ``InferenceData`` with one chain; draw r is the same in all posterior groups.
+) -> "xarray.DataTree":
+    """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all posterior groups.
 
     Groups: ``posterior`` and ``prior`` hold the latent sites by their paths; ``posterior_predictive`` and
     ``prior_predictive`` replicated labels ``y``; ``log_likelihood`` that of each example's labels in nats, ``y``;
     ``observed_data`` the labels. Local sites have the dimension ``example``. Draws of a guide are independent, so chain
     diagnostics (R̂, effective sample size) do not measure its distance to the posterior. A network without latent sites
-    has no ``posterior`` group; ``arviz.loo`` then needs ``reff=1``.
+    has no ``posterior`` group.
 
-    >>> arviz.plot_ppc(to_inference_data(model, guide, test))  # doctest: +SKIP
+    >>> arviz_plots.plot_ppc_dist(to_datatree(model, guide, test))  # doctest: +SKIP
 
     Args:
         model, guide: the model and its guide.
@@ -40,13 +41,11 @@ def to_inference_data(
             ``num_samples`` forward passes over the data.
 
     Raises:
-        ImportError: ArviZ is not installed.
+        MissingExtraError: arviz-base is not installed.
         ValueError: an unknown site; data without labels; errors of :func:`~probattn.inference.predict`.
     """
-    try:
-        import arviz
-    except ImportError as error:
-        raise ImportError("to_inference_data needs ArviZ: pip install probattn[arviz]") from error
+    with extra("arviz", needed_by="to_datatree"):
+        import arviz_base
     batches = list(iterate_batches(data))
     with record(sites) as drawn:
         posterior = replicate(model, guide, batches, num_samples=num_samples)
@@ -55,13 +54,16 @@ def to_inference_data(
     unknown = set(sites or ()) - {*drawn.shared, *drawn.local}
     if unknown:
         raise ValueError(f"the model has no latent site {', '.join(sorted(unknown))}: omit `sites` to export all")
-    return arviz.from_dict(
-        posterior=_one_chain(drawn.latents),
-        posterior_predictive=_one_chain({"y": _signed(posterior.replicated_labels)}),
-        log_likelihood=_one_chain({"y": posterior.log_likelihood}),
-        prior=_one_chain(drawn_prior.latents),
-        prior_predictive=_one_chain({"y": _signed(prior.replicated_labels)}),
-        observed_data={"y": _signed(posterior.labels).cpu().numpy()},
+    groups = {
+        "posterior": _one_chain(drawn.latents),
+        "posterior_predictive": _one_chain({"y": _signed(posterior.replicated_labels)}),
+        "log_likelihood": _one_chain({"y": posterior.log_likelihood}),
+        "prior": _one_chain(drawn_prior.latents),
+        "prior_predictive": _one_chain({"y": _signed(prior.replicated_labels)}),
+        "observed_data": {"y": _signed(posterior.labels).cpu().numpy()},
+    }
+    return arviz_base.from_dict(
+        {name: group for name, group in groups.items() if group},
         dims={name: ["example"] for name in ("y", *drawn.local)},
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.distributions import MarginalWithJointKL
 from probattn.handlers import draws, is_global_latent
+from probattn.imports import extra
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import Trace_ELBO
 from probattn.inference.posterior.frozen import frozen
@@ -60,14 +61,12 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
         num_samples: number of draws, at least 1000.
 
     Raises:
-        ImportError: ArviZ is not installed.
+        MissingExtraError: arviz-stats is not installed.
         ValueError: a point-mass guide, which has no density; scaled sites (see
             :func:`~probattn.inference.posterior.unit_scales.check_unit_scales`).
     """
-    try:
-        from arviz import psislw
-    except ImportError as error:
-        raise ImportError("psis_khat needs ArviZ: pip install probattn[arviz]") from error
+    with extra("arviz", needed_by="psis_khat"):
+        from arviz_stats.base import array_stats
     batch = unpack_batch(batch).arguments()
     check_unit_scales(model, batch)
     guides.materialise(guide, batch)
@@ -80,7 +79,10 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     log_weights = log_weights.double()
     if log_weights.max() - log_weights.min() <= rounding:
         return PSIS(-math.inf, log_weights, torch.full_like(log_weights, -math.log(num_samples)))
-    smoothed, khat = psislw(log_weights.numpy())
+    try:
+        smoothed, khat = array_stats.psislw(-log_weights.numpy())  # whose argument is a log likelihood: weights 1 / p
+    except ValueError:  # fewer than five draws in the tail, or all of them equal
+        return PSIS(math.inf, log_weights, log_weights.log_softmax(0))
     return PSIS(float(khat), log_weights, torch.as_tensor(smoothed))
 
 

@@ -1,13 +1,13 @@
 """Simulation-based calibration (SBC): inference checked on data simulated from the model."""
 
 import copy
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyro.poutine as poutine
-import scipy.stats
+import scipy.special
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +62,8 @@ class SBC:
     def p_values(self, bins: int | None = None) -> Tensor:
         """Return p-values of the χ² test of uniformity of each scalar's ranks, ``(scalars,)``; see :meth:`counts`."""
         counts, expected = self.counts(bins)
-        return torch.as_tensor(scipy.stats.chisquare(counts.numpy(), expected.numpy(), axis=1).pvalue)
+        statistics = ((counts - expected).square() / expected).sum(1)
+        return torch.as_tensor(scipy.special.chdtrc(len(expected) - 1, statistics.numpy()))
 
     def p_value(self, bins: int | None = None) -> float:
         """Return the Bonferroni-corrected smallest p-value, valid under any dependence of the scalars."""
@@ -129,24 +130,31 @@ def simulation_based_calibration(
     return SBC(table.cpu(), names, num_samples)
 
 
-def guide_inference(model: nn.Module, guide: nn.Module, *, num_samples: int = 99, **options: Any) -> Infer:
+def guide_inference(
+    model: nn.Module, guide: nn.Module, *, num_samples: int = 99, steps: int = 1000, lr: float = 0.05
+) -> Infer:
     """Return inference by variational inference: ``num_samples`` draws of a guide that is fitted to each simulation.
 
-    Each fit starts from a copy of ``guide``; ``options`` are those of :func:`~probattn.inference.fit_guide`.
+    Each fit starts from a copy of ``guide``; for ``steps`` and ``lr`` see :func:`~probattn.inference.fit_guide`.
     """
 
     def infer(*batch: Tensor) -> dict[str, Tensor]:
         guides.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
         model_copy, guide_copy = copy.deepcopy((model, guide))
-        fit_guide(model_copy, guide_copy, batch, **options)
+        fit_guide(model_copy, guide_copy, batch, steps=steps, lr=lr)
         return posterior_draws(model_copy, guide_copy, [batch], num_samples=num_samples)
 
     return infer
 
 
-def nuts_inference(model: nn.Module, **options: Any) -> Infer:
+def nuts_inference(
+    model: nn.Module, *, num_samples: int = 1000, warmup_steps: int = 500, target_accept_prob: float = 0.8
+) -> Infer:
     """Return inference by :func:`~probattn.inference.nuts`; use ``num_samples`` several times the draws to rank."""
-    return lambda *batch: nuts(model, batch, **options).draws
+    run = functools.partial(
+        nuts, num_samples=num_samples, warmup_steps=warmup_steps, target_accept_prob=target_accept_prob
+    )
+    return lambda *batch: run(model, batch).draws
 
 
 def _rank(name: str, truth: Mapping[str, Tensor], draws: Mapping[str, Tensor], number: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from probattn.imports import extra
 from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy
@@ -166,12 +167,9 @@ class Laplace(FeaturePredictor):
 
 
 def _import_laplace() -> "type[KronLaplace]":
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
-            from laplace import KronLaplace
-    except ImportError as error:
-        raise ImportError("the Laplace approximation needs laplace-torch: pip install probattn[laplace]") from error
+    with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
+        from laplace import KronLaplace
     return KronLaplace
 
 

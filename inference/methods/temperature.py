@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Self
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
+from probattn.imports import without_side_effects
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
 from probattn.inference.prediction.result import Prediction
@@ -45,6 +45,9 @@ def fit_temperature(prediction: Prediction) -> float:
     def slope(inverse: float) -> float:
         expected = ((inverse * log_probs).softmax(-1) * log_probs).sum(-1)
         return float(expected.mean() - of_labels)
+
+    with without_side_effects():
+        from scipy.optimize import brentq
 
     coldest, hottest = TEMPERATURE_RANGE
     if slope(1 / hottest) >= 0:

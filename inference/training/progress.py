@@ -1,12 +1,19 @@
-"""Progress of a training run: a bar in a terminal, about 20 lines in a log file."""
+"""Progress of a training run: a bar in a terminal with rich, otherwise about 20 lines."""
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import sys
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from probattn.imports import is_installed, without_side_effects
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 LINES = 20
 
 
-class TrainProgress(Progress):
+class TrainProgress:
     """Display of epochs and the last validation on stderr.
 
     Args:
@@ -18,18 +25,31 @@ class TrainProgress(Progress):
 
     def __init__(self, epochs: int, steps: int, *, start: int = 0, enabled: bool = True) -> None:
         self._epochs, self._steps, self._enabled = epochs, steps, enabled
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
-        super().__init__(*columns, console=console, disable=not (enabled and console.is_terminal))
-        self._task = self.add_task(f"epoch {start + 1}/{epochs}", total=epochs * steps, completed=start * steps)
+        self._stack = ExitStack()
+        self._bar = _bar() if enabled else None
+        if self._bar is not None:
+            name, total = f"epoch {start + 1}/{epochs}", epochs * steps
+            self._task = self._bar.add_task(name, total=total, completed=start * steps)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._stack.enter_context(self._bar)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
     def step_done(self) -> None:
         """Count one training step."""
-        self.advance(self._task)
+        if self._bar is not None:
+            self._bar.advance(self._task)
 
     def restart_epoch(self, done: int) -> None:
         """Go back to the end of epoch number ``done``."""
-        self.update(self._task, completed=done * self._steps)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done * self._steps)
 
     def epoch_done(self, epoch: int, values: dict[str, float]) -> None:
         """Display the values of an epoch.
@@ -41,7 +61,22 @@ class TrainProgress(Progress):
         metrics = ("accuracy", "mcc", "nll") if "valid/nll" in values else ("log_prob",)
         names = ("train_loss", *(f"valid/{name}" for name in metrics))
         line = "  ".join(f"{name.replace('/', ' ')} {values[name]:.4f}" for name in names if name in values)
-        self.update(self._task, description=f"epoch {min(epoch + 1, self._epochs)}/{self._epochs}  {line}")
         every = -(-self._epochs // LINES)
-        if self._enabled and not self.console.is_terminal and (epoch % every == 0 or epoch in (1, self._epochs)):
-            self.console.print(f"epoch {epoch}/{self._epochs}  {line}", soft_wrap=True)
+        if self._bar is not None:
+            following = min(epoch + 1, self._epochs)
+            self._bar.update(self._task, description=f"epoch {following}/{self._epochs}  {line}")
+        elif self._enabled and (epoch % every == 0 or epoch in (1, self._epochs)):
+            print(f"epoch {epoch}/{self._epochs}  {line}", file=sys.stderr, flush=True)
+
+
+def _bar() -> "Progress | None":
+    """Return a progress bar on stderr; None if rich is not installed or stderr is no terminal."""
+    if not is_installed("rich"):
+        return None
+    with without_side_effects():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console) if console.is_terminal else None

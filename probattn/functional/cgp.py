@@ -69,9 +69,9 @@ class CGP(Correlated):
         whitened = triangular.solve_lower(self.prior.tril, z_o)
         return triangular.product(self._b_q.mT, whitened), triangular.product(self._b_k.mT, whitened)
 
-    def spreads(self, covariance: Dense) -> Tensor:
+    def spreads(self, covariance: Dense) -> Tensor:  # type: ignore[override]
         """Return ‖L_Σ⁻¹ Bᵀ L⁻¹ L_C‖², summed over both processes."""
-        roots = self._b_q.mT, self._b_k.mT
+        roots: tuple[Tensor, ...] = (self._b_q.mT, self._b_k.mT)
         if covariance is not self.prior:
             whitened = triangular.solve_lower(self.prior.tril, covariance.tril)
             roots = tuple(root @ whitened for root in roots)

@@ -1,7 +1,8 @@
 """Floating-point types of factorisations: float32 or better, outside autocast and under half-precision weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +21,17 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+class Linear(Protocol):
+    """A module that maps a tensor to a tensor."""
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Return the mapped tensor."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Return the parameters."""
+
+
+def apply_linear(linear: Linear, x: Tensor) -> Tensor:
     """Apply a linear module to x, rounded to half precision if the module's parameters are in half precision."""
     dtype = next(linear.parameters(), x).dtype
     return linear(x.to(dtype) if dtype.itemsize < 4 else x)

@@ -33,9 +33,10 @@ def deferred() -> Iterator[list[Tensor]]:
     Yields:
         the list of flags, boolean scalars on the device, True where something failed.
     """
-    token = _FAILURES.set([])
+    flags: list[Tensor] = []
+    token = _FAILURES.set(flags)
     try:
-        yield _FAILURES.get()
+        yield flags
     finally:
         _FAILURES.reset(token)
 

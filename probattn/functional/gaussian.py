@@ -122,7 +122,7 @@ class Conditional(Covariance):
     gain: Tensor
 
     @property
-    def count(self) -> Count:
+    def count(self) -> Count:  # type: ignore[override]
         """The prior's number of real tokens."""
         return self.prior.count
 

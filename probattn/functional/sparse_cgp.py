@@ -68,7 +68,7 @@ class SparseCGP(Correlated):
         query, key = (triangular.product(left, triangular.product(right.mT, z_o)) for left, right in pairs)
         return query / self._sigma2, key / self._sigma2
 
-    def spreads(self, covariance: LowRank) -> Tensor:
+    def spreads(self, covariance: LowRank) -> Tensor:  # type: ignore[override]
         """Use that A = σ⁻² T_q T_oᵀ and Σ_q = σ²I + T_q T_qᵀ share T_q, so that every matrix is m×m."""
         query = self.query_covariance.explained(covariance.between(self._t_o))
         key = self.key_covariance.explained(covariance.between(self._d_o))

@@ -89,6 +89,7 @@ def inverse_sqrt(matrix: Tensor) -> Tensor:
         product = root if inverse is None else inverse @ root
         factor = 0.5 * scaling * (3 * unit - scaling**2 * product)
         root, inverse = root @ factor, factor if inverse is None else factor @ inverse
+    assert inverse is not None  # there is at least one scaling
     return inverse * trace.rsqrt()
 
 
@@ -126,7 +127,8 @@ def residual_variances(phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, so
         For E and for R, ``(..., H, N)``, not negative, zero at padding.
     """
     branches = zip(phi, (w_e, w_r), gram, reversed(gram), strict=True)
-    return tuple(_outside(*branch, solved=solved) for branch in branches)
+    left, right = (_outside(*branch, solved=solved) for branch in branches)
+    return left, right
 
 
 def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved: bool) -> Tensor:

@@ -34,8 +34,8 @@ def test_chains_are_posteriors(idioms, problem, kernel):
     assert_close(found.variance, deviation + SIGMA**2, atol=0.05, rtol=0.2)
     check = posterior_predictive_check(model, chain, [(x, y)], num_replicates=100)
     assert 0.02 < check.p_values["mean"].item() < 0.98
-    pytest.importorskip("arviz")
-    exported = inference.to_inference_data(model, chain, [(x, y)], num_samples=100)
+    pytest.importorskip("arviz_base")
+    exported = inference.to_datatree(model, chain, [(x, y)], num_samples=100)
     assert exported.posterior["attention.u"].shape == (1, 100, 1, 2, 2)
 
 

@@ -180,7 +180,7 @@ def _official(
 
 def _labels(path: Path, spec: CifarSpec) -> Tensor:
     """Return the labels of one severity, int64 (num_test,)."""
-    blocks = _memory_map(path, (5 * spec.num_test,), np.integer).reshape(5, -1)
+    blocks = _memory_map(path, (5 * spec.num_test,), np.integer).reshape(5, -1)  # type: ignore[type-abstract]
     found = np.unique(blocks)
     if not np.array_equal(found, np.arange(spec.num_classes)):
         raise DatasetError(

@@ -132,10 +132,8 @@ def from_parts(
 
 
 def _digits() -> tuple[tuple[str, ...], Images]:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DatasetError("the digits are part of scikit-learn: pip install probattn[digits]") from error
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # levels 0..16
     images = Images(torch.from_numpy(pixels)[:, None], torch.from_numpy(bunch.target).long())

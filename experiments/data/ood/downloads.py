@@ -11,6 +11,7 @@ from torchvision.datasets import SVHN
 from probattn.experiments.data.download import check_folder, download_and_extract
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import SUFFIXES, is_image
+from probattn.imports import extra
 
 _ELSEWHERE = "give another folder with --data or the environment variable PROBATTN_DATA"
 
@@ -88,12 +89,8 @@ def _download(archive: Archive, root: Path) -> None:
             f"{absent}. Export the test images there from LSUN's database "
             f"(https://github.com/fyu/lsun: data.py export test_lmdb --out_dir …), or {_ELSEWHERE}."
         )
-    try:
+    with extra("ood", needed_by=f"{absent}; unpack them there, or {_ELSEWHERE}. Their download"):
         from pytorch_ood.dataset import img
-    except ImportError as error:
-        raise DatasetError(
-            f"{absent}. To download them, pip install probattn[ood]; else unpack them there, or {_ELSEWHERE}."
-        ) from error
     source = getattr(img, archive.source)
     try:
         download_and_extract(source.url, root, filename=source.filename, md5=source.tgz_md5)

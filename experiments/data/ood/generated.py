@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from probattn.experiments.data.errors import DatasetError
-
 LETTERS = "ACEFHKLMNPRUVWX"
 """Capitals that differ from all digits at 8×8 pixels: without B D G I J O Q S T Y Z."""
 FONTS = ("Sans", "Sans-Bold", "Sans-BoldOblique", "Serif", "Serif-Bold", "SansMono-Bold")
@@ -40,13 +38,10 @@ def letters(*, size: int, seed: int) -> list[np.ndarray]:
 def patches(*, seed: int) -> list[np.ndarray]:
     """Return 360 square patches of a temple and a flower at random positions, 32 to 160 pixels wide, uint8 (h, h, 3).
 
-    Raises:
-        DatasetError: scikit-learn, which contains the photographs, is missing.
+    The photographs are part of scikit-learn.
     """
-    try:
-        from sklearn.datasets import load_sample_image
-    except ImportError as error:
-        raise DatasetError("the photographs are part of scikit-learn: pip install probattn[digits]") from error
+    from sklearn.datasets import load_sample_image
+
     generator = np.random.default_rng(seed)
     images = []
     for photograph in map(load_sample_image, ("china.jpg", "flower.jpg")):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.imports import extra
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -73,11 +74,9 @@ def check_length(max_length: int, name: str, tokenizer: "PreTrainedTokenizerBase
 
 def _load(name: str, load: Callable[..., Any]) -> Any:
     """Return what ``load(transformers, **source)`` reads, from local files or else from the hub; no progress bar."""
-    try:
+    with extra("huggingface", needed_by="a Hugging Face encoder"):
         import transformers
         from transformers.utils import logging
-    except ImportError as error:
-        raise DatasetError("Hugging Face encoders need transformers: pip install probattn[huggingface]") from error
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

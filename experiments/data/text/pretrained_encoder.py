@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.hugging_face import check_length, load_config, load_model, load_tokenizer
+from probattn.imports import extra
 from probattn.inference.io.sealed_files import read_json, write_json
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PretrainedConfig, PreTrainedModel
 
 FORMAT = "probattn-encoder-1"
@@ -31,7 +32,7 @@ class PretrainedEncoder:
     """
 
     config: "PretrainedConfig"
-    tokenizer: Tokenizer
+    tokenizer: "Tokenizer"
     source: str | None
 
     @classmethod
@@ -44,10 +45,13 @@ class PretrainedEncoder:
                 texts are truncated.
 
         Raises:
-            DatasetError: the extra ``huggingface`` is missing; the encoder is missing, has a decoder, has no fast
+            MissingExtraError: transformers is not installed.
+            DatasetError: the encoder is missing, has a decoder, has no fast
                 tokenizer, or that of another model.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
+        with extra("huggingface", needed_by="a Hugging Face encoder"):
+            from tokenizers import Tokenizer
         config, tokenizer = load_config(name), load_tokenizer(name)
         check_length(max_length, name, tokenizer, config)
         if not tokenizer.is_fast:
@@ -92,14 +96,13 @@ class PretrainedEncoder:
         Raises:
             FileNotFoundError: the file is missing.
             DamagedFileError: it is damaged.
-            DatasetError: the extra ``huggingface`` is missing.
+            MissingExtraError: transformers is not installed.
             ValueError: it holds no encoder that the installed libraries know.
         """
         saved = read_json(path)
-        try:
+        with extra("huggingface", needed_by="a Hugging Face encoder"):
+            from tokenizers import Tokenizer
             from transformers import AutoConfig
-        except ImportError as error:
-            raise DatasetError("Hugging Face encoders need transformers: pip install probattn[huggingface]") from error
         try:
             if saved.pop("format") != FORMAT:
                 raise ValueError(f"it is not of format {FORMAT}")

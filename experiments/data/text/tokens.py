@@ -114,7 +114,8 @@ class PretrainedTokens:
         """Return the tokens of the run's ``encoder.json``; the encoder's own folder is not needed.
 
         Raises:
-            DatasetError: the file is missing, or the extra ``huggingface``.
+            DatasetError: the file is missing.
+            MissingExtraError: transformers is not installed.
             DamagedFileError: the file is damaged.
             ValueError: it holds no encoder.
         """

@@ -4,16 +4,22 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
 
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor
 
+from probattn.imports import extra
 from probattn.inference.io.sealed_files import read_json, write_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.normalizers import Normalizer
+    from tokenizers.pre_tokenizers import PreTokenizer
 
 FORMAT = "probattn-tokenizer-2"
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
@@ -21,12 +27,7 @@ PADDING, UNKNOWN = "[PAD]", "[UNK]"
 BEGIN, END = "<w>", "</w>"
 """The marks of a word's begin and end among its characters; longer than one, so that no character equals them."""
 
-# Replaces character for character, so that positions are those of the text: "İ" alone has two in lower case.
-_NORMALIZER = normalizers.Sequence(
-    [normalizers.Replace("’", "'"), normalizers.Replace("İ", "i"), normalizers.Lowercase()]
-)
 _PATTERN = r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]"
-_PRE_TOKENIZER = pre_tokenizers.Split(Regex(_PATTERN), behavior="removed", invert=True)  # removes all but the matches
 _UNKNOWN_ID, _NUM_SPECIAL = 1, 2
 
 
@@ -116,11 +117,12 @@ class WordTokenizer:
         return len(self.characters) + _NUM_SPECIAL
 
     @cached_property
-    def pipeline(self) -> Tokenizer:
+    def pipeline(self) -> "Tokenizer":
         """Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation."""
         vocabulary = {word: index for index, word in enumerate((PADDING, UNKNOWN, *self.words))}
-        pipeline = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-        pipeline.normalizer, pipeline.pre_tokenizer = _NORMALIZER, _PRE_TOKENIZER
+        library = _tokenizers()
+        pipeline = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=UNKNOWN))
+        pipeline.normalizer, pipeline.pre_tokenizer = _normalizer(), _pre_tokenizer()
         pipeline.enable_truncation(self.max_length)
         return pipeline
 
@@ -165,11 +167,11 @@ class WordTokenizer:
             DamagedFileError: it is damaged.
             ValueError: it is no such tokenizer.
         """
-        saved = read_json(path)
+        saved, library = read_json(path), _tokenizers()
         try:
             if saved.pop("format") != FORMAT:
                 raise ValueError(f"it is not of format {FORMAT}")
-            pipeline = Tokenizer.from_str(json.dumps(saved.pop("words")))
+            pipeline = library.Tokenizer.from_str(json.dumps(saved.pop("words")))
             vocabulary = pipeline.get_vocab()
             words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
             characters = tuple(saved.pop("characters"))
@@ -183,9 +185,34 @@ class WordTokenizer:
         return loaded
 
 
+def _tokenizers() -> ModuleType:
+    """Import the library `tokenizers`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    with extra("text", needed_by="the tokenizer of words"):
+        import tokenizers
+    return tokenizers
+
+
+@cache
+def _normalizer() -> "Normalizer":
+    """Replace character for character, so that positions are those of the text: "İ" alone has two in lower case."""
+    parts = _tokenizers().normalizers
+    return parts.Sequence([parts.Replace("’", "'"), parts.Replace("İ", "i"), parts.Lowercase()])
+
+
+@cache
+def _pre_tokenizer() -> "PreTokenizer":
+    """Remove all but the matches of the pattern."""
+    library = _tokenizers()
+    return library.pre_tokenizers.Split(library.Regex(_PATTERN), behavior="removed", invert=True)
+
+
 def _split(text: str) -> list[tuple[str, str]]:
     """Return each token of a text, normalised and as written."""
-    pieces = _PRE_TOKENIZER.pre_tokenize_str(_NORMALIZER.normalize_str(text))
+    pieces = _pre_tokenizer().pre_tokenize_str(_normalizer().normalize_str(text))
     return [(word, text[start:end]) for word, (start, end) in pieces]
 
 

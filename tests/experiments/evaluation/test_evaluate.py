@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
+from probattn.imports import MissingExtraError
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.io.checkpoint import read, write
 from probattn.inference.methods.temperature import fit_temperature, scale
@@ -222,9 +224,9 @@ def test_what_is_wrong_is_said_before_anything_is_predicted(copy, monkeypatch, o
 
 
 def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(copy, monkeypatch):
-    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "laplace", None)
     monkeypatch.setattr(evaluate, "predict_sets", lambda *arguments, **settings: pytest.fail("predicted"))
-    with pytest.raises(SettingsError, match=r"pip install probattn\[laplace\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[laplace\]'"):
         evaluate.evaluate(copy, by=("laplace+temperature",))
 
 

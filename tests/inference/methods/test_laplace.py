@@ -292,5 +292,5 @@ def test_missing_labels_and_a_missing_library_are_said_clearly(monkeypatch):
         with pytest.raises(ValueError, match=message):
             laplace(model, None, [(x, wrong)])
     monkeypatch.setitem(sys.modules, "laplace", None)
-    with pytest.raises(ImportError, match=r"pip install probattn\[laplace\]"):
+    with pytest.raises(ImportError, match=r"pip install 'probattn\[laplace\]'"):
         laplace(model, None, None)  # before the data are touched

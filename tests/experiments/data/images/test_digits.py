@@ -1,9 +1,5 @@
-import sys
-
-import pytest
 import torch
 
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.datasets import load
 
 
@@ -40,9 +36,3 @@ def test_seed_fixes_the_parts():
     assert torch.equal(first.test.images, again.test.images)
     assert not torch.equal(first.train.images, other.train.images)
     assert not torch.equal(first.test.images, other.test.images)
-
-
-def test_without_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DatasetError, match=r"pip install probattn\[digits\]"):
-        load("digits")

@@ -14,6 +14,7 @@ from torchvision.datasets import SVHN
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.ood import downloads
 from probattn.experiments.data.ood.datasets import load
+from probattn.imports import MissingExtraError
 
 RGB = {"size": 32, "channels": 3, "in_distribution": "cifar10"}
 
@@ -127,7 +128,7 @@ class TestArchives:
 
     def test_missing_without_the_extra(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "pytorch_ood.dataset", None)
-        with pytest.raises(DatasetError, match=r"pip install probattn\[ood\]"):
+        with pytest.raises(MissingExtraError, match=r"unpack them there.*pip install 'probattn\[ood\]'"):
             load("textures", root=tmp_path, **RGB)
 
     def test_lsun_itself_must_be_exported(self, tmp_path):

@@ -1,13 +1,10 @@
 """Generated OOD sets: letters and patches."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import datasets
 from probattn.experiments.data.ood import generated
 from probattn.experiments.data.ood.datasets import load
@@ -65,9 +62,3 @@ def test_the_seed_fixes_them(name):
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert len(first.unique(dim=0)) > 350
-
-
-def test_patches_without_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DatasetError, match=r"pip install probattn\[digits\]"):
-        load("patches", **GREY)

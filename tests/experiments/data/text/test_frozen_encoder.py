@@ -6,6 +6,7 @@ import torch
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.loader import TextLoader
+from probattn.imports import MissingExtraError
 
 pytest.importorskip("transformers")
 from tiny_encoder import VOCABULARY, WIDTH, write_encoder  # noqa: E402
@@ -200,5 +201,5 @@ def test_batches_of_none_are_refused_and_no_texts_have_no_features(folder):
 
 def test_without_transformers_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(DatasetError, match=r"pip install probattn\[huggingface\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
         FrozenEncoder("any", max_length=8, cache=tmp_path)

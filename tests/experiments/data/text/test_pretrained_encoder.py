@@ -10,6 +10,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, fit
+from probattn.imports import MissingExtraError
 from probattn.inference import DamagedFileError
 
 pytest.importorskip("transformers")
@@ -146,7 +147,7 @@ def test_a_length_that_the_encoder_does_not_take_is_refused(folder, max_length):
 def test_without_transformers_the_extra_is_named(monkeypatch, tmp_path, folder):
     load(folder).save(tmp_path / "encoder.json")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(DatasetError, match=r"pip install probattn\[huggingface\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
         load("any")
-    with pytest.raises(DatasetError, match=r"pip install probattn\[huggingface\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
         PretrainedEncoder.read(tmp_path / "encoder.json")

@@ -8,7 +8,7 @@ from damage import AMOUNTS, accepted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.word_tokenizer import _NORMALIZER, BEGIN, END, WordTokenizer
+from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer, _normalizer
 from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
@@ -49,7 +49,7 @@ def test_words_and_marks(text, expected):
 
 def test_normalisation_keeps_the_number_of_characters():
     everything = "".join(chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
-    assert len(_NORMALIZER.normalize_str(everything)) == len(everything)
+    assert len(_normalizer().normalize_str(everything)) == len(everything)
 
 
 def test_ids_are_ranks_of_frequency_and_ties_are_alphabetical():
