@@ -411,7 +411,7 @@ def run_python(code, folder):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-PASSED_ON = {"fit", "save", "save_safetensors"}
+PASSED_ON = {"save", "save_safetensors"}
 """Functions with keyword arguments of any name: options of another class, and values to save."""
 
 

@@ -55,7 +55,7 @@ network = ViT(image_size=4, patch_size=2, channels=1, classes=2, dim=4, depth=1,
 model = Classifier(network, num_data=8)
 guide = guides.for_model(model)
 with contextlib.redirect_stderr(io.StringIO()) as progress:
-    inference.fit(model, guide, [(x, y)], [(x, y)], epochs=2, out="run")
+    inference.fit(model, guide, [(x, y)], [(x, y)], options=inference.TrainOptions(epochs=2), out="run")
 shape = list(inference.predict(model, guide, x, num_samples=2).probs.shape)
 
 sys.path.insert(0, {command!r})

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from probattn.imports import without_side_effects
+from probattn.imports import extra, without_side_effects
 from probattn.inference.integrations.external_trainer import batch_objective, check_external
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
@@ -21,12 +21,8 @@ with without_side_effects():
     try:
         from lightning.pytorch import LightningModule
     except ImportError:
-        try:
+        with extra("lightning", needed_by="probattn.inference.integrations.lightning"):
             from pytorch_lightning import LightningModule
-        except ImportError as error:
-            raise ImportError(
-                "probattn.inference.integrations.lightning needs Lightning: pip install 'probattn[lightning]'"
-            ) from error
 
 
 class SVIModule(LightningModule):

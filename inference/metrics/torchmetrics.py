@@ -12,16 +12,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from probattn.imports import extra
 from probattn.inference.metrics import classification, ranking, selective
 from probattn.inference.metrics.inputs import validate
 
-try:
+with extra("torchmetrics", needed_by="probattn.inference.metrics.torchmetrics"):
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
-except ImportError as error:
-    raise ImportError(
-        "these metrics need torchmetrics, which is not installed: pip install 'probattn[torchmetrics]'"
-    ) from error
 
 
 class _CatMetric(Metric):

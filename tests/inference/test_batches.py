@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.inference.batches import check_loader, iterate_batches, select_fields, unpack_batch
 from probattn.inference.training.trainer import Trainer
 from probattn.models import Classifier, TextTransformer
@@ -164,7 +164,7 @@ def classifier():
 def trained(batch):
     model = classifier()
     guide = guides.for_model(model)
-    fit(model, guide, [batch], [batch], epochs=1, lr=0.1, seed=1, progress=False)
+    fit(model, guide, [batch], [batch], options=TrainOptions(epochs=1, lr=0.1, seed=1), progress=False)
     torch.manual_seed(2)
     return predict(model, guide, [batch], num_samples=2)
 
@@ -177,13 +177,14 @@ def test_training_and_prediction_do_not_depend_on_the_form_of_the_batches(form):
 
 
 def test_a_run_on_dictionaries_of_a_loader_with_workers_resumes_exactly(tmp_path, monkeypatch):
-    def run(folder, **options):
+    def run(folder, *, resume=False):
         model = classifier()
         guide = guides.for_model(model)
         shuffled = torch.Generator().manual_seed(3)
         loader = DataLoader(Digits(), batch_size=2, shuffle=True, num_workers=1, generator=shuffled)
-        options |= {"epochs": 2, "lr": 0.1, "seed": 1, "log_every": 1, "progress": False}
-        return fit(model, guide, select_fields(loader, **NAMES), out=folder, **options).steps
+        options = TrainOptions(epochs=2, lr=0.1, seed=1, log_every=1)
+        fields = select_fields(loader, **NAMES)
+        return fit(model, guide, fields, options=options, out=folder, resume=resume, progress=False).steps
 
     def interrupt(trainer):
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import probattn
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Prediction, fit, metrics, predict, psis_khat
+from probattn.inference import Prediction, TrainOptions, fit, metrics, predict, psis_khat
 from probattn.models import Classifier, ViT, last
 
 assert_type(probattn.__version__, str)
@@ -30,7 +30,7 @@ network = ViT(
 )
 model = Classifier(network, num_data=8)
 guide = guides.for_model(model, family="full")
-history = fit(model, guide, train, train, epochs=1)
+history = fit(model, guide, train, train, options=TrainOptions(epochs=1))
 assert_type(history.best_epoch, int)
 prediction = predict(model, guide, images, num_samples=2)
 assert_type(prediction, Prediction)

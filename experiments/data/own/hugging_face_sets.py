@@ -9,6 +9,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import FORMATS
 from probattn.experiments.data.own import images, texts
 from probattn.experiments.data.own.examples import Examples, Shares, shorten
+from probattn.imports import extra
 
 
 class Splits(NamedTuple):
@@ -125,12 +126,8 @@ def _load(source: str, subset: str | None, splits: Splits) -> dict[str, tuple[st
 
 
 def _import() -> Any:
-    try:
+    with extra("huggingface", needed_by="a Hugging Face data set"):
         import datasets
-    except ImportError as error:
-        raise DatasetError(
-            "Hugging Face data sets need the package datasets: pip install 'probattn[huggingface]'"
-        ) from error
     datasets.disable_progress_bars()
     return datasets
 

@@ -103,7 +103,7 @@ def test_a_loss_needs_nothing_of_the_host(case, precision, elbo, monkeypatch):
         objective = Objective(
             bound(model, guide).train(), bound, options=TrainOptions(precision=precision), num_data=10
         )
-        coefficients = StepCoefficients(*torch.zeros(5, device="cuda"))
+        coefficients = StepCoefficients(*torch.zeros(3, device="cuda"))
         with pyro.validation_enabled(False), errors.deferred() as failures, Transfers() as transfers:
             loss = objective(batch, coefficients)
             if failures:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Classifier, Supervised, ViT, likelihoods
 
 X = torch.randn(8, 5, 4, generator=torch.Generator().manual_seed(0))
@@ -25,11 +25,11 @@ class Network(nn.Module):
         return self.head(self.pool(self.attention(x)))
 
 
-def trained(model, y, **options):
+def trained(model, y, *, out=None, resume=False, **options):
     torch.manual_seed(0)
     guide = guides.for_model(model)
-    options = {"epochs": 1, "lr": 1e-6, "min_lr": 0.0, "seed": 0, "progress": False} | options
-    return fit(model, guide, [(X, y)], **options), guide
+    options = TrainOptions(**{"epochs": 1, "lr": 1e-6, "min_lr": 0.0, "seed": 0} | options)
+    return fit(model, guide, [(X, y)], options=options, out=out, resume=resume, progress=False), guide
 
 
 @pytest.mark.parametrize("pool", [lambda z: z.mean(1), lambda z: z[:, 0]], ids=["mean", "first"])

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Classifier, replace_attention
 from probattn.models.third_party.call_network import call_network
 
@@ -207,7 +207,7 @@ def test_a_converted_network_trains_and_predicts(network):
     built, x = build(network)
     model = Classifier(replace_attention(Logits(built), attention=KEP, layers=[-1]), num_data=4).train()
     guide, batch = guides.for_model(model), (x, torch.tensor([0, 1, 2, 0]))
-    fit(model, guide, [batch], epochs=2, progress=False)
+    fit(model, guide, [batch], options=TrainOptions(epochs=2), progress=False)
     draws = predict(model, guide, [batch], num_samples=3, keep_draws=True).draws
     assert draws.shape == (3, 4, 3)
     assert (draws[0] - draws[1]).abs().max() > 1e-8
