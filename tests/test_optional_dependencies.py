@@ -16,10 +16,15 @@ from probattn.imports import MissingExtraError, extra
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"all", "test", "dev"})
-IMPORT_NAMES = {"laplace-torch": "laplace", "scikit-learn": "sklearn"}
+IMPORT_NAMES = {"laplace-torch": "laplace", "pyyaml": "yaml"}
+NEED_AN_EXTRA = {"probattn.inference.metrics.torchmetrics", "probattn.inference.integrations.lightning"}
+"""Modules whose import needs an extra."""
 CALLS = {
     "arviz": "from probattn.inference import psis_khat; psis_khat(None, None, [])",
-    "laplace": "from probattn.inference import laplace; laplace(None, None, [])",
+    "laplace": "from probattn.inference import Laplace, PosteriorPredictive; Laplace(PosteriorPredictive(model, guide)).fit([(x, y)])",
+    "torchmetrics": "import probattn.inference.metrics.torchmetrics",
+    "lightning": "import probattn.inference.integrations.lightning",
+    "onnx": "from probattn.inference import export_onnx; export_onnx('model.onnx', network, (x,))",
     "cli": "import probattn.experiments",
     "text": "from probattn.experiments.data.text.word_tokenizer import WordTokenizer as T; T.fit('a', max_length=1)",
     "huggingface": "from probattn.experiments.data.text.hugging_face import load_config; load_config('any')",
@@ -68,7 +73,7 @@ with contextlib.redirect_stderr(io.StringIO()) as refused:
 messages = {{}}
 for extra, call in {calls!r}.items():
     try:
-        exec(call, {{}})
+        exec(call, dict(globals()))
     except Exception as error:
         messages[extra] = [type(error).__name__, str(error)]
     if extra == "cli":
@@ -89,7 +94,9 @@ def public_modules():
     for folder, package in packages.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            yield ".".join([package, *(part for part in parts if part != "__init__")])
+            name = ".".join([package, *(part for part in parts if part != "__init__")])
+            if name not in NEED_AN_EXTRA:
+                yield name
 
 
 @pytest.fixture(scope="module")

@@ -92,4 +92,4 @@ def posterior_variants(
         "drawn from q": drawn or predict(model, guide, data, num_samples=num_samples),
         "drawn from the prior": predict(model, None, data, num_samples=num_samples),
     }
-    return {name: metrics.evaluate_prediction(prediction) for name, prediction in variants.items()}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}

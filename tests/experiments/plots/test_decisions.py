@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy import stats
 
 from probattn.experiments.plots.decisions import DODGE, abstention, set_sizes
-from probattn.inference.decisions.abstention import Threshold
+from probattn.inference.decisions.abstention import RiskThreshold
 
 
 def answers(confidence, right):
@@ -19,6 +19,12 @@ def answers(confidence, right):
 
 VALID = answers([0.9, 0.8, 0.7, 0.6], [True, True, False, True])
 TEST = answers([0.95, 0.85, 0.75, 0.65, 0.55], [True, False, True, True, False])
+
+
+def chosen(confidence, bound, coverage, *, target, delta):
+    threshold = RiskThreshold(target=target, delta=delta)
+    threshold.confidence, threshold.bound, threshold.coverage, threshold.fitted = confidence, bound, coverage, True
+    return threshold
 
 
 def texts(figure):
@@ -34,7 +40,7 @@ def bars(ax):
 
 
 def test_the_threshold_stands_on_both_curves_with_its_bound_and_interval():
-    threshold = Threshold(confidence=0.7, bound=0.62, coverage=0.75, target=0.6, delta=0.1)
+    threshold = chosen(0.7, 0.62, 0.75, target=0.6, delta=0.1)
     figure = abstention(threshold, VALID, TEST)
     ax = figure.axes[0]
     curves = {line.get_label(): line.get_xydata() for line in ax.lines if len(line.get_xydata()) > 2}
@@ -50,7 +56,7 @@ def test_the_threshold_stands_on_both_curves_with_its_bound_and_interval():
 
 
 def test_abstaining_from_everything_is_said():
-    figure = abstention(Threshold(math.inf, 1.0, 0.0, 0.01, 0.05), VALID, TEST)
+    figure = abstention(chosen(math.inf, 1.0, 0.0, target=0.01, delta=0.05), VALID, TEST)
     ax = figure.axes[0]
     assert ax.get_title("left").startswith("abstains from everything")
     assert dots(ax) == bars(ax) == []
@@ -82,7 +88,7 @@ def test_legends_lie_inside_the_figure(count):
     methods = {
         f"{n} a rather long name of a run, with adaptive sets": (sets, torch.zeros(3).long()) for n in range(count)
     }
-    threshold = Threshold(confidence=0.7, bound=0.62, coverage=0.75, target=0.6, delta=0.1)
+    threshold = chosen(0.7, 0.62, 0.75, target=0.6, delta=0.1)
     for figure in (set_sizes(methods, alpha=0.05), abstention(threshold, VALID, TEST)):
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
