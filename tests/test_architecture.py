@@ -37,7 +37,7 @@ LAYERS = STATEMENTS | {"probattn.functional", "probattn.priors", "probattn.distr
 CORE = LAYERS | {"probattn"}
 ALLOWED = {
     "probattn.functional": {"probattn.functional"},
-    "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.priors"},
+    "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.distributions", "probattn.priors"},
     "probattn.distributions": {"probattn.functional", "probattn.distributions"},
     "probattn.pyro_compat": set(),
     "probattn.torch_compat": set(),

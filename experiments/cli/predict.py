@@ -1,6 +1,7 @@
 """``probattn predict``: answers of a trained model to images and texts, with their uncertainty."""
 
 import math
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
 from probattn.experiments.displayable import displayable
+from probattn.inference.io.atomic_write import write_text
 
 if TYPE_CHECKING:
     from probattn.experiments.sharing.answers import Answer
@@ -125,10 +127,10 @@ def _show(pipeline: "Pipeline", found: "list[Answer]", num_samples: int, out: Pa
         for line in words:
             say(line)
         return
-    with out.open("w", encoding="utf-8") as file:
-        width = Console(file=file, width=1000).measure(table).maximum
-        Console(file=file, width=width).print(table)
-        file.writelines(f"{line}\n" for line in words)
+    width = Console(file=StringIO(), width=1000).measure(table).maximum
+    file = StringIO()
+    Console(file=file, width=width).print(table)
+    write_text(out, file.getvalue() + "".join(f"{line}\n" for line in words))
 
 
 def _legend(pipeline: "Pipeline", num_samples: int, *, has_sets: bool) -> list[str]:

@@ -1,7 +1,7 @@
 """Stochastic variational inference of a model and its guide, which can be stopped and resumed at any moment."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,8 +133,9 @@ def fit(
     guides.check(model, guide)
     _materialise(model, guide, train)
     if folder is None or not (folder / "last.pt").exists():
-        initialise_likelihood(model, train)
-        try_prediction(model, guide, train)
+        with deterministic() if options.deterministic else nullcontext():
+            initialise_likelihood(model, train)
+            try_prediction(model, guide, train)
     for part in (model, guide):
         _leave_evaluation_mode(part)
     trainer = Trainer(

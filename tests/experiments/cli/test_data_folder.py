@@ -12,7 +12,6 @@ KEP = "digits/kep-svgp"
         ["train", "kep-svgp/cifar10"],
         ["train", "kep-svgp/cola"],
         ["evaluate", "RUN", "--ood", "svhn"],
-        ["export", "RUN", "--out", "RUN/program.pt2"],
         ["study", "kep-svgp/cifar10-softmax", "--seeds", "1", "--workers", "1"],
     ],
     ids=lambda arguments: "-".join(arguments[:2]),

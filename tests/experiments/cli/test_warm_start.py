@@ -73,8 +73,8 @@ def test_the_run_starts_from_the_best_weights_of_the_warm_start(warmed, monkeypa
         (folder / name).unlink()
     train.train(presets.preset(CGP).with_changes([*tiny, *WARM]), folder, name=CGP, resume=True)
     (first, phase), (model, options) = starts
-    assert (phase["out"], phase["epochs"], phase["resume"]) == (folder / "warm-start", 2, True)
-    assert (options["out"], options["epochs"], options["alpha_start"]) == (folder, 2, 0.0)
+    assert (phase["out"], phase["options"].epochs, phase["resume"]) == (folder / "warm-start", 2, True)
+    assert (options["out"], options["options"].epochs, options["options"].alpha_start) == (folder, 2, 0.0)
     assert type(first.network.blocks[0].attention).__name__ == "KernelAttention"
     best = torch.load(folder / "warm-start" / "best.pt")["model"]
     report = json.loads((folder / "warm-start.json").read_text(encoding="utf-8"))

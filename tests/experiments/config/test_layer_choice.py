@@ -21,7 +21,7 @@ def test_a_layer_is_chosen_for_the_same_data_network_and_epochs(name, layer):
 
 
 def test_layers_have_the_training_of_the_presets_on_digits():
-    for layer in LAYERS:
+    for layer in (each for each in LAYERS if f"digits/{each}" in PRESETS):
         chosen, preset = with_layer(PRESETS["digits/softmax"], layer), PRESETS[f"digits/{layer}"]
         for key in ("guide_lr", "alpha_start", "alpha_end", "epochs"):
             assert getattr(chosen.train, key) == getattr(preset.train, key), (layer, key)

@@ -46,7 +46,7 @@ def killed_in_steps(out):
     root = out.parent
     first = start(command(out), cwd=root, before=lambda: kill_in_step(6))
     assert wait(first) == -signal.SIGKILL
-    assert sorted(os.listdir(out)) == [".lock", "log.jsonl", "settings.json", "tensorboard"]
+    assert sorted(os.listdir(out)) == [".lock", "log.jsonl", "preprocessing.json", "settings.json", "tensorboard"]
     assert count_steps(out) == 5
     second = start(command(out, "--resume"), cwd=root, before=lambda: kill_in_step(2 * BATCHES + 8))
     assert wait(second) == -signal.SIGKILL

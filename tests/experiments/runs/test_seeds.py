@@ -40,7 +40,7 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
     values = []
     for seed, folder in enumerate(folders):
         files = {path.name for path in folder.iterdir()} - {".lock"}
-        assert files == {"settings.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+        assert files == {"settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
         saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         assert saved["name"] == KEP
         assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(

@@ -45,7 +45,7 @@ def test_a_pipeline_predicts_bit_for_bit_what_was_evaluated_and_a_fresh_process_
 
 def test_the_threshold_is_that_of_conformal_sets_calibrated_on_the_validation_part(evaluated):
     predictions = read_evaluated_run(evaluated[KEP]).predictions(["valid"], "posterior")["valid"]
-    expected = conformal.lac(predictions.probs, predictions.labels, alpha=0.1).quantile
+    expected = conformal.LAC(alpha=0.1).fit_prediction(predictions).quantile
     assert Pipeline.from_run(evaluated[KEP]).evaluation.threshold == expected
 
 

@@ -224,9 +224,10 @@ def test_a_dry_run_says_what_is_missing_and_how_long_it_takes_and_trains_nothing
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "made-up/table-1: Digits (no paper, Table 1, section 1)"
     assert lines[1].startswith("missing for CIFAR: cifar100 is not in ")
-    assert lines[2] == "2 runs, 1 seed."
-    assert lines[3].startswith("about ")
-    assert "days on this machine, 1 at a time" in lines[3]
+    assert lines[2] == "presets: digits/softmax, digits/kep-svgp"
+    assert lines[3] == "2 runs, 1 seed."
+    assert lines[4].startswith("about ")
+    assert "days on this machine, 1 at a time" in lines[4]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,12 +2,14 @@
 
 import builtins
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.own.hugging_face_sets import Splits, read_images, read_texts
+from probattn.imports import MissingExtraError
 
 COMMON = {
     "label_column": "label",
@@ -58,7 +60,9 @@ def test_a_missing_label_and_a_missing_column_are_named(texts):
 
 def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):
     for n in range(12):
-        Image.new("RGB", (6, 6), (n, 0, 0)).save(tmp_path / f"{n}.png")
+        pixels = np.random.default_rng(n).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        pixels[..., 0] = n
+        Image.fromarray(pixels).save(tmp_path / f"{n}.png")
     files = [str(tmp_path / f"{n}.png") for n in range(12)]
     content = {"image": files, "label": ["ab"[n % 2] for n in range(12)]}
 
@@ -81,9 +85,9 @@ def test_the_missing_package_is_named_with_its_extra(monkeypatch):
 
     def refuse(name, *arguments, **options):
         if name == "datasets":
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(DatasetError, match=r"pip install 'probattn\[huggingface\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'probattn\[huggingface\]'"):
         read_texts("anything", text_column="text", **COMMON)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probattn.experiments.cli import main
+from probattn.experiments.cli import study as study_command
 from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import train
@@ -165,7 +166,7 @@ def test_wrong_arguments_are_errors_of_one_sentence(command, tmp_path, encoder, 
 def test_a_study_takes_the_encoder(command, tmp_path, encoder, monkeypatch):
     jobs = []
     monkeypatch.setattr(study, "run_study", lambda todo, **_: jobs.extend(todo))
-    monkeypatch.setattr(main, "_compare", lambda *_, **__: None)
+    monkeypatch.setattr(study_command, "_compare", lambda *_, **__: None)
     code, _, err = command("study", KEP, SOFTMAX, "--encoder", encoder, "--seeds", 2, "--out", tmp_path / "study")
     assert (code, err) == (0, "")
     assert len(jobs) == 4
