@@ -112,8 +112,8 @@ ROWS = [
     *rows(["--scale"], [["reproduce", "cgp/table-1", "--scale", each] for each in ("", "gpu", ESC)]),
     *rows(["--out"], [["compare", "{run}", "--out", each] for each in ("{tmp}/file", "{tmp}/fifo", "{tmp}/" + BYTE)]),
     *rows(["--out"], [["check-posterior", "--out", each] for each in ("{tmp}/file", "{tmp}/loop", "{tmp}/" + BYTE)]),
-    *rows(["suffix"], [["export", "{run}", "--out", each] for each in ("{tmp}/x", "{tmp}/x.pt", "{tmp}/x.PT2")]),
-    *rows(["--out"], [["export", "{run}", "--out", each] for each in ("{tmp}/file/x.pt2", "{tmp}/empty", "/dev/null")]),
+    *rows(["suffix"], [["export", "{run}", "--out", each] for each in ("{tmp}/x.pt", "{tmp}/x.PT2")]),
+    *rows(["--out"], [["export", "{run}", "--out", each] for each in ("{tmp}/file/x.pt2", "/dev/null")]),
     *rows(["--out"], [["export", "{run}", "--out", each] for each in ("{tmp}/fifo", "{tmp}/" + BYTE + ".pt2")]),
     *rows(
         ["--json"],
