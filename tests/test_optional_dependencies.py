@@ -21,7 +21,8 @@ NEED_AN_EXTRA = {"probattn.inference.metrics.torchmetrics", "probattn.inference.
 """Modules whose import needs an extra."""
 CALLS = {
     "arviz": "from probattn.inference import psis_khat; psis_khat(None, None, [])",
-    "laplace": "from probattn.inference import Laplace, PosteriorPredictive as P; Laplace(P(model, guide)).fit([(x, y)])",
+    "laplace": "from probattn.inference import Laplace, PosteriorPredictive as P\n"
+    "Laplace(P(model, guide)).fit([(x, y)])",
     "torchmetrics": "import probattn.inference.metrics.torchmetrics",
     "lightning": "import probattn.inference.integrations.lightning",
     "onnx": "from probattn.inference import export_onnx; export_onnx('model.onnx', network, (x,))",

@@ -42,6 +42,7 @@ def _list_presets() -> None:
 
     heads = "depth × width, heads"
     table = Table(Column("preset", no_wrap=True), heads, "layer", "in blocks", Column("epochs", justify="right"))
+    table.columns[2].overflow = "fold"
     for name, settings in PRESETS.items():
         network, layer, start = settings.network, settings.layer, settings.warm_start
         where = {0: "all", None: "all"}.get(layer.last, f"last {layer.last}")

@@ -102,7 +102,7 @@ class TrainOptions:
     guide_optimizer: Literal["adam", "ngd"] = "adam"
     min_lr: float = 1e-5
     schedule: Literal["cosine", "linear"] = "cosine"
-    warmup_epochs: float = 0
+    warmup_epochs: float = 0.0
     lr_scale: dict[str, float] | None = None
     weight_decay: float = 0.0
     decoupled_weight_decay: bool = True
@@ -114,7 +114,7 @@ class TrainOptions:
     vectorize: bool | None = None
     kl_weight: float | Literal["num_data"] = 1.0
     local_kl_weight: float = 1.0
-    kl_anneal_epochs: float = 0
+    kl_anneal_epochs: float = 0.0
     alpha_start: float = 1.0
     alpha_end: float = 1.0
     monitor: str | None = None

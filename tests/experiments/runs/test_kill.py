@@ -21,7 +21,7 @@ from tests.fuzz.kills import CHANGES, KEP, SETTINGS, finish, flat, start, wait
 ROOT = Path(__file__).parents[3]
 EPOCHS = SETTINGS["train.epochs"]
 BATCHES = SETTINGS["data.limit"] // SETTINGS["data.batch_size"]
-FILES = [".lock", "best.pt", "last.pt", "log.jsonl", "settings.json", "tensorboard"]
+FILES = [".lock", "best.pt", "last.pt", "log.jsonl", "preprocessing.json", "settings.json", "tensorboard"]
 
 
 def command(out, *more):
