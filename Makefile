@@ -31,7 +31,7 @@ lint: $(DEV)
 
 types: $(DEV)
 	$(link)
-	$(BIN)/mypy
+	cd build/__editable__.*/ && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 	$(BIN)/mypy --config-file tests/typing/mypy.ini
 
 lock: $(DEV)

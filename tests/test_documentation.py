@@ -11,7 +11,7 @@ import pytest
 from probattn import guides
 
 ROOT = Path(__file__).parents[1]
-README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").glob("*.md"))
+README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results" / "README.md"]
 CONTINUES = "(../README.md#the-first-program)"
 """Link on pages whose code continues that of the README."""

@@ -1,4 +1,4 @@
-"""``probattn predict``: answers of a trained model to images and texts, with their uncertainty."""
+"""``probattn predict``: answers of a trained model to images, texts and rows of tables, with their uncertainty."""
 
 import math
 from io import StringIO
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
 from probattn.experiments.displayable import displayable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMATS = {".jsonl": "jsonl", ".csv": "csv"}
 """Formats by the suffix of ``--out``."""
+NUMBER_COLUMNS = ("mean", "90 % interval", "std")
+"""Columns of a regression's answers."""
 
 
 def predict(
@@ -29,7 +31,8 @@ def predict(
         list[Path] | None,
         typer.Argument(
             metavar="INPUT...",
-            help="Images and folders of images; or texts: files with a text a line, .csv, .tsv or .jsonl; - for stdin.",
+            help="Images and folders of images; texts: files with a text a line, .csv, .tsv or .jsonl, - for stdin; or "
+            "tables: .csv, .tsv or .jsonl.",
         ),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
@@ -47,7 +50,9 @@ def predict(
         str | None, typer.Option(metavar="FOLDER", help="Frozen encoder of a shared text model that has one.")
     ] = None,
 ) -> None:
-    """Predict images or texts: class, confidence, uncertainty and the set of classes that are likely enough.
+    """Predict images, texts or rows of tables: class, confidence, uncertainty and the classes that are likely enough.
+
+    A regression answers with the mean and a 90 % interval.
 
     Exits with status 1 if an input could not be read; the others are answered.
     """
@@ -81,11 +86,15 @@ def _read(pipeline: "Pipeline", paths: list[Path], texts: list[str], column: str
     Raises:
         ValueError: nothing was given, or ``--text`` for a model of images.
     """
-    from probattn.experiments.sharing.inputs import read_images, read_texts
+    from probattn.experiments.sharing.inputs import read_images, read_rows, read_texts
 
     if not paths and not texts:
-        kind = "texts" if pipeline.image_shape is None else "images"
+        kind = "tables" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
         raise ValueError(f"there is nothing to predict: name {kind}, see `probattn predict --help`")
+    if pipeline.columns is not None:
+        if texts:
+            raise ValueError("this model takes rows of a table, and --text gives it a text: name a .csv or .jsonl file")
+        return read_rows(paths, encoding=pipeline.run.dataset.encoding)
     if pipeline.image_shape is None:
         return read_texts(paths, texts=texts, column=column)
     if texts:
@@ -96,10 +105,12 @@ def _read(pipeline: "Pipeline", paths: list[Path], texts: list[str], column: str
 def _answer(pipeline: "Pipeline", read: "Inputs", *, num_samples: int | None, seed: int | None) -> "list[Answer]":
     import torch
 
-    from probattn.experiments.sharing.answers import answers
+    from probattn.experiments.sharing.answers import answers, number_answers
 
     inputs = read.values if pipeline.image_shape is None else torch.stack(read.values)
     prediction = pipeline.predict(inputs, num_samples=num_samples, seed=seed)
+    if prediction.probs is None:
+        return number_answers(prediction, read.names)
     quantile = None if pipeline.evaluation is None else pipeline.evaluation.threshold
     return answers(prediction, read.names, pipeline.classes, quantile=quantile)
 
@@ -107,6 +118,17 @@ def _answer(pipeline: "Pipeline", read: "Inputs", *, num_samples: int | None, se
 def _show(pipeline: "Pipeline", found: "list[Answer]", num_samples: int, out: Path | None) -> None:
     """Print the answers as a table, or write it to a file, with what its columns mean."""
     if not found:
+        return
+    if not pipeline.classes:
+        words = [
+            "mean, std: of the predictive distribution, in the units of the label",
+            "90 % interval: holds the label with probability 90 % if the model is right",
+        ]
+        table = Table(Column("input", overflow="fold"), *(Column(name, justify="right") for name in NUMBER_COLUMNS))
+        for each in found:
+            interval = f"{each.low:.4g} to {each.high:.4g}"
+            table.add_row(escape(displayable(each.input)), f"{each.predicted:.4g}", interval, f"{each.std:.4g}")
+        _write(table, words, out)
         return
     table = Table()
     for title in ("input", "class"):
@@ -122,6 +144,11 @@ def _show(pipeline: "Pipeline", found: "list[Answer]", num_samples: int, out: Pa
         members = [displayable(", ".join(each.set)) or "none"] if each.set is not None else []
         table.add_row(*map(escape, [*cells, *members]))
     words = _legend(pipeline, num_samples, has_sets=has_sets)
+    _write(table, words, out)
+
+
+def _write(table: Table, words: list[str], out: Path | None) -> None:
+    """Print a table and what its columns mean, or write them to a file."""
     if out is None:
         (console.print if console.is_terminal else show_table)(table)  # a terminal folds long names, too
         for line in words:

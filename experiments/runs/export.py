@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.preprocessing import PREPROCESSING
+from probattn.experiments.data.tables.datasets import TableDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun
@@ -103,7 +105,8 @@ def _program(run: TrainedRun, *, num_samples: int | None, seed: int) -> Program:
         network = mean_network(run.model, run.guide)
     else:
         network = predictor_network(run.model, run.guide, num_samples=num_samples)
-    program = (_image_program if isinstance(run.dataset, ImageDataset) else _text_program)(run, network)
+    builders = {ImageDataset: _image_program, TableDataset: _table_program}
+    program = builders.get(type(run.dataset), _text_program)(run, network)
     known = {"name": run.name, "data": run.dataset.name, "classes": run.dataset.classes, "num_samples": num_samples}
     outputs = {"gives": list(program.network(*program.example)), "epoch": run.best_epoch}
     return program._replace(metadata=known | program.metadata | outputs | environment("cpu"))
@@ -114,6 +117,14 @@ def _image_program(run: TrainedRun, network: nn.Module) -> Program:
     shape = ", ".join(map(str, example.shape[1:]))
     metadata = {"takes": f"uint8 images (batch, {shape}), 0 to 255", "mean": data.mean, "std": data.std}
     return Program(Normalised(network, mean=data.mean, std=data.std), (example,), metadata, {})
+
+
+def _table_program(run: TrainedRun, network: nn.Module) -> Program:
+    """Build the program of a table: of features, whose columns are in ``preprocessing.json``."""
+    columns = run.dataset.encoding.to_json()
+    takes = f"float32 features (batch, {len(columns)}), encoded by the columns of {PREPROCESSING}"
+    path = run.folder / PREPROCESSING
+    return Program(network, (run.dataset.test.features[:1],), {"takes": takes}, {path.name: read_sealed(path).decode()})
 
 
 def _text_program(run: TrainedRun, network: nn.Module) -> Program:

@@ -12,6 +12,8 @@ from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.root import data_root
+from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text import tokens
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
@@ -79,8 +81,14 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             blank = Images(torch.zeros(1, *map(int, saved["shape"]), dtype=torch.uint8), labels)
             mean, std = (tuple(map(float, saved[name])) for name in ("mean", "std"))
             return ImageDataset(settings.data.name, classes, blank, blank, blank, mean, std, augment=False)
+        if kind == "table":
+            encoding = TableEncoding.from_json(saved["columns"])
+            blank = Table(torch.zeros(1, len(encoding.columns)), labels if classes else torch.zeros(1, 1))
+            scale = {} if classes else {name: float(saved[name]) for name in ("label_mean", "label_std")}
+            column = str(saved["label_column"])
+            return TableDataset(settings.data.name, classes, encoding, column, blank, blank, blank, **scale)
     if kind != "texts":
-        raise DatasetError(f"{folder} was trained on a {kind}, and only images and texts can be predicted without data")
+        raise DatasetError(f"{folder} was trained on {kind!r}, which this version cannot predict without data")
     blank = Texts(("text",), labels)
     kind = PretrainedTokenSettings if isinstance(settings.network, EncoderSettings) else TokenSettings
     options = kind(**{name: getattr(settings.network, name) for name in kind._fields})

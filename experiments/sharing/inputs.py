@@ -1,11 +1,11 @@
-"""Inputs of a prediction from files: images, folders of images, and texts; what cannot be read is named."""
+"""Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import csv
 import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import is_image, open_image
+from probattn.experiments.data.own.rows import read_parts
+from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text.labelled_texts import decode
 
 WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
@@ -32,15 +34,15 @@ class Inputs:
 
     Args:
         names: where each was read, such as a file, or a file and its line.
-        values: images uint8 (C, H, W), or texts.
+        values: images uint8 (C, H, W), texts, or rows: cells by column.
         failures: what could not be read, with the reason.
     """
 
     names: list[str] = field(default_factory=list)
-    values: list[Tensor | str] = field(default_factory=list)
+    values: list[Tensor | str | Mapping[str, str]] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, value: Tensor | str) -> None:
+    def add(self, name: str, value: Tensor | str | Mapping[str, str]) -> None:
         """Add an input; a text without words is a failure."""
         if isinstance(value, str) and not value.strip():
             self.failures[name] = "there is no text"
@@ -120,6 +122,32 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str 
             found.failures[str(path)] = str(error)
         except OSError as error:
             found.failures[str(path)] = error.strerror or str(error)
+    return found
+
+
+def read_rows(paths: Iterable[Path], *, encoding: TableEncoding) -> Inputs:
+    """Read the rows of CSV, TSV and JSON Lines files; a row that the encoding refuses is a failure.
+
+    Args:
+        paths: files.
+        encoding: encoding of the columns that the model takes; other columns are not read.
+    """
+    found = Inputs()
+    for path in paths:
+        try:
+            kind = "jsonl" if path.suffix.lower() in LINES else "csv"
+            (rows,) = read_parts(path, kind=kind).values()
+        except DatasetError as error:
+            found.failures[str(path)] = str(error)
+            continue
+        for cells, place in zip(rows.rows, rows.places, strict=True):
+            row = {name: cell if isinstance(cell, str) else json.dumps(cell) for name, cell in cells.items()}
+            try:
+                encoding.features([row], [place])
+            except DatasetError as error:
+                found.failures[place] = str(error)
+            else:
+                found.add(place, row)
     return found
 
 

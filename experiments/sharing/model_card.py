@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.tables.datasets import TableDataset
 from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.pretrained import without_paths
@@ -23,8 +24,9 @@ tags:
 
 def model_card(run: TrainedRun, evaluation: StoredEvaluation | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and how its metrics were got."""
-    is_image = isinstance(run.dataset, ImageDataset)
-    task = "image-classification" if is_image else "text-classification"
+    is_image, is_table = isinstance(run.dataset, ImageDataset), isinstance(run.dataset, TableDataset)
+    kind = "image" if is_image else "tabular" if is_table else "text"
+    task = f"{kind}-classification" if run.dataset.classes else f"{kind}-regression"
     return (
         "\n".join([HEADER.format(task=task, layer=run.settings.layer.name), *_body(run, evaluation, is_image)]) + "\n"
     )
@@ -33,21 +35,26 @@ def model_card(run: TrainedRun, evaluation: StoredEvaluation | None) -> str:
 def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) -> Iterator[str]:
     layer, data = run.settings.layer.name, run.settings.data.name
     yield f"# {run.name}\n"
-    yield f"Classifier with {layer} attention, trained on `{data}` by probattn. Its answers come with uncertainty.\n"
+    is_table, classes = isinstance(run.dataset, TableDataset), run.dataset.classes
+    model = "Classifier" if classes else "Regression"
+    yield f"{model} with {layer} attention, trained on `{data}` by probattn. Its answers come with uncertainty.\n"
     yield "## Use\n"
-    given = "photo.png" if is_image else '--text "A text to classify."'
+    given = "photo.png" if is_image else "rows.csv" if is_table else '--text "A text to classify."'
     yield "FOLDER is this folder, or its name USER/NAME on the hub.\n"
     yield f"```\npip install probattn\nprobattn predict FOLDER {given}\n```\n"
     yield "```python\nfrom probattn.experiments.sharing.pipeline import Pipeline\n"
-    inputs = "images" if is_image else '["A text to classify."]'
+    inputs = "images" if is_image else "rows" if is_table else '["A text to classify."]'
     yield f'pipeline = Pipeline.from_pretrained("FOLDER")\nprediction = pipeline.predict({inputs})'
-    yield "prediction.probs, prediction.entropy, prediction.mutual_information\n```\n"
+    fields = ("probs", "entropy", "mutual_information") if classes else ("mean", "variance")
+    yield ", ".join(f"prediction.{name}" for name in fields) + "\n```\n"
     if is_image:
         shape = " × ".join(map(str, run.dataset.test.images.shape[1:]))
         yield f"- Inputs: images of channels × height × width = {shape}, values 0 to 255"
+    elif is_table:
+        yield f"- Inputs: rows with the columns {', '.join(each.name for each in run.dataset.encoding.columns)}"
     else:
         yield f"- Inputs: texts; tokens after the first {run.settings.network.max_length} are cut off"
-    yield f"- Classes ({len(run.dataset.classes)}): {', '.join(run.dataset.classes)}"
+    yield f"- Classes ({len(classes)}): {', '.join(classes)}" if classes else f"- Output: {run.dataset.label_column}"
     yield f"- Posterior samples: {run.settings.train.num_samples if evaluation is None else evaluation.num_samples}\n"
     yield "## Training\n"
     yield f"Weights of epoch {run.best_epoch}, the best one on validation data of {run.settings.epochs}.\n"

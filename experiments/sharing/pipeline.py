@@ -1,7 +1,7 @@
-"""A trained classifier with its guide and preprocessing: predicts unprocessed images or texts, is saved and shared."""
+"""A trained model with its guide and preprocessing: predicts unprocessed images, texts or rows, is saved and shared."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.datasets import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.pretrained import load_run, save_run
@@ -141,8 +142,14 @@ class Pipeline:
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
-        """Channels, height and width of the images that it takes; None for texts."""
+        """Channels, height and width of the images that it takes; None for texts and rows."""
         return tuple(self.run.dataset.test.images.shape[1:]) if isinstance(self.run.dataset, ImageDataset) else None
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns of the rows that it takes; None for images and texts."""
+        data = self.run.dataset
+        return tuple(each.name for each in data.encoding.columns) if isinstance(data, TableDataset) else None
 
     @property
     def num_samples(self) -> int:
@@ -155,17 +162,23 @@ class Pipeline:
         return 0 if self.evaluation is None else self.evaluation.seed
 
     def predict(
-        self, inputs: Tensor | Sequence[str], *, num_samples: int | None = None, seed: int | None = None
+        self,
+        inputs: Tensor | Sequence[str] | Sequence[Mapping[str, str]],
+        *,
+        num_samples: int | None = None,
+        seed: int | None = None,
     ) -> Prediction:
         """Compute the posterior predictive; PyTorch's random state stays as it is.
 
         Args:
-            inputs: uint8 images ``(n, channels, height, width)`` of the size of :attr:`image_shape`, or n texts.
+            inputs: uint8 images ``(n, channels, height, width)`` of the size of :attr:`image_shape`, n texts, or n rows
+                of a table, each a mapping of :attr:`columns` to cells as text.
             num_samples, seed: number and seed of the posterior samples; default: :attr:`num_samples`, :attr:`seed`.
 
         Raises:
             TypeError: texts where images are expected, or the reverse.
-            DatasetError: images of another size or number of channels.
+            DatasetError: images of another size or number of channels; a row without a column, or with a cell that is
+                no number in a column of numbers.
             ValueError: no inputs, or an empty text.
         """
         labels = torch.zeros(len(inputs), dtype=torch.long)
@@ -173,6 +186,11 @@ class Pipeline:
             if not isinstance(inputs, Tensor):
                 raise TypeError(f"this model takes uint8 images {self.image_shape}, got {type(inputs).__name__}")
             data = Images(inputs.cpu(), labels)
+        elif isinstance(self.run.dataset, TableDataset):
+            if isinstance(inputs, Tensor | str):
+                raise TypeError(f"this model takes a sequence of rows, got {type(inputs).__name__}")
+            places = [f"row {number}" for number in range(1, len(inputs) + 1)]
+            data = Table(self.run.dataset.encoding.features(inputs, places), labels)
         elif isinstance(inputs, Tensor | str):
             raise TypeError(f"this model takes a sequence of texts, got {type(inputs).__name__}")
         else:
