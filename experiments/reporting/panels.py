@@ -159,7 +159,7 @@ PANELS = (
         "Calibration of quantiles",
         lambda result: None if result.numbers is None else regression.quantiles(result.numbers, result.labels),
         "The share of the true numbers below each predicted quantile. On the dashed line predictions are calibrated; "
-        "a curve that is flat in the middle means intervals that are too wide, a steep one means too narrow.",
+        "a curve that is steep in the middle means intervals that are too wide, a flat one means too narrow.",
         "Not drawn: this run has no predictions of numbers.",
         of_numbers=True,
     ),
