@@ -102,7 +102,7 @@ def public_modules():
 
 @pytest.fixture(scope="module")
 def without_extras(tmp_path_factory):
-    """What a fresh Python finds that cannot import the libraries of the extras."""
+    """Findings of a fresh Python that cannot import the libraries of the extras."""
     code = CODE.format(
         hidden=sorted(libraries(*EXTRAS)),
         cli=sorted(libraries("cli")),

@@ -1,4 +1,4 @@
-"""What the trainers of other libraries need of a model and its guide: checks, and the loss of a batch."""
+"""Checks of a model and its guide, and the loss of a batch, for the trainers of other libraries."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields

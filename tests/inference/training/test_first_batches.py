@@ -1,4 +1,4 @@
-"""What a run does before its first epoch: noise from the labels, and a trial prediction that finds wrong dimensions."""
+"""Preparation before the first epoch: noise from the labels, and a trial prediction that finds wrong dimensions."""
 
 import math
 
