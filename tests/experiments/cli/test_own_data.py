@@ -14,7 +14,7 @@ from probattn.experiments.data.preprocessing import read_preprocessing
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
 COMMANDS = [
-    shlex.split(line.removeprefix("probattn "))
+    shlex.split(line.removeprefix("probattn "), comments=True)
     for block in re.findall(r"```\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     for line in block.splitlines()
     if line.startswith("probattn ")
@@ -46,6 +46,7 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "reviews.jsonl").write_text("\n".join(lines), encoding="utf-8")
     numbers = np.random.default_rng(0).normal(size=(30, 4))
     table(tmp_path / "diabetes.csv", [("a", "b", "c", "target"), *numbers.tolist()])
+    table(tmp_path / "new.csv", [("a", "b", "c"), *numbers[:, :3].tolist()])
     flowers = [(*row[:3], "xyz"[at % 3], ("north", "south")[at % 2]) for at, row in enumerate(numbers.tolist())]
     table(tmp_path / "iris.csv", [("a", "b", "c", "species", "site"), *flowers])
     return tmp_path
@@ -72,6 +73,7 @@ def test_the_page_has_commands_for_every_preset():
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("run", ["pets", "reviews", "reviews-sgpa", "diabetes", "iris"])
 def test_the_commands_of_the_page_train_and_evaluate(command, home, run):
+    printed = ""
     for arguments in COMMANDS:
         if f"runs/{run}" not in arguments or "--resume" in arguments:
             continue
@@ -79,6 +81,7 @@ def test_the_commands_of_the_page_train_and_evaluate(command, home, run):
             arguments = [*small(without_epochs(arguments)), "--epochs", "2"]
         code, out, err = command(*arguments)
         assert code == 0, err
+        printed += out
     saved = read_preprocessing(home / "runs" / run)
     kind = {"pets": "images", "diabetes": "table", "iris": "table"}.get(run, "texts")
     classes = {"pets": ["cat", "dog", "ship"], "diabetes": [], "iris": ["x", "y", "z"]}.get(run, ["neg", "pos"])
@@ -87,11 +90,11 @@ def test_the_commands_of_the_page_train_and_evaluate(command, home, run):
         metrics = json.loads((home / "runs/diabetes/metrics.json").read_text(encoding="utf-8"))
         assert {"rmse", "crps", "pit_error"} <= metrics["metrics"].keys()
         assert metrics["sizes"]["test"] == 6
-        assert "RMSE" in out
-        assert "conformal 90 % intervals" in out
-        assert max(len(line) for line in out.splitlines() if line[:1] in "┃│") <= 80
+        assert "RMSE" in printed
+        assert "conformal 90 % intervals" in printed
+        assert max(len(line) for line in printed.splitlines() if line[:1] in "┃│") <= 80
     if run == "pets":
-        assert "n = 3." in out  # a fifth of each of three classes, one at least
+        assert "n = 3." in printed  # a fifth of each of three classes, one at least
 
 
 @pytest.mark.usefixtures("no_figures")
