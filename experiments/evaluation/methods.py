@@ -10,9 +10,10 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
 from probattn.imports import require_extra
-from probattn.inference import Prediction
+from probattn.inference import Prediction, posterior_summary
 from probattn.inference import predict as posterior_prediction
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import Laplace
@@ -57,6 +58,16 @@ def _posterior(run: TrainedRun, num_samples: int) -> Method:
     return lambda forward: forward.prediction
 
 
+def _refit(run: TrainedRun, num_samples: int) -> Method:
+    model, guide = refitted(run)
+
+    def predict(forward: CachedForward) -> Prediction:
+        torch.manual_seed(forward.seed)
+        return posterior_prediction(model, guide, forward.batches, num_samples=num_samples)
+
+    return predict
+
+
 def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
     predictor = MCDropout(_predictor(run, num_samples))
     return lambda forward: predictor.predict(forward.batches)
@@ -86,6 +97,7 @@ def _temperature(base: Method, valid: CachedForward) -> Method:
 
 BASE_METHODS: dict[str, Callable[[TrainedRun, int], Method]] = {
     POSTERIOR: _posterior,
+    "refit": _refit,
     "mc-dropout": _mc_dropout,
     "laplace": _laplace,
     "sv-dkl": _sv_dkl,
@@ -93,6 +105,7 @@ BASE_METHODS: dict[str, Callable[[TrainedRun, int], Method]] = {
 WRAPPERS: dict[str, Callable[[Method, CachedForward], Method]] = {"temperature": _temperature}
 TITLES = {
     POSTERIOR: "",
+    "refit": "guide refitted",
     "mc-dropout": "MC dropout",
     "laplace": "KFLLLA",
     "sv-dkl": "SV-DKL",
@@ -141,11 +154,16 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
     """Build the method of that name for a run, fitted from the seed if it needs fitting.
 
     Raises:
-        SettingsError: an unknown name, or another method than the posterior predictive for a regression.
+        SettingsError: an unknown name, another method than the posterior predictive for a regression, or ``refit`` for
+            a run without global latent variables or with a KL weight of 0.
     """
     first, *rest = check(name).split("+")
     if name != POSTERIOR and not run.dataset.classes:
         raise SettingsError(f"--method {name} is for classes, and {run.folder} predicts numbers; leave it out")
+    if first == "refit" and not (run.settings.train.kl_weight and posterior_summary(run.model, run.guide)):
+        raise SettingsError(
+            f"--method refit needs global latent variables with a KL weight above 0, which {run.folder} has not"
+        )
     torch.manual_seed(seed)
     method = BASE_METHODS.get(first, _posterior)(run, num_samples)
     for part in [first, *rest] if first in WRAPPERS else rest:

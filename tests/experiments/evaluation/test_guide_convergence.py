@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 
-from probattn.experiments.evaluation import evaluate
-from probattn.experiments.evaluation.guide_convergence import run_convergence
+from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.evaluation import evaluate, methods
+from probattn.experiments.evaluation.guide_convergence import refitted, run_convergence
 from probattn.experiments.evaluation.options import EvaluationOptions
 from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
+from probattn.inference import posterior_summary, predict
 from probattn.inference.training.run_log import read_log
 
 SITE = "network.blocks.1.attention.u"
@@ -42,3 +44,24 @@ def test_evaluate_stores_it_unless_told_not_to(kep):
     content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
     assert content["convergence"] is None
     assert "--no-convergence" in EvaluationOptions.from_json(content["options"]).command(kep)
+
+
+def test_the_method_refit_predicts_with_a_guide_of_higher_elbo_and_leaves_the_run_as_it_was(kep):
+    run = open_run(kep)
+    before = {name: value.clone() for name, value in run.guide.state_dict().items()}
+    method = methods.fit(run, "refit", num_samples=3, seed=5)
+    prediction = methods.predict(method, methods.CachedForward(run, run.dataset.test, num_samples=3, seed=5))
+    for name, value in run.guide.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    torch.manual_seed(5)
+    model, guide = refitted(run)
+    torch.manual_seed(5)
+    expected = predict(model, guide, run.batches(run.dataset.test), num_samples=3)
+    torch.testing.assert_close(prediction.probs, expected.probs)
+    kl, kl_refitted = (posterior_summary(*each)[0]["kl"] for each in ((run.model, run.guide), (model, guide)))
+    assert kl_refitted < kl  # two epochs of Adam leave the initial narrow posterior far above the optimum's KL
+
+
+def test_refit_is_refused_where_there_is_nothing_to_refit(softmax):
+    with pytest.raises(SettingsError, match="global latent variables"):
+        methods.fit(open_run(softmax), "refit", num_samples=2, seed=0)
