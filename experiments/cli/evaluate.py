@@ -17,7 +17,7 @@ def evaluate(
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., laplace+temperature."),
+        typer.Option(help="Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."),
     ] = None,
     shift: Annotated[
         bool, typer.Option("--shift", help="Also evaluate on corrupted images (CIFAR-C or generated).")
