@@ -156,7 +156,7 @@ def _holds(support: Constraint, value: torch.Tensor) -> bool:
 
 
 def _base(support: Constraint) -> Constraint:
-    while isinstance(support, constraints.independent):
+    while isinstance(support, (constraints.independent, constraints.MixtureSameFamilyConstraint)):
         support = support.base_constraint
     return constraints.real if type(support) is type(constraints.real) else support
 

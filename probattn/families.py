@@ -237,7 +237,14 @@ def on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
 
 def stddev_of(prior: dist.TorchDistribution) -> Tensor:
     """Return the prior's standard deviation, or a robust one of its draws if that does not exist."""
-    return prior.stddev if _has_stddev(prior) else _robust_moments(prior.sample((1001,)))[1]
+    return moments_of(prior)[1]
+
+
+def moments_of(distribution: dist.TorchDistribution) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation, or median and a robust deviation of draws if the latter does not exist."""
+    if _has_stddev(distribution):
+        return distribution.mean, distribution.stddev
+    return _robust_moments(distribution.sample((1001,)))
 
 
 def _has_stddev(prior: dist.TorchDistribution) -> bool:

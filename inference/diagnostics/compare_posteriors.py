@@ -9,7 +9,7 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import is_global_latent
+from probattn.handlers import is_global_latent, is_latent
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE, predict
@@ -138,7 +138,7 @@ def _class_probabilities(model: nn.Module, batch: tuple[Tensor, ...], reference:
         prior = poutine.trace(model).get_trace(x, None, *mask)
         shared = {}
         for name in prior.stochastic_nodes:
-            if name == "y":
+            if name == "y" or not is_latent(prior.nodes[name]):  # a plate of the model is a node, too
                 continue
             if name not in reference:
                 raise ValueError(f"the reference has no draws of site {name}, only of {', '.join(reference) or 'none'}")

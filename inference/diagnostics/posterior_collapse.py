@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from probattn.evaluation_mode import evaluation_mode
+from probattn.families import moments_of
 from probattn.guides import Guide, latent_sites
 from probattn.handlers import at_mean, is_amortised
 from probattn.inference import metrics
@@ -27,7 +28,8 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
     Returns:
         ``site``; ``kl`` in nats; ``size``, the number of scalars; ``prior_std`` and ``posterior_std``, averaged over
         scalars; ``std_ratio``, mean, smallest and largest ratio of the two over scalars; ``posterior_mean_rms``, root
-        mean square of the posterior mean.
+        mean square of the posterior mean. Where moments do not exist (HalfCauchy), median and scaled median absolute
+        deviation of draws.
     """
     if not isinstance(guide, Guide):
         raise TypeError(f"posterior_summary takes a guide of guides.for_model, got {type(guide).__name__}")
@@ -40,15 +42,16 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
             except NotImplementedError:
                 u = posterior.sample((num_samples,))
                 kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
+            (_, prior_std), (mean, std) = moments_of(prior), moments_of(posterior)
             rows.append(
                 {
                     "site": site,
                     "kl": kl.sum().item(),
                     "size": prior.event_shape.numel(),
-                    "prior_std": prior.stddev.mean().item(),
-                    "posterior_std": posterior.stddev.mean().item(),
-                    "std_ratio": spread(posterior.stddev / prior.stddev),
-                    "posterior_mean_rms": posterior.mean.square().mean().sqrt().item(),
+                    "prior_std": prior_std.mean().item(),
+                    "posterior_std": std.mean().item(),
+                    "std_ratio": spread(std / prior_std),
+                    "posterior_mean_rms": mean.square().mean().sqrt().item(),
                 }
             )
     return rows

@@ -67,3 +67,20 @@ def test_draws_of_a_hierarchical_prior_have_hyperparameters_of_their_own(prior):
         scale = values["prior.precision"].rsqrt()
     expected = dist.Normal(0.0, scale.expand(50, 2, 2, 2)).log_prob(values["u"]).sum((1, 2, 3))
     assert_close(u["fn"].log_prob(u["value"])[:, 0], expected)
+
+
+def test_a_mixture_of_normals_is_a_prior_like_any_other():
+    def spike_and_slab(scale):
+        scales = torch.stack([0.1 * scale, 2 * scale], dim=-1)
+        weights = dist.Categorical(torch.tensor([0.8, 0.2]).expand(scales.shape))
+        return dist.MixtureSameFamily(weights, dist.Normal(torch.zeros_like(scales), scales)).to_event(scale.dim())
+
+    torch.manual_seed(0)
+    layer = KEPSVGPAttention(4, 2, rank=2, prior=spike_and_slab)
+    guide = guides.for_model(layer, "diagonal")
+    trace = poutine.trace(guide).get_trace()
+    replayed = poutine.trace(poutine.replay(layer, trace)).get_trace(torch.randn(1, 3, 4))
+    u = trace.nodes["u"]["value"]
+    parts = [dist.Normal(0, factor * layer.scale).log_prob(u) for factor in (0.1, 2.0)]
+    expected = torch.logaddexp(parts[0] + torch.tensor(0.8).log(), parts[1] + torch.tensor(0.2).log())
+    assert_close(replayed.nodes["u"]["fn"].log_prob(u), expected.sum())

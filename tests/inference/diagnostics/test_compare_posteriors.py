@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
@@ -158,6 +159,27 @@ def test_the_predictive_distance_is_that_of_a_loop():
     comparison = compare(model, batch, {"point": guide}, truth, num_samples=2)
     assert comparison.predictive["point"] == pytest.approx(expected, rel=1e-9)
     assert expected > 0.01
+
+
+class WithPlate(PyroModule):
+    """A program of the user's own: the layer is called in its plate."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = KEPSVGPAttention(2, 1, rank=2)
+
+    def forward(self, x, y=None):
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Categorical(logits=self.layer(x)[..., 0, :]), obs=y)
+
+
+def test_a_plate_of_the_model_is_no_site_that_the_reference_must_have():
+    model = WithPlate().double()
+    batch = torch.randn(5, 4, 2, dtype=F64), torch.randint(2, (5,))
+    truth = {"layer.u": torch.randn(50, 1, 2, 2, dtype=F64)}
+    comparison = compare(model, batch, {"full": guides.for_model(model)}, truth, num_samples=20)
+    assert [site.site for site in comparison.sites] == ["layer.u"]
+    assert 0 < comparison.predictive["full"] < 1
 
 
 class Masked(PyroModule):

@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SparseCGPAttention, guides
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SparseCGPAttention, guides, priors
 from probattn.inference import metrics, posterior_summary, posterior_variants
 from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
 from probattn.models import Classifier
@@ -213,3 +213,17 @@ def test_summary_of_an_autoguide_is_a_clear_error():
     model, _ = build()
     with pytest.raises(TypeError, match="guides.for_model, got AutoNormal"):
         posterior_summary(model, AutoNormal(model))
+
+
+def test_summary_of_hyperparameters_without_moments_has_robust_ones_of_draws():
+    """Horseshoe: τ ~ HalfCauchy has no standard deviation, and neither moment of its guide has a closed form."""
+    torch.manual_seed(0)
+    model, guide = build(prior=priors.Horseshoe(scale=2.0))
+    rows = {row["site"]: row for row in posterior_summary(model, guide)}
+    site = "network.1.prior.tau"
+    prior = dict(guides.latent_sites(model))[site]
+    for key, law in (("prior_std", prior), ("posterior_std", guide.get_submodule(site)(prior))):
+        draws = law.sample((20_000,)).detach()
+        expected = 1.4826 * (draws - draws.median()).abs().median().item()
+        assert rows[site][key] == pytest.approx(expected, rel=0.2)
+    assert all(math.isfinite(value) for row in rows.values() for value in (row["kl"], *row["std_ratio"]))
