@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := $(VENV)/installed-demo
 DEV := $(VENV)/installed-dev
+DOCS := $(VENV)/installed-docs
 
 # The editable installation has a link for each source file: install again when their list has changed.
 define link
@@ -11,7 +12,7 @@ define link
 @mv $(VENV)/sources.new $(VENV)/sources
 endef
 
-.PHONY: demo test test-all lint types lock audit clean
+.PHONY: demo docs test test-all lint types lock audit clean
 
 demo: $(DEMO)
 	$(link)
@@ -34,6 +35,12 @@ types: $(DEV)
 	cd build/__editable__.*/ && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
 	$(BIN)/mypy --config-file tests/typing/mypy.ini
 
+docs: $(DOCS)
+	$(link)
+	rm -rf docs/api/generated
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo "documentation: docs/_build/html/index.html"
+
 lock: $(DEV)
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --upgrade \
@@ -44,7 +51,7 @@ audit: $(DEV)
 	$(BIN)/pip-audit --disable-pip --no-deps --requirement requirements-dev.txt
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist docs/_build docs/api/generated *.egg-info
 
 $(DEMO): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,4 +61,9 @@ $(DEMO): pyproject.toml
 $(DEV): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade -e '.[dev]'
+	touch $@
+
+$(DOCS): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade -e '.[docs]'
 	touch $@

@@ -11,7 +11,9 @@ import pytest
 from probattn import guides
 
 ROOT = Path(__file__).parents[1]
-README, PAGES = ROOT / "README.md", sorted((ROOT / "docs").rglob("*.md"))
+BUILT = (ROOT / "docs" / "_build", ROOT / "docs" / "api" / "generated")
+README = ROOT / "README.md"
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if not set(BUILT) & set(page.parents))
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES, ROOT / "experiments" / "results" / "README.md"]
 CONTINUES = "(../README.md#the-first-program)"
 """Link on pages whose code continues that of the README."""

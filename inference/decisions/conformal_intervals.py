@@ -125,7 +125,7 @@ class ConformalIntervals(ConformalPredictor):
 
 
 class Absolute(ConformalIntervals):
-    """Intervals of constant width around the predictive mean: score |y − mean| (Lei et al., 2018, alg. 2).
+    """Intervals of constant width around the predictive mean: score ``|y − mean|`` (Lei et al., 2018, alg. 2).
 
     Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean.
     """
@@ -137,7 +137,7 @@ class Absolute(ConformalIntervals):
 
 
 class Normalised(ConformalIntervals):
-    """Intervals proportional to the predictive standard deviation: score |y − mean| / sd (Lei et al., 2018).
+    """Intervals proportional to the predictive standard deviation: score ``|y − mean| / sd`` (Lei et al., 2018).
 
     Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean and a finite variance.
     """

@@ -45,8 +45,8 @@ def convergence(
 
     For each global latent site, with the network fixed and in evaluation mode:
 
-    - *movement*: |θ − θ₀| / Σ_t lr_t of the guide's parameters. A step of Adam is at most about lr, so a ratio near 1
-      means that a parameter has moved in one direction at full speed throughout and has not arrived;
+    - *movement*: ``|θ − θ₀| / Σ_t lr_t`` of the guide's parameters. A step of Adam is at most about lr, so a ratio
+      near 1 means that a parameter has moved in one direction at full speed throughout and has not arrived;
     - *balance of gradients* on each parameter: ‖g_KL‖ / ‖g_nll‖, their cosine, and ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖),
       which are 1, −1 and 0 at an optimum, beside the noise of g_nll;
     - *refit*: gain of the ELBO by a few epochs of :func:`~probattn.inference.refit_guide`, a lower bound of its
