@@ -1,0 +1,83 @@
+"""The documentation site without building it: the API reference is complete, pages are listed, links lead to pages."""
+
+import importlib
+import inspect
+import re
+import runpy
+import types
+from pathlib import Path
+
+import pytest
+
+import probattn
+from probattn import guides, inference, models
+from tests.test_architecture import ROOMS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LISTED = re.compile(r"\.\. currentmodule:: (\S+)\n\n\.\. autosummary::\n(?:   :.*\n)*\n((?:   \S+\n)+)")
+
+
+@pytest.fixture(scope="module")
+def pages():
+    """Functions of the extension that rewrites links between pages."""
+    return runpy.run_path(str(DOCS / "_extensions" / "repository_pages.py"))
+
+
+def documented():
+    """Names of the API reference, with the object of each."""
+    found = {}
+    for page in (DOCS / "api").glob("*.md"):
+        for module, names in LISTED.findall(page.read_text(encoding="utf-8")):
+            for name in names.split():
+                *inner, last = name.split(".")
+                found[f"{module}.{name}"] = getattr(importlib.import_module(".".join([module, *inner])), last)
+    return found
+
+
+@pytest.mark.parametrize("package", [probattn, guides, models, models.likelihoods, inference, inference.metrics])
+def test_every_public_name_is_in_the_api_reference(package):
+    known = {id(value) for value in documented().values()}
+    public = {name: getattr(package, name) for name in package.__all__}
+    objects = {name: value for name, value in public.items() if not isinstance(value, types.ModuleType)}
+    callables = {name for name, value in objects.items() if inspect.isclass(value) or callable(value)}
+    assert sorted(name for name in callables if id(objects[name]) not in known) == []
+
+
+def test_every_name_of_the_api_reference_has_a_docstring():
+    assert sorted(name for name, value in documented().items() if not inspect.getdoc(value)) == []
+
+
+def test_every_page_is_in_a_table_of_contents():
+    entries = {"index"}
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            for entry in re.findall(r"^(?!:)(\S+)$", block, flags=re.MULTILINE):
+                matches = page.parent.glob(f"{entry}.md")
+                found = [match.relative_to(DOCS).with_suffix("").as_posix() for match in matches if match != page]
+                assert found, f"{page}: {entry}"
+                entries.update(found)
+    hidden = {DOCS / "_build", DOCS / "api" / "generated"}
+    written = {page for page in DOCS.rglob("*.md") if not hidden & set(page.parents)}
+    assert {page.relative_to(DOCS).with_suffix("").as_posix() for page in written} == entries
+
+
+def test_links_between_files_become_links_between_pages(pages):
+    rewrite = pages["with_site_links"]
+    text = (
+        "[r](../experiments/results/README.md#cola) [s](../README.md#the-first-program) [t](../tests/) `[u](t)`"
+    )
+    expected = "[r](project/results.md#cola) [s](first-program.md) t `[u](t)`"
+    assert rewrite(text, file=DOCS / "faq.md", page="faq") == expected
+    text = "[g](../../docs/glossary.md) ![p](digits/a.svg) [w](https://pyro.ai) [h](#here)"
+    expected = "[g](../glossary.md) ![p](../../experiments/results/digits/a.svg) [w](https://pyro.ai) [h](#here)"
+    assert rewrite(text, file=ROOT / "experiments" / "results" / "README.md", page="project/results") == expected
+
+
+def test_files_that_are_pages_exist(pages):
+    assert all((ROOT / file).is_file() and (DOCS / f"{page}.md").is_file() for page, file in pages["PAGES"].items())
+
+
+def test_the_map_shows_every_room():
+    shown = set(re.findall(r">([a-z_]+)<", (DOCS / "figures" / "rooms.svg").read_text(encoding="utf-8")))
+    assert {room for floors in ROOMS.values() for floor in floors for room in floor} <= shown
