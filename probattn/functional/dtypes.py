@@ -16,6 +16,31 @@ def without_autocast(device_type: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def full_precision_products() -> Iterator[None]:
+    """Multiply float32 matrices in float32 inside, not in TF32: a kernel matrix of 10 bits has no Cholesky factor.
+
+    Gradients are computed later, in TF32 where that is on (see :func:`torch.set_float32_matmul_precision`).
+    """
+    precision = "highest" if torch.compiler.is_compiling() else matmul_precision()
+    if precision in ("highest", None):
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def matmul_precision() -> str | None:
+    """Return PyTorch's precision of float32 products, None where it was set for each backend on its own."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Return x in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()
