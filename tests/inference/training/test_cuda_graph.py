@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from synchronisations import Synchronisations
 
 from probattn import (
     CGPAttention,
@@ -41,21 +41,6 @@ LAYERS = {
     "sparse-cgp-collapsed": SparseCGPAttention.partial(inducing=3, collapsed=True),
 }
 EACH_LAYER = pytest.mark.parametrize("layer", LAYERS)
-WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
-
-
-class Synchronisations(TorchDispatchMode):
-    """Record operations that make the host wait for a GPU: reading a value, or a shape that depends on values."""
-
-    def __enter__(self):
-        self.seen = []
-        return super().__enter__()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().partition(".")[0]
-        if name in WAITS:
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 def build(layer="kep-svgp", *, size=10, dtype=torch.float64):
