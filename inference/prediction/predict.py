@@ -260,7 +260,7 @@ class _PosteriorPredictive:
     def _run(self, row: int | None, part: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under one sample, or under all if row is None."""
         latents = self.latents.trace(row, part, self.num_examples)
-        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y"):
+        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y", drawn=self.late is None):
             trace = poutine.trace(checked_replay(latents)(self.model)).get_trace(*part)
         if self.vectorize and self.may_fall_back and has_ambiguous_shapes(self.model, trace):
             raise ValueError("draws and examples cannot be told apart in this model's shapes")

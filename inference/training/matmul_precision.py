@@ -17,19 +17,11 @@ def float32_products(precision: MatmulPrecision | None, *, device: torch.device)
     """Set the precision of float32 matrix products inside, and restore it at the end.
 
     Args:
-        precision: ``"highest"`` is float32, ``"high"`` TF32 on GPUs that have it, ``"medium"`` bfloat16 where PyTorch
-            has such products. None is ``"high"`` on a GPU, and no change on a CPU or where the precision was set for
-            each backend on its own. What the layers factorise is always computed in float32.
+        precision: as ``matmul_precision`` of :class:`~probattn.inference.training.options.TrainOptions`; nothing
+            changes where PyTorch's setting was made for each backend on its own.
         device: device of the model.
     """
-    before = dtypes.matmul_precision()
-    if precision is None and device.type == "cuda" and before is not None:
+    if precision is None and device.type == "cuda":
         precision = "high"
-    if precision is None:
+    with dtypes.float32_products(precision):
         yield
-        return
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before or "highest")

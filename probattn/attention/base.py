@@ -60,7 +60,7 @@ class ProbabilisticAttention(SiteModule):
         """
         device_type = next(self.parameters(), torch.empty(0)).device.type
         where = nullcontext() if torch.compiler.is_compiling() else errors.located(self.label)
-        with where, dtypes.without_autocast(device_type), dtypes.full_precision_products():
+        with where, dtypes.without_autocast(device_type), dtypes.float32_products("highest"):
             yield
 
     @property

@@ -17,20 +17,21 @@ def without_autocast(device_type: str) -> Iterator[None]:
 
 
 @contextmanager
-def full_precision_products() -> Iterator[None]:
-    """Multiply float32 matrices in float32 inside, not in TF32: a kernel matrix of 10 bits has no Cholesky factor.
+def float32_products(precision: str | None) -> Iterator[None]:
+    """Set the precision of float32 matrix products inside (see :func:`torch.set_float32_matmul_precision`).
 
-    Gradients are computed later, in TF32 where that is on (see :func:`torch.set_float32_matmul_precision`).
+    ``"highest"`` is for what is factorised: a kernel matrix in TF32, of 10 bits, may have no Cholesky factor. Gradients
+    are computed later, with the precision at that time. None, and code under :func:`torch.compile`, change nothing.
     """
-    precision = "highest" if torch.compiler.is_compiling() else matmul_precision()
-    if precision in ("highest", None):
+    before = None if precision is None or torch.compiler.is_compiling() else matmul_precision()
+    if before in (None, precision):
         yield
         return
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(before)
 
 
 def matmul_precision() -> str | None:

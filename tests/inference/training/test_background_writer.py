@@ -26,7 +26,7 @@ def test_tasks_run_in_their_order_and_at_most_one_waits():
     assert done == [1, 2]
 
 
-def test_the_error_of_a_task_is_raised_by_the_next_call():
+def test_the_error_of_a_task_is_raised_by_the_next_call_and_tasks_before_that_do_not_run():
     def fail():
         raise OSError("no space left")
 
@@ -35,8 +35,10 @@ def test_the_error_of_a_task_is_raised_by_the_next_call():
     writer.submit(lambda: done.append(1))
     with pytest.raises(OSError, match="no space left"):
         writer.wait()
-    assert done == [1]
+    assert done == []
+    writer.submit(lambda: done.append(2))
     writer.wait()
+    assert done == [2]
 
 
 def test_a_snapshot_does_not_change_with_its_tensors():
