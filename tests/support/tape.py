@@ -53,7 +53,7 @@ class Tape(TorchDispatchMode):
 class Capture:
     """Stands in for ``torch.cuda.graph``."""
 
-    def __init__(self, tape, *, pool, stream):
+    def __init__(self, tape, *, stream, pool=None):
         self.tape = tape
 
     def __enter__(self):

@@ -98,7 +98,7 @@ def small_model(layer: LayerFactory, *, num_data: int) -> tuple[Classifier, guid
     torch.manual_seed(0)
     sizes = {"image_size": 16, "patch_size": 4, "channels": 3, "classes": 10, "dim": 32, "heads": 4, "mlp_dim": 32}
     model = Classifier(ViT(depth=2, dropout=0.1, attention=layer, **sizes), num_data=num_data)
-    return model, guide_for.forsmall_model(model)
+    return model, guide_for.for_model(model)
 
 
 def random_batches(device: str, number: int, size: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -28,11 +28,13 @@ def test_tasks_run_in_their_order_and_at_most_one_waits():
 
 def test_the_error_of_a_task_is_raised_by_the_next_call_and_tasks_before_that_do_not_run():
     def fail():
+        gate.wait()
         raise OSError("no space left")
 
-    writer, done = BackgroundWriter(), []
+    writer, gate, done = BackgroundWriter(), threading.Event(), []
     writer.submit(fail)
     writer.submit(lambda: done.append(1))
+    gate.set()
     with pytest.raises(OSError, match="no space left"):
         writer.wait()
     assert done == []
