@@ -16,6 +16,7 @@ from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
 from probattn.inference.training import inexact
+from probattn.inference.training.attention_kernels import without_cudnn_attention
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
@@ -161,6 +162,7 @@ def fit(
     with ExitStack() as stack:
         if options.deterministic:
             stack.enter_context(deterministic())
+        stack.enter_context(without_cudnn_attention())
         stack.enter_context(float32_products(options.matmul_precision, device=trainer.device))
         if folder is not None:
             broadcast_result(lock_folder)
