@@ -19,6 +19,7 @@ from torch.distributions import Independent, kl_divergence
 
 from probattn import families, guides
 from probattn.coverage import check_coverage, checked_replay
+from probattn.functional import dtypes
 from probattn.handlers import exclusive, global_sites_only, local_posteriors
 from probattn.param_effects import params_hidden_from_traces
 from probattn.programs import Program, as_module, device, local_params
@@ -87,7 +88,8 @@ class _ELBOWithTerms(TracePairs):
         model_in_autocast = with_current_autocast(model, device_type)
         loss, self.term_tensors = 0.0, {}
         scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else exclusive()
-        with scoped, torch.autocast(device_type, enabled=False), params_hidden_from_traces():
+        precise = dtypes.float32_products("highest")
+        with scoped, torch.autocast(device_type, enabled=False), precise, params_hidden_from_traces():
             for traces in self.trace_pairs(model_in_autocast, guide, args, kwargs):
                 terms = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
                 loss = loss + self._loss(terms, *traces)
@@ -240,12 +242,13 @@ ELBOS = {"trace": Trace_ELBO, "mean_field": TraceMeanField_ELBO}
 
 
 def with_current_autocast(program: Callable, device_type: str) -> Callable:
-    """Wrap a program so that it always runs under the present autocast state."""
+    """Wrap a program so that it always runs under the present autocast state and precision of float32 products."""
     enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    precision = dtypes.matmul_precision()
 
     @functools.wraps(program)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(device_type, dtype=dtype, enabled=enabled):
+        with torch.autocast(device_type, dtype=dtype, enabled=enabled), dtypes.float32_products(precision):
             return program(*args, **kwargs)
 
     return run

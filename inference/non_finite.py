@@ -1,6 +1,7 @@
 """Search for the source of a NaN or Inf."""
 
 import re
+from collections.abc import Iterable
 
 from pyro.poutine import Trace
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
             return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
     for part, module in modules.items():
+        if _are_finite(module.parameters()):
+            continue
         for name, parameter in module.named_parameters():
             if not parameter.isfinite().all():
                 return f"parameter {name} of the {part}: lower lr, or set clip_norm"
@@ -57,6 +60,11 @@ def refuses_nan(error: Exception) -> bool:
     """Return True if an error is a distribution's refusal of parameters that are NaN or Inf."""
     refusal, _, values = str(error).partition("\n")
     return "to satisfy the constraint" in refusal and ("Real()" in refusal or bool(re.search(r"\b(nan|inf)\b", values)))
+
+
+def _are_finite(parameters: Iterable[Tensor]) -> bool:
+    """Return True if the norm of all tensors is finite, for which the host waits for the device once."""
+    return bool(nn.utils.get_total_norm([each for each in parameters if each.is_floating_point()]).isfinite())
 
 
 def _has_non_finite(value: object) -> bool:

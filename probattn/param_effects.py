@@ -25,8 +25,10 @@ from probattn.handlers import left_of_examples, outside_data_plate, stored_sites
 from probattn.pyro_compat import (
     HANDLER_STACK,
     AttributeReads,
+    call_inside,
     full_name,
     has_module_local_params,
+    is_inside_call,
     module_path,
     stored_params,
 )
@@ -56,6 +58,8 @@ class SkipParamEffects(AttributeReads):
         """Run the module; under SVI, check Pyro's parameter store first."""
         if stored_sites() is None and HANDLER_STACK and _param_effect() == _STORE:
             check_param_store(self)
+        if is_inside_call(self):
+            return call_inside(self, *args, **kwargs)
         return super().__call__(*args, **kwargs)
 
     def _read_parameter(self, name: str, parameter: nn.Parameter) -> Tensor:

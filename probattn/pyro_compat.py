@@ -90,6 +90,19 @@ def naming_scope(module: PyroModule) -> AbstractContextManager:
     return module._pyro_context
 
 
+def is_inside_call(module: PyroModule) -> bool:
+    """Return True inside a call of the module's root."""
+    return bool(module._pyro_context.active)
+
+
+def call_inside(module: PyroModule, *args: Any, **kwargs: Any) -> Any:
+    """Call a module inside a call of its root, without entering the naming scope again as Pyro does.
+
+    At that scope torch.compile would stop, and leave to Python all that runs inside.
+    """
+    return super(PyroModule, module).__call__(*args, **kwargs)
+
+
 def allow_renaming(network: nn.Module) -> None:
     """Let a network that has run alone become part of another: Pyro fixes the names of sites at the first run.
 
@@ -159,7 +172,8 @@ class AttributeReads:
             return self._read_pyro_sample(name, state["_pyro_samples"][name])
         child = state.get("_modules", {}).get(name)
         if isinstance(child, PyroModule):
-            return child if child._pyro_name else super().__getattr__(name)  # which names it
+            named = child._pyro_context is state["_pyro_context"]  # torch.compile would compile for each name
+            return child if named else super().__getattr__(name)  # which names it
         if child is not None:
             return self._read_module(name, child) if state["_pyro_context"].active else child
         return super().__getattr__(name)

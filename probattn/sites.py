@@ -73,8 +73,11 @@ class SiteModule(SkipParamEffects, PyroModule):
                 only if :meth:`is_scored`.
         """
         if self.is_scored():
-            unit = dist.Unit(-per_example())
-            self.observe(name, unit, unit.sample())
+            self._add_factor(name, -per_example())
+
+    def _add_factor(self, name: str, log_factor: Tensor) -> None:
+        unit = dist.Unit(log_factor)
+        self.observe(name, unit, unit.sample())
 
     def global_penalty(self, name: str, value: Callable[[], Tensor]) -> None:
         """Add −penalty to the log joint as a named global factor site, counted once for the whole data set.

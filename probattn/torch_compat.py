@@ -42,3 +42,11 @@ def distribution_fields(distribution: Distribution) -> dict[str, Any]:
 def set_batch_shape(distribution: Distribution, batch_shape: torch.Size) -> None:
     """Set the batch shape of a distribution whose parameters have been replaced."""
     distribution._batch_shape = batch_shape
+
+
+def leave_uncompiled(kind: type, *names: str) -> None:
+    """Make methods of a class run in Python where :func:`torch.compile` compiles their callers."""
+    for name in names:
+        method = getattr(kind, name)
+        if not getattr(method, "_torchdynamo_disable", False):
+            setattr(kind, name, torch.compiler.disable(method))

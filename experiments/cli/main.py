@@ -7,7 +7,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from probattn.experiments.cli import bench, checks, demo, evaluate, export, predict, presets, reproduce, study, train
+from probattn.experiments.cli import (
+    bench,
+    check_gpu,
+    checks,
+    demo,
+    evaluate,
+    export,
+    predict,
+    presets,
+    reproduce,
+    study,
+    train,
+)
 from probattn.experiments.cli.error_messages import fail_with_message
 from probattn.experiments.cli.terminal import interruptible, make_encodable
 from probattn.experiments.runs.allocator import keep_memory
@@ -59,6 +71,7 @@ app.command("compare")(study.compare)
 app.command("study")(study.study)
 app.command("check-posterior")(checks.check_posterior)
 app.command("check-gp")(checks.check_gp)
+app.command("check-gpu")(check_gpu.check_gpu)
 app.add_typer(bench.app, name="bench")
 app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)

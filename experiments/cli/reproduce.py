@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Column, Table
 
-from probattn.experiments.cli.terminal import COUNT, MAX_RUNS, Data, check_folder, fail, interruptible, say, show_table
+from probattn.experiments.cli.terminal import (
+    COUNT,
+    MAX_RUNS,
+    Data,
+    SettingChanges,
+    check_folder,
+    fail,
+    interruptible,
+    say,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from probattn.experiments.studies.reproduce import Plan
@@ -26,6 +37,9 @@ def reproduce(
         int | None,
         typer.Option(min=1, max=MAX_RUNS, help="Runs of each model; default the paper's number, 2 for cpu."),
     ] = None,
+    block: Annotated[list[str] | None, typer.Option(help="Blocks of the table, such as CIFAR-10; default all.")] = None,
+    row: Annotated[list[str] | None, typer.Option(help="Rows of the table, such as MSP; default all.")] = None,
+    set_: SettingChanges = None,
     out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and results.")] = Path(
         "runs/reproduce"
     ),
@@ -52,7 +66,9 @@ def reproduce(
         entry = reproductions.find(name)
         if entry.unavailable:
             fail(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
-        options = {"scale": SCALES[scale], "seeds": seeds, "out": out, "root": data}
+        entry = study.select(entry, blocks=block or (), rows=row or ())
+        size = replace(SCALES[scale], changes=tuple(set_ or ()))
+        options = {"scale": size, "seeds": seeds, "out": out, "root": data}
         plan = study.plan(entry, find=study.look if dry_run else study.obtain, **options)
         _announce(plan, workers=workers)
         if dry_run:

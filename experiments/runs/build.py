@@ -32,6 +32,7 @@ from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.loader import TextLoader
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.environment import total_memory
+from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import (
     Classifier,
     PretrainedClassifier,
@@ -44,6 +45,10 @@ from probattn.models import (
 )
 
 GPUS = ("gpu", "cuda")
+NUM_LENGTHS = 6
+"""Different lengths of the texts of captured steps, each of which needs a graph."""
+MAX_VALIDATION_BATCH = 2048
+"""Images of a batch of validation on a GPU."""
 """Values of ``train.accelerator`` that require a GPU."""
 Dataset = ImageDataset | TextDataset | TableDataset
 Loader = ImageLoader | TextLoader | TableLoader
@@ -188,9 +193,16 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
 
 
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
-    """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device."""
+    """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
+
+    Captured steps get texts of few lengths. On a GPU, images are validated in larger batches than they are trained in.
+    """
     common = {"batch_size": settings.data.batch_size, "device": device}
-    train = dataset.training(generator=generator(settings), **common)
+    few = {"num_lengths": NUM_LENGTHS} if settings.train.capture and isinstance(dataset, TextDataset) else {}
+    train = dataset.training(generator=generator(settings), **common, **few)
+    if device == "cuda" and isinstance(dataset, ImageDataset):
+        most = min(GPU_CHUNK_SIZE // settings.train.num_samples, MAX_VALIDATION_BATCH)
+        common["batch_size"] = max(settings.data.batch_size, most)
     return Loaders(train, dataset.batches(dataset.valid, **common), dataset.batches(dataset.test, **common))
 
 

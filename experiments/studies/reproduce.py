@@ -84,6 +84,25 @@ def look(name: str, root: Path | None) -> str:
     return places.missing(name, data_root(root))
 
 
+def select(entry: Entry, *, blocks: Sequence[str] = (), rows: Sequence[str] = ()) -> Entry:
+    """Return an entry with some of its blocks and of their rows, by title and name; all where none are given.
+
+    Raises:
+        ValueError: an unknown name; lists the known ones.
+    """
+    known = {"block": [part.title for part in entry.parts], "row": [*_union(part.rows for part in entry.parts)]}
+    for kind, names in (("block", blocks), ("row", rows)):
+        unknown = [name for name in names if name not in known[kind]]
+        if unknown:
+            raise ValueError(f"{entry.name} has no {kind} {', '.join(unknown)}; it has {', '.join(known[kind])}")
+    parts = []
+    for part in entry.parts:
+        chosen = {name: row for name, row in part.rows.items() if not rows or name in rows}
+        if chosen and (not blocks or part.title in blocks):
+            parts.append(replace(part, rows=chosen, baseline=part.baseline if part.baseline in chosen else ""))
+    return replace(entry, parts=tuple(parts))
+
+
 def plan(
     entry: Entry, *, scale: Scale, seeds: int | None, out: Path, root: Path | None = None, find: Look = look
 ) -> Plan:

@@ -28,12 +28,14 @@ class Scale:
         seeds: number of seeds; None takes the paper's, or 3 where it is not given.
         severities: severities of corruptions; None takes the paper's.
         reductions: ``PAPER/DATA`` → reduction; none at full size.
+        changes: further ``key=value`` changes of the settings of all runs, which the notes of the tables name.
     """
 
     name: str
     seeds: int | None = None
     severities: tuple[int, ...] | None = None
     reductions: Mapping[str, Reduction] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -58,11 +60,13 @@ class Scale:
                 raise SettingsError(f"--scale {self.name} has no size for {key}; known: {', '.join(self.reductions)}")
             epochs = self.reductions[key].epochs
             changes += self.reductions[key].changes
-        settings = presets.preset(model.preset).with_changes(changes)
+        settings = presets.preset(model.preset).with_changes([*changes, *self.changes])
         return settings if epochs is None else settings.with_total_epochs(epochs)
 
     def adapt(self, part: Part) -> Part:
-        """Return a block with the corruptions' severities of this size."""
+        """Return a block with the corruptions' severities of this size, and its changes in the note."""
+        if self.changes:
+            part = replace(part, note=f"{part.note} All runs have {', '.join(self.changes)}.".strip())
         fewer = part.severities and self.severities
         return replace(part, severities=self.severities) if fewer else part
 

@@ -1,7 +1,8 @@
 """Training step without host synchronisation, replayed as a CUDA graph on GPUs."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro
@@ -49,11 +50,15 @@ class CUDAGraphStep:
         self.eager, self.objective, self.optimizers = step, step.objective, step.optimizers
         self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
         self.loss_weights = like.new_zeros(max_batches).unbind()
-        self.groups = [group for optimizer in self.optimizers.all for group in optimizer.param_groups]
         self.lrs = like.new_zeros(len(self.groups)).unbind()
         self.constants = self._constants()
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
-        self.run = GraphCache(self._run) if like.is_cuda else self._run
+        self.graphs = make_graph_cache(like.device)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups of all optimisers."""
+        return [group for optimizer in self.optimizers.all for group in optimizer.param_groups]
 
     def __call__(
         self, batches: Sequence[tuple], coefficients: StepCoefficients, loss_weights: Sequence[float] = (1.0,)
@@ -74,7 +79,20 @@ class CUDAGraphStep:
         for static, value in zip(self.loss_weights, loss_weights, strict=False):
             static.fill_(value)
         with self._learning_rates_on_device():
-            return self.run(tuple(batches))
+            return self._run(tuple(batches)) if self.graphs is None else self.graphs(self._run, tuple(batches))
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Run what is inside on the stream on which steps are captured, eager steps as well; on a CPU, as ever.
+
+        Autograd remembers the stream on which it first met a parameter, and a capture may not wait for another one.
+        """
+        with nullcontext() if self.graphs is None else self.graphs.current_stream():
+            yield
+
+    def forget_graphs(self) -> None:
+        """Capture anew from the next steps on, after the tensors of the optimisers have been replaced."""
+        self.graphs = make_graph_cache(self.failed.device, like=self.graphs)
 
     def has_failed(self) -> bool:
         """Return True if a step since the last call would have raised an error or needed a larger jitter.
@@ -115,34 +133,54 @@ class CUDAGraphStep:
             self.optimizers.step()
             failures.append(~outcome.loss.isfinite())
             self.failed.logical_or_(torch.stack(failures).any())
+        self.objective.elbo.traces = ()  # which hold this step's autograd graph
         return outcome
 
 
 class GraphCache:
-    """Function of a step's batches that is replayed as a CUDA graph, one per number and shape of batches.
+    """Replays a function of a step's batches as a CUDA graph, one per number and shape of batches.
 
-    The first calls with a shape run eagerly, as PyTorch requires before a capture; they are ordinary calls.
+    The first calls with a shape run eagerly, as PyTorch requires before a capture; they are ordinary calls. All calls
+    must be made inside :meth:`current_stream`.
 
     Args:
-        function: takes a tuple of batches, which are tuples of tensors; must not synchronise with the host.
         warmup: number of eager calls before a capture.
         max_graphs: maximum number of graphs; batches of further shapes always run eagerly.
+        stream: stream of the steps; by default a new one.
     """
 
-    def __init__(self, function: Callable[[tuple], Outcome], *, warmup: int = 3, max_graphs: int = 4) -> None:
-        self.function, self.warmup, self.max_graphs = function, warmup, max_graphs
+    def __init__(self, *, warmup: int = 3, max_graphs: int = 8, stream: torch.cuda.Stream | None = None) -> None:
+        self.warmup, self.max_graphs = warmup, max_graphs
         self.calls: dict[tuple, int] = {}
         self.graphs: dict[tuple, tuple[tuple, torch.cuda.CUDAGraph, Outcome]] = {}
-        self.side_stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream() if stream is None else stream
+        self.pool = torch.cuda.graph_pool_handle()  # one: an outcome is read before the next graph overwrites it
 
-    def __call__(self, batches: tuple[tuple, ...]) -> Outcome:
-        """Return the function's outcome in tensors that the next call with the same shapes overwrites."""
+    @contextmanager
+    def current_stream(self) -> Iterator[None]:
+        """Make the stream of the steps the current one; it and the present one wait for each other."""
+        outer = torch.cuda.current_stream()
+        self.stream.wait_stream(outer)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            outer.wait_stream(self.stream)
+
+    def __call__(self, function: Callable[[tuple], Outcome], batches: tuple[tuple, ...]) -> Outcome:
+        """Return the function's outcome in tensors that the next call overwrites.
+
+        Args:
+            function: takes a tuple of batches, which are tuples of tensors; must not synchronise with the host. It is
+                no attribute, so that a step and its graphs do not refer to each other.
+            batches: its argument.
+        """
         shape = tuple(tuple((tuple(part.shape), part.dtype) for part in batch) for batch in batches)
         self.calls[shape] = self.calls.get(shape, 0) + 1
         if shape not in self.graphs:
             if self.calls[shape] <= self.warmup or len(self.graphs) == self.max_graphs:
-                return self._run_eagerly(batches)
-            self.graphs[shape] = self._capture(batches)
+                return function(batches)
+            self.graphs[shape] = self._capture(function, batches)
         inputs, graph, outcome = self.graphs[shape]
         for statics, values in zip(inputs, batches, strict=True):
             for static, value in zip(statics, values, strict=True):
@@ -150,15 +188,28 @@ class GraphCache:
         graph.replay()
         return outcome
 
-    def _run_eagerly(self, batches: tuple[tuple, ...]) -> Outcome:
-        self.side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.side_stream):
-            outcome = self.function(batches)
-        torch.cuda.current_stream().wait_stream(self.side_stream)
-        return outcome
-
-    def _capture(self, batches: tuple[tuple, ...]) -> tuple[tuple, torch.cuda.CUDAGraph, Outcome]:
+    def _capture(
+        self, function: Callable[[tuple], Outcome], batches: tuple[tuple, ...]
+    ) -> tuple[tuple, torch.cuda.CUDAGraph, Outcome]:
         inputs, graph = tuple(tuple(part.clone() for part in batch) for batch in batches), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outcome = self.function(inputs)
+        with without_garbage_collection(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            outcome = function(inputs)
         return inputs, graph, outcome
+
+
+def make_graph_cache(device: torch.device, *, like: GraphCache | None = None) -> GraphCache | None:
+    """Return an empty cache on the stream of another one, or on a new one; None for a CPU, where steps run eagerly."""
+    return GraphCache(stream=None if like is None else like.stream) if device.type == "cuda" else None
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect garbage, and then none inside: a CUDA graph or a GPU tensor that dies in a cycle would end a capture."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

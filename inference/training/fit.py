@@ -16,11 +16,13 @@ from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
 from probattn.inference.training import inexact
+from probattn.inference.training.attention_kernels import without_cudnn_attention
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
 from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
 from probattn.inference.training.loggers import Logger, check_logger
+from probattn.inference.training.matmul_precision import float32_products
 from probattn.inference.training.num_data import check_num_data
 from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
@@ -66,8 +68,9 @@ def fit(
     """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
-    ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch, ``best.pt``
-    holds the weights of the best epoch, ``log.jsonl`` and the loggers every term of the objective.
+    ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch (see
+    ``options.checkpoint_every``; on a GPU in a thread, while the next epoch trains), ``best.pt`` holds the weights of
+    the best epoch, ``log.jsonl`` and the loggers every term of the objective.
 
     Before the first epoch a few examples are predicted, so that a network that cannot is found at once; and noise whose
     scale was not given (``Gaussian()``) gets that of the training labels.
@@ -159,6 +162,8 @@ def fit(
     with ExitStack() as stack:
         if options.deterministic:
             stack.enter_context(deterministic())
+        stack.enter_context(without_cudnn_attention())
+        stack.enter_context(float32_products(options.matmul_precision, device=trainer.device))
         if folder is not None:
             broadcast_result(lock_folder)
             reasons = trainer.take_fingerprint()
@@ -173,6 +178,7 @@ def fit(
             log.write_options(asdict(options))
         steps = options.steps_per_epoch(len(train))
         bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
+        stack.callback(trainer.checkpoints.wait)  # also after an error: what is being written belongs to the run
         trainer.run(log, stack.enter_context(bar))
     trainer.checkpoints.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))

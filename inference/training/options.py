@@ -3,9 +3,10 @@
 import math
 import re
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from probattn.inference.metrics import MONITORS
+from probattn.inference.training.matmul_precision import MatmulPrecision
 from probattn.inference.training.schedule import SCHEDULES
 
 MAX_COUNT = 2**31 - 1
@@ -17,7 +18,7 @@ _DEVICES = re.compile(r"auto|\d{1,4}(,\d{1,4})*,?")
 _COUNT, _NOT_NEGATIVE = f"an integer from 1 to {MAX_COUNT:,}", "0 or more"
 ALLOWED = {
     **dict.fromkeys(("epochs", "num_samples", "log_every"), _COUNT),
-    **dict.fromkeys(("num_particles", "accumulate_grad_batches"), _COUNT),
+    **dict.fromkeys(("num_particles", "accumulate_grad_batches", "checkpoint_every"), _COUNT),
     "patience": f"{_COUNT}, or none",
     "lr": "above 0",
     "guide_lr": "above 0, or none",
@@ -33,6 +34,7 @@ ALLOWED = {
     **dict.fromkeys(("weight_decay", "local_kl_weight", "kl_anneal_epochs", "alpha_start", "alpha_end"), _NOT_NEGATIVE),
     "monitor": f"one of {', '.join(MONITORS)}, or none",
     "precision": "32 or bf16-mixed",
+    "matmul_precision": "highest, high or medium, or none",
     "devices": "a number such as 1, or a list such as 1,",
     "seed": f"an integer from 0 to {MAX_SEED:,}, or none",
 }
@@ -82,6 +84,10 @@ class TrainOptions:
         patience: number of epochs without improvement before early stopping, or None.
         num_samples: number of posterior samples of the predictive in validation.
         precision: ``"32"`` or ``"bf16-mixed"`` (autocast of the network; densities and KL stay in float32).
+        matmul_precision: precision of float32 matrix products, as for :func:`torch.set_float32_matmul_precision`:
+            ``"highest"`` is float32, ``"high"`` TF32 on GPUs that have it, ``"medium"`` bfloat16 where PyTorch has such
+            products; None is ``"high"`` on a GPU and leaves the setting of a CPU. What the layers factorise is always
+            computed in float32.
         capture: replay the step as a CUDA graph, one per shape of batches. Failures are detected at the end of an
             epoch, which is then repeated without graphs. On a CPU the same steps run without graphs. Not for several
             GPUs.
@@ -91,6 +97,8 @@ class TrainOptions:
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
             (see :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
         log_every: number of steps between two log records.
+        checkpoint_every: number of epochs between two ``last.pt``; it is also written after an epoch that is the best
+            so far, and after the last. A resumed run repeats the epochs since then.
 
     Raises:
         ValueError: a value out of bounds; names all of them.
@@ -121,6 +129,7 @@ class TrainOptions:
     patience: int | None = None
     num_samples: int = 10
     precision: Literal["32", "bf16-mixed"] = "32"
+    matmul_precision: MatmulPrecision | None = None
     capture: bool = False
     compile: bool = False
     accelerator: str = "auto"
@@ -128,6 +137,7 @@ class TrainOptions:
     seed: int | None = 0
     deterministic: bool = False
     log_every: int = 10
+    checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
         lowest_kl_weight = 0 if self.guide_optimizer == "adam" else 1e-6  # natural steps are as long as 1 / kl_weight
@@ -156,9 +166,11 @@ class TrainOptions:
             "patience": self.patience is None or 1 <= self.patience <= MAX_COUNT,
             "num_samples": 1 <= self.num_samples <= MAX_COUNT,
             "precision": self.precision in ("32", "bf16-mixed"),
+            "matmul_precision": self.matmul_precision in (None, *get_args(MatmulPrecision)),
             "devices": self.devices != 0 and _DEVICES.fullmatch(str(self.devices)) is not None,
             "seed": self.seed is None or 0 <= self.seed <= MAX_SEED,
             "log_every": 1 <= self.log_every <= MAX_COUNT,
+            "checkpoint_every": 1 <= self.checkpoint_every <= MAX_COUNT,
         }
         wrong = [f"{name}={getattr(self, name)!r}, allowed: {ALLOWED[name]}" for name, ok in bounds.items() if not ok]
         if wrong:

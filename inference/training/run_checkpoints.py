@@ -1,6 +1,7 @@
 """Checkpoints of a run: the last epoch, from which it resumes, and the best one."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import nn
 
 from probattn.inference.distributed.collectives import broadcast_result
 from probattn.inference.io import checkpoint
+from probattn.inference.training.background_writer import BackgroundWriter, snapshot
 from probattn.inference.training.best_weights import find_best, read_best
 from probattn.inference.training.fingerprint import Fingerprint
 from probattn.inference.training.options import TrainOptions
@@ -38,10 +40,13 @@ class RunCheckpoints:
     Args:
         folder: folder of the run, or None.
         model, guide: materialised modules.
+        background: write in a thread, from a copy of the weights, while training goes on; errors are raised by the
+            next method. Files are written one after the other, so that a killed run leaves those of an earlier moment.
     """
 
-    def __init__(self, folder: Path | None, model: nn.Module, guide: nn.Module) -> None:
+    def __init__(self, folder: Path | None, model: nn.Module, guide: nn.Module, *, background: bool = False) -> None:
         self.folder, self.model, self.guide = folder, model, guide
+        self.writer = BackgroundWriter() if background else None
         self._best: dict[str, dict] | None = None
 
     def save_last(self, state: dict[str, Any]) -> None:
@@ -65,6 +70,7 @@ class RunCheckpoints:
         Raises:
             CheckpointError: ``best.pt`` is missing, damaged, or of another epoch.
         """
+        self.wait()
         if self.folder is not None:
             path = self.folder / "best.pt"
             checkpoint.restore(read_best(self.folder), self.model, self.guide, path=path)
@@ -133,6 +139,22 @@ class RunCheckpoints:
         self.model.load_state_dict(weights["model"])
         self.guide.load_state_dict(weights["guide"])
 
+    def wait(self) -> None:
+        """Wait until all files are written.
+
+        Raises:
+            OSError, TypeError: one could not be.
+        """
+        if self.writer is not None:
+            broadcast_result(self.writer.wait)
+
     def _save(self, name: str, **extra: Any) -> None:
-        """Write a checkpoint on rank 0; all ranks wait for it."""
-        broadcast_result(lambda: checkpoint.save(self.folder / name, self.model, self.guide, **extra))
+        """Write a checkpoint on rank 0; all ranks wait for it, or for the copy of the weights."""
+        broadcast_result(lambda: self._write(self.folder / name, extra))
+
+    def _write(self, path: Path, extra: dict[str, Any]) -> None:
+        content = checkpoint.full_content(self.model, self.guide, **extra)
+        if self.writer is None:
+            checkpoint.save_content(path, content)
+        else:
+            self.writer.submit(partial(checkpoint.save_content, path, snapshot(content)))

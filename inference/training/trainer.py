@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,9 @@ class Trainer:
         self.value: float | None = None
         self.best_value: float | None = None
         self.is_best = self.should_stop = False
-        self.checkpoints = RunCheckpoints(folder, model, guide)
         self._start = random_state.capture(())
         self._fabric = make_fabric(options.accelerator, options.devices)
+        self.checkpoints = RunCheckpoints(folder, model, guide, background=writes_in_background(self.device))
         self._batches, self._steps_per_epoch = shard(train), options.steps_per_epoch(len(train))
         self._loaders = {"train": train} | ({} if valid is None else {"valid": valid})
         self._fingerprint: Fingerprint | None = None
@@ -89,7 +90,7 @@ class Trainer:
             objective,
             self._optimizers,
             backward=self._fabric.backward,
-            no_sync=lambda: self._fabric.no_backward_sync(objective.module),
+            no_sync=partial(self._fabric.no_backward_sync, objective.module),
             clip_norm=options.clip_norm,
             parts={"model": model, "guide": guide},
         )
@@ -99,6 +100,11 @@ class Trainer:
     def optimizer(self) -> torch.optim.Optimizer:
         """Optimiser of all parameters but those with natural gradients."""
         return self._optimizers.optimizer
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the run."""
+        return self._fabric.device
 
     def take_fingerprint(self) -> list[str]:
         """Take the fingerprint of the run and return the reasons for which the run may not resume exactly."""
@@ -151,7 +157,8 @@ class Trainer:
                 self.best_epoch, self.best_value = self.epoch, self.value
             log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
             progress.epoch_done(self.epoch, values)
-            if self.checkpoints.folder is not None:
+            due = self.is_best or self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
+            if self.checkpoints.folder is not None and due:
                 self.checkpoints.save_last(self._state(since=self._start))
             if self.is_best:
                 self.checkpoints.keep_best(epoch=self.epoch, value=self.value)
@@ -168,7 +175,9 @@ class Trainer:
 
         If a step of a CUDA graph fails, the epoch is repeated with the eager step, which names what failed.
         """
-        if self._graph_step is not None:
+        if self._graph_step is None:
+            return self._train_epoch_eagerly(log, progress)
+        with self._graph_step.stream():
             weights, state = copy.deepcopy((self.checkpoints.weights(), self._state()))
             epoch_log = self._train_batches(self._graph_step, log, progress)
             if not any(gather_results(self._graph_step.has_failed)):
@@ -176,8 +185,11 @@ class Trainer:
                 return epoch_log.mean()
             self.checkpoints.load_weights(weights)
             self._load_state(state)
-            self._graph_step = self._make_graph_step()  # loading the optimiser's state has replaced its tensors
+            self._graph_step.forget_graphs()  # loading the optimiser's state has replaced its tensors
             progress.restart_epoch(self.epoch)
+            return self._train_epoch_eagerly(log, progress)
+
+    def _train_epoch_eagerly(self, log: RunLog, progress: TrainProgress) -> float:
         epoch_log = self._train_batches(self._eager_step, log, progress)
         with self._locate_errors(f"batch {len(self.train) - 1}"):
             self._eager_step.refuse_non_finite((), "the gradient was not finite")
@@ -265,3 +277,8 @@ class Trainer:
         self._optimizers.load_state_dict(state)
         self.callbacks.load_state_dict(state["callbacks"])
         random_state.restore_own_rank(state["random"], self._loaders)
+
+
+def writes_in_background(device: torch.device) -> bool:
+    """Return True if the CPU has time to write checkpoints during an epoch."""
+    return device.type == "cuda"

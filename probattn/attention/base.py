@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro.distributions as dist
@@ -54,8 +54,13 @@ class ProbabilisticAttention(SiteModule):
 
     @contextmanager
     def precise(self) -> Iterator[None]:
-        """Disable autocast inside, and name this layer in errors of :mod:`probattn.functional.errors`."""
-        with errors.located(self.label), dtypes.without_autocast(next(self.parameters(), torch.empty(0)).device.type):
+        """Compute in float32 or better inside, and name this layer in errors of :mod:`probattn.functional.errors`.
+
+        Compiled code names no layer; code that may raise such an error is not compiled.
+        """
+        device_type = next(self.parameters(), torch.empty(0)).device.type
+        where = nullcontext() if torch.compiler.is_compiling() else errors.located(self.label)
+        with where, dtypes.without_autocast(device_type), dtypes.float32_products("highest"):
             yield
 
     @property
@@ -79,8 +84,12 @@ class ProbabilisticAttention(SiteModule):
         Args:
             per_example: as for :meth:`SiteModule.penalty <probattn.sites.SiteModule.penalty>`.
         """
-        with self.precise():
-            super().penalty(name, per_example)
+
+        def precise() -> Tensor:
+            with self.precise():
+                return per_example()
+
+        super().penalty(name, precise)
 
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer, in addition to the shapes of its parameters."""

@@ -16,6 +16,32 @@ def without_autocast(device_type: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def float32_products(precision: str | None) -> Iterator[None]:
+    """Set the precision of float32 matrix products inside (see :func:`torch.set_float32_matmul_precision`).
+
+    ``"highest"`` is for what is factorised: a kernel matrix in TF32, of 10 bits, may have no Cholesky factor. Gradients
+    are computed later, with the precision at that time. None, and code under :func:`torch.compile`, change nothing.
+    """
+    before = None if precision is None or torch.compiler.is_compiling() else matmul_precision()
+    if before in (None, precision):
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def matmul_precision() -> str | None:
+    """Return PyTorch's precision of float32 products, None where it was set for each backend on its own."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
 def at_least_float32(x: Tensor) -> Tensor:
     """Return x in float32, or unchanged in float64."""
     return x if x.dtype == torch.float64 else x.float()

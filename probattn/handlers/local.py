@@ -1,6 +1,7 @@
 """Local sites: their plate and scale, and whether they are sampled from their prior or their posterior."""
 
 import pyro.distributions as dist
+import torch
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
@@ -79,15 +80,20 @@ class labels_at(Handler):  # noqa: N801
 
     Args:
         name: name of the site.
+        drawn: False leaves out the draw of labels of this library's models, which do not use it and for which the host
+            would wait for a GPU; their value is zeros on the CPU.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, drawn: bool = True) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.drawn = name, drawn
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] == self.name:
-            msg["infer"] = msg["infer"] | {"label": True}
+        if msg["name"] != self.name:
+            return
+        if not self.drawn and msg["infer"].get("label") and not msg["done"]:
+            msg["value"], msg["done"] = torch.zeros(()).expand(msg["fn"].shape()), True
+        msg["infer"] = msg["infer"] | {"label": True}
 
 
 class local_priors(Handler):  # noqa: N801

@@ -44,12 +44,12 @@ class TextDataset:
     tokens: Tokens
     domains: Mapping[str, Texts]
 
-    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
+    def training(
+        self, *, batch_size: int, generator: torch.Generator, device: str = "cpu", num_lengths: int | None = None
+    ) -> TextLoader:
         """Return the loader of training batches: of similar length, in random order."""
-        encoded = _encode(self.tokens, self.train)
-        return TextLoader(
-            encoded, self.train.labels, batch_size=batch_size, shuffle=True, generator=generator, device=device
-        )
+        options = {"batch_size": batch_size, "generator": generator, "device": device, "num_lengths": num_lengths}
+        return TextLoader(_encode(self.tokens, self.train), self.train.labels, shuffle=True, **options)
 
     def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return one batch of ``number`` random training texts."""

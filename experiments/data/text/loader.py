@@ -22,6 +22,9 @@ class TextLoader:
     ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
     bit, and the epoch advances it. An epoch without shuffling does not use it.
 
+    With ``num_lengths`` batches have at most that many different lengths, each of them padded to the next one, so that
+    a captured step has few shapes (see :func:`padded_lengths`).
+
     Args:
         encoded: sequences (length, ...), all of integers (token ids) or all of floats (features).
         labels: (sequences, ...).
@@ -29,6 +32,7 @@ class TextLoader:
         shuffle: draw a new order in each epoch.
         generator: CPU generator; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
+        num_lengths: maximum number of different lengths of batches; None pads each to its longest sequence.
 
     Attributes:
         generator: as given; save and restore its state to resume.
@@ -49,6 +53,7 @@ class TextLoader:
         shuffle: bool = False,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        num_lengths: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -64,6 +69,7 @@ class TextLoader:
         self.batch_size = batch_size
         self.shuffle = shuffle
         self._lengths = torch.tensor([len(sequence) for sequence in encoded])
+        self._padded = None if num_lengths is None else padded_lengths(self._lengths, num_lengths)
         self._starts = self._lengths.cumsum(0) - self._lengths
         self._tokens = _to_compact_dtype(torch.cat(list(encoded)))
         self._labels = labels
@@ -95,7 +101,10 @@ class TextLoader:
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths = self._lengths[indices][:, None]
-        steps = torch.arange(int(lengths.max()))
+        length = lengths.max()
+        if self._padded is not None:
+            length = self._padded[torch.searchsorted(self._padded, length)]
+        steps = torch.arange(int(length))
         mask = steps < lengths
         positions = (self._starts[indices][:, None] + steps).where(mask, 0)
         mask, positions, indices = (each.to(self.device) for each in (mask, positions, indices))
@@ -103,6 +112,22 @@ class TextLoader:
         tokens = tokens.float() if tokens.is_floating_point() else tokens.long()
         padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
         return tokens.masked_fill_(padding, 0), self._labels[indices], mask
+
+
+def padded_lengths(lengths: Tensor, number: int, *, multiple: int = 8) -> Tensor:
+    """Return at most ``number`` lengths, ascending: quantiles of the sequences' lengths, and the longest of them.
+
+    >>> padded_lengths(torch.arange(1, 101), 4)
+    tensor([ 32,  56,  80, 100])
+
+    Args:
+        lengths: int64 (sequences,).
+        number: at least 1.
+        multiple: quantiles are rounded up to multiples of this, which GPUs multiply faster.
+    """
+    longest, shares = lengths.max(), torch.arange(1, number + 1) / number
+    quantiles = lengths.double().quantile(shares.double(), interpolation="higher").long()
+    return (-(-quantiles // multiple) * multiple).clamp(max=longest).unique()
 
 
 def _check_consistent(encoded: Sequence[Tensor]) -> None:

@@ -256,3 +256,20 @@ def test_what_cannot_be_reproduced_is_an_error_of_one_line(arguments, words, cap
         main.main()
     assert status.value.code == 1
     assert is_one_message(capsys.readouterr().err, *words)
+
+
+def test_blocks_and_rows_are_selected_by_name_and_changes_are_in_the_note(tmp_path):
+    two = replace(TABLE, parts=(*TABLE.parts, MISSING))
+    chosen = reproduce.select(two, blocks=["digits"], rows=["KEP-SVGP"])
+    assert [(part.title, [*part.rows], part.baseline) for part in chosen.parts] == [("digits", ["KEP-SVGP"], "")]
+    assert reproduce.select(two) == two
+    assert reproduce.select(two, rows=["MSP"]).parts[0].baseline == "MSP"
+    with pytest.raises(ValueError, match="has no row SGPA; it has MSP, Temperature Scaling, KEP-SVGP, Deep Ensembles"):
+        reproduce.select(two, rows=["SGPA"])
+    with pytest.raises(ValueError, match="has no block IMDB; it has digits, CIFAR"):
+        reproduce.select(two, blocks=["IMDB"])
+    changed = reproduce.plan(
+        chosen, scale=replace(SCALES["full"], changes=("train.capture=true",)), seeds=1, out=tmp_path
+    )
+    assert changed.jobs[0].settings.train.capture
+    assert changed.parts[0].note == "A note. All runs have train.capture=true."

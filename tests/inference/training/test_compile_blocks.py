@@ -116,3 +116,26 @@ def test_a_compiled_run_leaves_a_model_as_any_other(tmp_path, request, backend):
     assert all(value.isfinite().all() for value in model.state_dict().values())
     other, its_guide, *_ = build(LAYERS["kep-svgp"], torch.float32)
     other.load_state_dict(torch.load(tmp_path / "best.pt")["model"])
+
+
+def graphs_of_a_step(layer, *, depth, monkeypatch):
+    """Number of graphs of the loss of two batches of different size, traced but not compiled."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = nn.Module.compile
+    with monkeypatch.context() as patched:
+        patched.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
+        model, guide, x, y = build(layer, torch.float32, depth=depth)
+        compile_blocks(model)
+        module = TraceMeanField_ELBO()(model, guide)
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), pyro.validation_enabled(False):
+            for size in (5, 4):
+                module(x[:size], y[:size])
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("layer", ["softmax", pytest.param("kep-svgp", marks=pytest.mark.slow)])
+def test_all_blocks_of_a_kind_share_their_compiled_code(layer, monkeypatch):
+    """The name of a block, which its sites begin with, is no reason to compile it anew."""
+    few, many = (graphs_of_a_step(LAYERS[layer], depth=depth, monkeypatch=monkeypatch) for depth in (2, 4))
+    assert few == many > 0

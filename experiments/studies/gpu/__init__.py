@@ -1,0 +1,1 @@
+"""Checks of a GPU: what works there, and how fast it is."""

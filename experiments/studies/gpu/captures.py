@@ -1,0 +1,156 @@
+"""Captured steps: are they legal, equal to the steps that are not captured, and right after an epoch was repeated?"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn import guides as guide_for
+from probattn.attention.base import LayerFactory
+from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage, failed, measured
+from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference.training.cuda_graph import CUDAGraphStep
+from probattn.inference.training.objective import Objective, StepCoefficients
+from probattn.inference.training.optimizers import make_optimizers
+from probattn.inference.training.step import Step
+from probattn.models import Classifier, ViT
+
+LAYERS: dict[str, LayerFactory] = {
+    "softmax": SoftmaxAttention.partial(dropout=0.1),
+    "kernel": KernelAttention,
+    "kep-svgp": KEPSVGPAttention.partial(rank=4),
+    "kep-svgp concat": KEPSVGPAttention.partial(rank=4, merge="concat", tokens=16),
+    "kep-svgp svd": KEPSVGPAttention.partial(rank=4, projection="svd"),
+    "kep-svgp residual": KEPSVGPAttention.partial(rank=4, residual=1.0),
+    "kep-svgp student-t": KEPSVGPAttention.partial(rank=4, prior="student_t"),
+    "sgpa": SGPAttention.partial(inducing=8),
+    "sgpa joint": SGPAttention.partial(inducing=8, draws="joint"),
+    "sgpa standard": SGPAttention.partial(inducing=None),
+    "cgp": CGPAttention,
+    "cgp collapsed": CGPAttention.partial(collapsed=True),
+    "cgp learned": CGPAttention.partial(canonical_guide="learned"),
+    "sparse cgp": SparseCGPAttention.partial(inducing=8),
+    "sparse cgp collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
+}
+STEPS = 8
+"""Steps of which those after the first three are replays."""
+MAX_DIFFERENCE = 1e-2
+"""Largest difference of a weight after :data:`STEPS` steps of learning rate 1e-3, by the order of additions."""
+
+
+def capture_cases(scope: Scope) -> Mapping[str, Callable[[], Answer]]:
+    """Return a case for each layer and precision: steps that are captured beside steps that are not."""
+    layers = ["softmax", "kep-svgp"] if scope.is_small else list(LAYERS)
+    precisions = ("32",) if scope.is_small else ("32", "bf16-mixed")
+    return {f"{name}, {each}": partial(_compare, name, each, scope.device) for each in precisions for name in layers}
+
+
+def capture_problems(answers: Mapping[str, Answer]) -> list[str]:
+    """Name the layers whose steps cannot be captured, or differ."""
+    switch = "set train.capture=false"
+    found = [f"the step of {case} is not captured ({why}): {switch}" for case, why in failed(answers).items()]
+    for case, answer in measured(answers).items():
+        if not answer["worst weight"] <= MAX_DIFFERENCE:
+            found.append(f"replays of {case} differ by {answer['worst weight']:.1e}: {switch}")
+        if answer["flagged"]:
+            found.append(f"a step of {case} was flagged as failed: expect epochs that are repeated without graphs")
+    return found
+
+
+def _compare(name: str, precision: str, device: str) -> Answer:
+    ends = []
+    for replays in (False, True):
+        step, parameters = _steps(name, precision, device)
+        if not replays:
+            step.graphs = None
+        torch.manual_seed(1)
+        with step.stream():
+            losses = [
+                step([batch], StepCoefficients(0.1 * number, 1.0, 1.0)).loss.clone()
+                for number, batch in enumerate(random_batches(device, STEPS))
+            ]
+        ends.append((torch.stack(losses), [each.detach().clone() for each in parameters], step.has_failed()))
+    (losses, weights, flagged), (replayed, replayed_weights, replayed_flagged) = ends
+    difference = max((one - other).abs().max().item() for one, other in zip(weights, replayed_weights, strict=True))
+    worst_loss = (losses - replayed).abs().max().item()
+    return {"worst weight": difference, "worst loss": worst_loss, "flagged": flagged or replayed_flagged}
+
+
+def _steps(name: str, precision: str, device: str) -> tuple[CUDAGraphStep, list[torch.nn.Parameter]]:
+    model, guide = small_model(LAYERS[name], num_data=1000)
+    model.to(device)
+    guide.to(device)
+    elbo = TraceMeanField_ELBO()
+    options = TrainOptions(precision=precision, epochs=9)
+    objective = Objective(elbo(model, guide).train(), elbo, options=options, num_data=1000)
+    settings = {"options": options, "num_data": 1000, "steps_per_epoch": STEPS, "capturable": device == "cuda"}
+    optimizers = make_optimizers(model, guide, **settings)
+    parts = {"model": model, "guide": guide}
+    eager = Step(objective, optimizers, backward=torch.Tensor.backward, clip_norm=1.0, parts=parts)
+    return CUDAGraphStep(eager, like=next(model.parameters())), [*model.parameters(), *guide.parameters()]
+
+
+def small_model(layer: LayerFactory, *, num_data: int) -> tuple[Classifier, guide_for.Guide]:
+    """Return a ViT of 16×16 images in 16 tokens, with two blocks of the layer, and its guide."""
+    torch.manual_seed(0)
+    sizes = {"image_size": 16, "patch_size": 4, "channels": 3, "classes": 10, "dim": 32, "heads": 4, "mlp_dim": 32}
+    model = Classifier(ViT(depth=2, dropout=0.1, attention=layer, **sizes), num_data=num_data)
+    return model, guide_for.for_model(model)
+
+
+def random_batches(device: str, number: int, size: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return batches of random images and labels, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(size, 3, 16, 16, generator=generator).to(device),
+            torch.randint(10, (size,), generator=generator).to(device),
+        )
+        for _ in range(number)
+    ]
+
+
+def rollback_cases(scope: Scope) -> Mapping[str, Callable[[], Answer]]:
+    """Return cases of runs whose second epoch is repeated without graphs, compiled and not."""
+    compiled = (False,) if scope.is_small else (False, True)
+    names = ("kep-svgp",) if scope.is_small else ("kep-svgp", "sgpa")
+    return {
+        f"{name}{', compiled' if each else ''}": partial(_repeat_an_epoch, name, each, scope.device)
+        for each in compiled
+        for name in names
+    }
+
+
+def rollback_problems(answers: Mapping[str, Answer]) -> list[str]:
+    """Name the runs that do not survive the repetition of an epoch."""
+    found = []
+    for case, why in failed(answers).items():
+        switch = "train.compile=false" if "compiled" in case else "train.capture=false"
+        found.append(f"a run of {case} whose epoch was repeated ended ({why}): set {switch}")
+    return found
+
+
+def _repeat_an_epoch(name: str, compiled: bool, device: str) -> Answer:
+    has_failed, asked = CUDAGraphStep.has_failed, []
+
+    def fails_once(step: CUDAGraphStep) -> bool:
+        asked.append(has_failed(step))
+        return asked[-1] or len(asked) == 2
+
+    with patch.object(CUDAGraphStep, "has_failed", fails_once):
+        losses = _fit(name, device, epochs=4, compile=compiled)
+    return {"losses": losses}
+
+
+def _fit(name: str, device: str, **options: Any) -> list[float]:
+    model, guide = small_model(LAYERS[name], num_data=192)
+    options = TrainOptions(capture=True, accelerator=device, num_samples=2, **options)
+    history = fit(model, guide, random_batches(device, 6), options=options, progress=False)
+    return [each["train_loss"] for each in history.epochs]
+
+
+CAPTURE = Stage("capture", "Are steps captured, and do replays equal steps?", capture_cases, capture_problems)
+ROLLBACK = Stage("rollback", "Does a run go on after an epoch was repeated?", rollback_cases, rollback_problems)

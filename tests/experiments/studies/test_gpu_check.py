@@ -1,0 +1,136 @@
+"""The checks of a GPU: their logic on a CPU, what they write and when they stop, and what their answers mean."""
+
+import re
+
+import pytest
+import torch
+
+from probattn.experiments.studies.gpu import captures, check, kernels, runs, speed
+from probattn.experiments.studies.gpu.stage import Scope, Stage
+from probattn.inference.io.sealed_files import read_json
+
+CPU = Scope("cpu")
+
+
+@pytest.mark.parametrize("stage", [*check.STAGES])
+def test_each_stage_is_in_order_where_there_is_nothing_to_find(stage, tmp_path):
+    said = []
+    content = check.run([check.STAGES[stage]], scope=CPU, path=tmp_path / "a.json", minutes=9, say=said.append)
+    answers = content["stages"][stage]
+    assert answers.keys() == check.STAGES[stage].cases(CPU).keys()
+    assert not [each["error"] for each in answers.values() if "error" in each]
+    problems = [each for each in check.STAGES[stage].problems(answers) if "the goal is" not in each]
+    assert problems == []
+    assert len(said) >= len(answers)
+    assert read_json(tmp_path / "a.json")["stages"][stage].keys() == answers.keys()
+
+
+def test_without_a_gpu_the_command_says_so(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = command("check-gpu", "--out", tmp_path / "a.json")
+    assert (code, err.strip()) == (1, "error: PyTorch finds no GPU here, so there is nothing to check")
+
+
+def test_the_command_writes_its_answers_and_ends_with_a_verdict(command, tmp_path):
+    options = ("--device", "cpu", "--stages", "solvers,attention", "--out", tmp_path / "a.json")
+    code, out, _ = command("check-gpu", *options)
+    assert code == 0
+    assert "solvers: in order" in out
+    assert "attention: in order" in out
+    assert "not complete: capture, rollback" in re.sub(r"\s+", " ", out)
+    assert read_json(tmp_path / "a.json")["stages"].keys() == {"solvers", "attention"}
+
+
+def test_the_help_names_the_stages_and_an_unknown_one_is_refused(command, tmp_path):
+    _, out, _ = command("check-gpu", "--help")
+    words = re.sub(r"[^\w,.]+", " ", out)
+    assert f"default all {', '.join(check.STAGES)}." in words
+    code, _, err = command("check-gpu", "--device", "cpu", "--stages", "speed", "--out", tmp_path / "a.json")
+    assert code == 1
+    assert "no stage speed; the stages are capture, solvers" in err
+
+
+def stage(cases):
+    return Stage("made up", "?", lambda scope: cases, lambda answers: [])
+
+
+def test_a_later_call_runs_the_cases_that_are_left(tmp_path):
+    calls = []
+
+    def case(name, error=None):
+        def run():
+            calls.append(name)
+            if error:
+                raise RuntimeError(error)
+            return {"value": 1.0}
+
+        return run
+
+    options = {"scope": CPU, "path": tmp_path / "a.json", "minutes": 1}
+    cases = {"one": case("one"), "two": case("two", "CUDA error: an illegal access\nand more"), "three": case("three")}
+    content = check.run([stage(cases)], **options)
+    answers = content["stages"]["made up"]
+    assert calls == ["one", "two"]
+    assert answers["one"]["value"] == 1.0
+    assert answers["two"]["error"] == "RuntimeError: CUDA error: an illegal access"
+    check.run([stage(cases)], **options)
+    assert calls == ["one", "two", "three"]
+    said = []
+    check.run([stage({"four": case("four")})], **options | {"minutes": 0, "say": said.append})
+    assert said == ["time is over; the same command continues"]
+    assert calls == ["one", "two", "three"]
+
+
+def test_answers_of_another_machine_are_replaced(tmp_path, monkeypatch):
+    options = {"scope": CPU, "path": tmp_path / "a.json", "minutes": 1}
+    check.run([stage({"one": dict})], **options)
+    monkeypatch.setattr(check, "environment", lambda device: {"torch": "another"})
+    assert check.run([stage({"two": dict})], **options)["stages"]["made up"].keys() == {"two"}
+
+
+ERROR = {"error": "RuntimeError: not permitted"}
+
+
+@pytest.mark.parametrize(
+    ("problems", "answers", "words"),
+    [
+        (captures.capture_problems, {"sgpa, 32": ERROR}, "the step of sgpa, 32 is not captured .* train.capture=false"),
+        (
+            captures.capture_problems,
+            {"cgp, 32": {"worst weight": 0.5, "flagged": False}},
+            "replays of cgp, 32 differ by 5.0e-01: set train.capture=false",
+        ),
+        (captures.capture_problems, {"cgp, 32": {"worst weight": float("nan"), "flagged": False}}, "differ by nan"),
+        (captures.capture_problems, {"cgp, 32": {"worst weight": 0.0, "flagged": True}}, "repeated without graphs"),
+        (captures.rollback_problems, {"sgpa, compiled": ERROR}, "set train.compile=false"),
+        (captures.rollback_problems, {"sgpa": ERROR}, "set train.capture=false"),
+        (kernels.solver_problems, {"4 of 16 × 16": ERROR}, "are not captured"),
+        (kernels.solver_problems, {"4 of 16 × 16": {"worst": 1.0, "failed": [0]}}, "wrong by 1.0e"),
+        (kernels.solver_problems, {"4 of 16 × 16": {"worst": 0.0, "failed": []}}, "do not tell which of them failed"),
+        (
+            kernels.attention_problems,
+            {"cudnn, bfloat16, 72 tokens, mask": {"finite": False, "worst": 0.0}},
+            r"NaN or Inf: call torch.backends.cuda.enable_cudnn_sdp\(False\)",
+        ),
+        (runs.resume_problems, {"captured, deterministic": {"equal": False, "worst": 0.1}}, "differ by 1.0e-01"),
+        (runs.process_problems, {"two processes": ERROR}, "train by one"),
+        (
+            speed.epoch_problems,
+            {
+                "bf16, captured, kep-svgp/cifar10": {"seconds": [9.0, 2.0, 2.0]},
+                "bf16, captured, kep-svgp/cifar10-softmax": {"seconds": [9.0, 1.0, 1.0]},
+                "bf16, kep-svgp/cifar10": {"seconds": [9.0, 4.0, 4.0]},
+            },
+            "the fastest epochs, bf16, captured, take 2.00 s, 2.00 times softmax attention; the goal is 1.2 s",
+        ),
+    ],
+)
+def test_an_answer_that_is_wrong_says_what_to_switch_off(problems, answers, words):
+    (found,) = problems(answers)
+    assert re.search(words, found)
+
+
+def test_what_was_left_out_is_no_problem():
+    assert kernels.attention_problems({"cudnn, float32, 64 tokens": {"skipped": "no kernel"}}) == []
+    assert runs.process_problems({"two processes": {"skipped": "fewer than two GPUs"}}) == []
+    assert runs.resume_problems({"captured": {"equal": False, "worst": 0.1}}) == []

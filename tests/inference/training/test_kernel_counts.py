@@ -1,0 +1,101 @@
+"""Operations of a captured step, each of which is a kernel on a GPU: no layer gets many more of them unseen."""
+
+import pyro
+import pytest
+import torch
+from attention_layers import LAYERS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from probattn import guides
+from probattn.functional import errors
+from probattn.inference import TraceMeanField_ELBO, TrainOptions
+from probattn.inference.training.objective import Objective, StepCoefficients
+from probattn.models import Classifier, ViT
+
+MOST = {
+    "softmax": 85,
+    "softmax-dropout": 110,
+    "kernel": 135,
+    "kernel-ard-symmetric": 135,
+    "kernel-exponential": 130,
+    "kep-svgp": 310,
+    "kep-svgp-plain": 300,
+    "kep-svgp-svd": 800,
+    "kep-svgp-residual": 575,
+    "kep-svgp-svd-residual": 910,
+    "kep-svgp-weight-prior": 340,
+    "kep-svgp-mean": 385,
+    "kep-svgp-laplace": 315,
+    "kep-svgp-student-t": 320,
+    "kep-svgp-authors": 300,
+    "sgpa": 455,
+    "sgpa-joint": 455,
+    "sgpa-standard": 255,
+    "sgpa-standard-joint": 255,
+    "cgp": 615,
+    "cgp-collapsed": 425,
+    "cgp-paper": 470,
+    "cgp-prior": 485,
+    "cgp-collapsed-mean": 410,
+    "cgp-learned": 570,
+    "sparse-cgp": 860,
+    "sparse-cgp-collapsed": 570,
+    "sparse-cgp-prior": 705,
+    "sparse-cgp-collapsed-mean": 555,
+    "sparse-cgp-learned": 900,
+    "kep-svgp-concat": 315,
+    "kep-svgp-concat-lowrank": 315,
+    "sparse-cgp-tokens": 855,
+}
+"""Ceilings of forward and backward pass of a network of one block, a few more than there are."""
+
+
+IN_EVERY_RUN = ("softmax", "kep-svgp", "kep-svgp-concat", "sgpa", "cgp")
+
+
+class Operations(TorchDispatchMode):
+    """Record the operations that write a tensor; views cost nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        given = {self.storage(each) for each in tree_leaves((args, kwargs or {})) if isinstance(each, torch.Tensor)}
+        made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        if func._schema.is_mutable or any(self.storage(each) not in given for each in made):
+            self.names.append(func.name())
+        return out
+
+    @staticmethod
+    def storage(tensor):
+        return tensor.untyped_storage()._cdata
+
+
+def operations_of(layer):
+    torch.manual_seed(0)
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    model = Classifier(ViT(depth=1, attention=LAYERS[layer], **sizes), num_data=10)
+    elbo = TraceMeanField_ELBO()
+    module = elbo(model, guides.for_model(model)).train()
+    objective = Objective(module, elbo, options=TrainOptions(), num_data=10)
+    batch = torch.randn(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)
+    with pyro.validation_enabled(False), errors.deferred(), Operations() as operations:
+        objective(batch, StepCoefficients(*torch.ones(3))).backward()
+    return len(operations.names)
+
+
+@pytest.mark.parametrize(
+    "layer", [pytest.param(each, marks=() if each in IN_EVERY_RUN else pytest.mark.slow) for each in LAYERS]
+)
+def test_a_step_asks_for_few_kernels(layer):
+    assert operations_of(layer) <= MOST[layer]
+
+
+def test_an_operation_that_writes_counts_and_a_view_does_not():
+    x = torch.ones(3)
+    with Operations() as operations:
+        (x.view(3, 1).expand(3, 2) + 1).mul_(2)
+    assert operations.names == ["aten::add.Tensor", "aten::mul_.Tensor"]
