@@ -51,6 +51,12 @@ class Rows:
         """
         for setting, column in wanted.items():
             if column not in self.columns:
+                separators = [each for each in ";\t|" if self.columns[0].count(each)] if len(self.columns) == 1 else []
+                if separators:
+                    raise DatasetError(
+                        f"{self.path}, line 1 is a single column, {self.columns[0]!r}: set the character between its "
+                        f"cells with --set 'data.delimiter={separators[0]}'"
+                    )
                 near = get_close_matches(column, self.columns, n=1)
                 guess = f", did you mean {near[0]!r}?" if near else ";"
                 raise DatasetError(
@@ -112,6 +118,8 @@ def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[s
     read = {part: (_read_csv(file, delimiter) if kind == "csv" else _read_jsonl(file)) for part, file in found.items()}
     first = read["train"]
     for rows in read.values():
+        if not rows.rows:
+            raise DatasetError(f"{rows.path} holds no rows{' below the names of its columns' if kind == 'csv' else ''}")
         if kind == "csv" and set(rows.columns) != set(first.columns):
             other = sorted(set(rows.columns) ^ set(first.columns))
             raise DatasetError(f"{rows.path} and {first.path} differ in the columns {shorten(other)}")

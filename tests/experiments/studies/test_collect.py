@@ -78,7 +78,7 @@ def test_twins_may_differ_in_settings_that_were_tuned_for_each(tmp_path):
     ((row, twin),) = found.baselines.items()
     assert row.startswith("digits/kep-svgp")
     assert twin == "digits/softmax (network.dropout=0.3)"
-    assert {comparison.note for comparison in compare.comparisons(found).values()} == {"Chosen."}
+    assert {comparison.note for comparison in compare.comparisons(found).values()} == {"n = 360. Chosen."}
 
 
 @pytest.mark.parametrize("epochs", [7, 40])
