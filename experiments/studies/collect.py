@@ -123,17 +123,20 @@ def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[st
 
 
 def _kind(run: EvaluatedRun) -> tuple[str, ...]:
-    """Return the preset and the changed settings: the same for runs that differ in their seed alone."""
+    """Return the preset and the changed settings: the same for runs that differ in seed, machine or place of data."""
     changes = train_command(run.preset, run.settings).split(" --set ")[1:]
-    return (run.preset, *(each for each in changes if not each.startswith(("train.seed=", "train.accelerator="))))
+    own = ("train.seed=", "train.accelerator=", "data.path=")  # the data are compared by their content
+    return (run.preset, *(each for each in changes if not each.lstrip("'").startswith(own)))
 
 
 def _label(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -> str:
     """Return the preset's name, with the changed settings if another run differs from this one by them.
 
-    Runs of another preset count if both presets differ in the layer only.
+    Changes that all runs have are left out. Runs of another preset count if both presets differ in the layer only.
     """
     preset, *changes = kind
+    common = set.intersection(*(set(other[1:]) for other in settings))
+    changes = [each for each in changes if each not in common]
     for other in settings if changes else ():
         if other[0] == preset:
             differs = other != kind
