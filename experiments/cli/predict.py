@@ -93,11 +93,16 @@ def _read(
     Raises:
         ValueError: nothing was given, or ``--text`` for a model of images.
     """
+    from probattn.experiments.data.images.files import is_image
     from probattn.experiments.sharing.inputs import read_images, read_rows, read_texts
 
     if not paths and not texts:
         kind = "tables" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
         raise ValueError(f"there is nothing to predict: name {kind}, see `probattn predict --help`")
+    image = next((path for path in paths if is_image(path.name)), None)
+    if image is not None and pipeline.image_shape is None:
+        kind = "texts" if pipeline.columns is None else "rows of a table"
+        raise ValueError(f"this model takes {kind}, and {image} is an image")
     data = pipeline.run.settings.data
     delimiter = delimiter or getattr(data, "delimiter", None)
     if pipeline.columns is not None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import is_image, open_image, pixels
-from probattn.experiments.data.own.rows import SUFFIXES, read_parts
+from probattn.experiments.data.own.examples import shorten
+from probattn.experiments.data.own.rows import SUFFIXES, Rows, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text.labelled_texts import decode
 
@@ -108,7 +109,8 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
     for path in paths:
         try:
             kind = "jsonl" if path.suffix.lower() in SUFFIXES["jsonl"] else "csv"
-            rows = read_parts(path, kind=kind, delimiter=delimiter)["train"]
+            rows = read_file(path, kind=kind, delimiter=delimiter)
+            _check_columns([each.name for each in encoding.columns], rows)
         except DatasetError as error:
             found.failures[str(path)] = str(error)
             continue
@@ -133,7 +135,7 @@ def _texts(path: Path, column: str, delimiter: str | None) -> Iterator[tuple[int
     """Yield the texts of a file with their lines, from 1, and the error of a line that holds none."""
     suffix = path.suffix.lower()
     if suffix in SUFFIXES["csv"]:
-        rows = read_parts(path, kind="csv", delimiter=delimiter)["train"]
+        rows = read_file(path, kind="csv", delimiter=delimiter)
         _check_column(column, rows.columns)
         yield from zip(rows.lines, (row[column] for row in rows.rows), strict=True)
         return
@@ -162,6 +164,15 @@ def _entry(entry: str, column: str) -> str:
     if not isinstance(value[column], str):
         raise DatasetError(f"{column!r} is no text")
     return value[column]
+
+
+def _check_columns(columns: Sequence[str], rows: Rows) -> None:
+    missing = [name for name in columns if name not in rows.columns]
+    if missing:
+        raise DatasetError(
+            f"{rows.path} lacks the columns {shorten(missing)}, which the model takes; it has "
+            f"{shorten(rows.columns)} (another character between the cells: --delimiter)"
+        )
 
 
 def _check_column(column: str, names: Sequence[str]) -> None:
