@@ -36,7 +36,12 @@ def predict(
         ),
     ] = None,
     text: Annotated[list[str] | None, typer.Option(help="A text itself; may be given several times.")] = None,
-    column: Annotated[str, typer.Option(help="Column of the texts in .csv, .tsv and .jsonl files.")] = "text",
+    column: Annotated[
+        str | None, typer.Option(help="Column of the texts in .csv, .tsv and .jsonl files; default that of training.")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="CHAR", help="Character between the cells of .csv; default that of training.")
+    ] = None,
     format: Annotated[
         Literal["table", "jsonl", "csv"] | None,
         typer.Option(help="Output; default: by the suffix of --out, else table. jsonl also has all probabilities."),
@@ -63,7 +68,7 @@ def predict(
     check_file(out, option="--out")
     chosen = format or (FORMATS.get(out.suffix.lower(), "table") if out else "table")
     pipeline = Pipeline.open(run, encoder=encoder)
-    read = _read(pipeline, inputs or [], text or [], column)
+    read = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter)
     found = _answer(pipeline, read, num_samples=num_samples, seed=seed) if read.values else []
     if chosen == "table":
         _show(pipeline, found, num_samples or pipeline.num_samples, out)
@@ -80,23 +85,33 @@ def predict(
         fail("\n".join([f"{len(names)} of {len(names) + len(found)} inputs could not be read", *names]))
 
 
-def _read(pipeline: "Pipeline", paths: list[Path], texts: list[str], column: str) -> "Inputs":
+def _read(
+    pipeline: "Pipeline", paths: list[Path], texts: list[str], *, column: str | None, delimiter: str | None
+) -> "Inputs":
     """Read what was given, in the kind that the model takes.
 
     Raises:
         ValueError: nothing was given, or ``--text`` for a model of images.
     """
+    from probattn.experiments.data.images.files import is_image
     from probattn.experiments.sharing.inputs import read_images, read_rows, read_texts
 
     if not paths and not texts:
         kind = "tables" if pipeline.columns else "texts" if pipeline.image_shape is None else "images"
         raise ValueError(f"there is nothing to predict: name {kind}, see `probattn predict --help`")
+    image = next((path for path in paths if is_image(path.name)), None)
+    if image is not None and pipeline.image_shape is None:
+        kind = "texts" if pipeline.columns is None else "rows of a table"
+        raise ValueError(f"this model takes {kind}, and {image} is an image")
+    data = pipeline.run.settings.data
+    delimiter = delimiter or getattr(data, "delimiter", None)
     if pipeline.columns is not None:
         if texts:
             raise ValueError("this model takes rows of a table, and --text gives it a text: name a .csv or .jsonl file")
-        return read_rows(paths, encoding=pipeline.run.dataset.encoding)
+        return read_rows(paths, encoding=pipeline.run.dataset.encoding, delimiter=delimiter)
     if pipeline.image_shape is None:
-        return read_texts(paths, texts=texts, column=column)
+        column = column or getattr(data, "text_column", "text")
+        return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
     if texts:
         raise ValueError("this model takes images, and --text gives it a text: name image files or folders")
     return read_images(paths, shape=pipeline.image_shape)

@@ -1,5 +1,6 @@
 """``probattn train``: train a preset, also on one's own data."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -87,7 +88,8 @@ def train(
             common = {"name": name, "root": root, "resume": resume, "workers": workers, "say": say}
             histories = sweep.train_seeds(settings, folder, seeds=seeds, **common)
             say(sweep.summary(histories, settings))
-            say(f"next: for run in {folder}/seed-*; do probattn evaluate $run; done; probattn compare {folder}/seed-*")
+            runs = f"{shlex.quote(str(folder))}/seed-*"
+            say(f'next: for run in {runs}; do probattn evaluate "$run"; done; probattn compare {runs}')
             return
         done = runs.epochs_done(folder) if resume else 0
         history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
@@ -98,7 +100,7 @@ def train(
         fail(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
     say(
         f"best epoch {history.best_epoch} of {len(history.epochs)}, "
-        f"valid {monitor} {history.best_value:.4f}; next: probattn evaluate {folder}"
+        f"valid {monitor} {history.best_value:.4f}; next: probattn evaluate {shlex.quote(str(folder))}"
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from probattn.experiments.config.kinds import class_of
 from probattn.experiments.config.layers import (
     CGPSettings,
-    KEPSVGPSettings,
     KernelSettings,
     LayerSettings,
     SGPASettings,
@@ -58,8 +57,8 @@ def with_layer(settings: Settings, name: str) -> Settings:
 
 def _layer(name: str, *, is_text: bool, few: bool) -> LayerSettings:
     """Return the layer's settings for texts, or for images or tables, which have few tokens."""
-    if name == "kep-svgp":
-        return KEPSVGPSettings(merge="add") if is_text else KEPSVGPSettings(rank=4 if few else 10)
+    if name in ("kep-svgp", "kep-svgp-authors"):
+        return class_of("layer", name)(rank=4 if few else 10, merge="add" if is_text or few else "concat")
     if name == "kernel":
         return KernelSettings(kernel="exponential" if is_text else "ard")
     if name == "sgpa":

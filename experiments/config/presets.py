@@ -202,7 +202,7 @@ _OWN_TABLE = _with_kep_svgp(
         layer=SoftmaxSettings(),
         train=TrainOptions(epochs=100, lr=1e-3, min_lr=1e-5, warmup_epochs=2, monitor="nll"),
     ),
-    KEPSVGPSettings(rank=4),
+    KEPSVGPSettings(rank=4, merge="add"),
 )
 
 PRESETS: dict[str, Settings] = {

@@ -114,9 +114,9 @@ class Settings:
             if key not in types:
                 near = get_close_matches(key, types, n=3)
                 guess = f"did you mean {' or '.join(near)}? " if near else ""
-                same = [each for each in types if each.startswith(f"{key.partition('.')[0]}.")] if change.place else []
-                known = ", ".join(same or types)
-                raise SettingsError(f"{change.where}unknown key {key!r}; {guess}known keys: {known}")
+                same = [each for each in types if each.startswith(f"{key.partition('.')[0]}.")]
+                known = f"known keys: {', '.join(same)}" if same else "`probattn presets NAME` lists all keys"
+                raise SettingsError(f"{change.where}unknown key {key!r}; {guess}{known}")
             part, name = key.split(".")
             with _located(change):
                 values.setdefault(part, {})[name] = _parse(key, text, types[key])

@@ -1,5 +1,7 @@
 """Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,10 +80,15 @@ class Intervals:
     def describe(self) -> list[str]:
         """Return the evaluation as sentences."""
         return [
-            f"{name} {100 * (1 - ALPHA):g} % intervals: {100 * values['coverage']:.1f} % of the test data covered, "
-            f"{values['width']:.4g} wide on average"
+            f"{name} {100 * (1 - ALPHA):g} % intervals: {_describe(values)}"
             for name, values in (("predicted", self.predicted), ("conformal", self.conformal))
         ]
+
+
+def _describe(values: Mapping[str, float]) -> str:
+    if math.isinf(values["width"]):
+        return "unbounded, the validation data are too few to calibrate them"
+    return f"{100 * values['coverage']:.1f} % of the test data covered, {values['width']:.4g} wide on average"
 
 
 def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:

@@ -29,6 +29,7 @@ class EvaluatedRun:
         provenance: method → what its scores were computed from.
         unfinished: epochs of a run that was stopped early, such as "30 of 40 epochs".
         shift_source: where its corrupted images are from; empty without them.
+        sizes: number of examples of each test set with labels.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class EvaluatedRun:
     provenance: dict[str, Provenance]
     unfinished: str
     shift_source: str
+    sizes: dict[str, int]
 
     @property
     def command(self) -> str:
@@ -77,7 +79,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = {method: Scores.from_json(each) for method, each in content["methods"].items()}
         provenance = {method: Provenance.from_json(content["provenance"][method]) for method in scores}
         best_epoch, epochs_done = content["best_epoch"], content["epochs_done"]
-        shift_source = content["shift_source"]
+        shift_source, sizes = content["shift_source"], dict(content["sizes"])
         _ = scores[methods.POSTERIOR]
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated; do it with `probattn evaluate {folder}`") from error
@@ -96,7 +98,8 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
     log = folder / "log.jsonl"
     epochs_done = last_epoch(read_log(log)) if log.exists() else epochs_done  # a resumed run may keep its best epoch
     unfinished = describe_unfinished(record.settings.train, epochs_done=epochs_done, best_epoch=best_epoch)
-    return EvaluatedRun(folder, record.name, record.settings, options, scores, provenance, unfinished, shift_source)
+    about = options, scores, provenance, unfinished, shift_source, sizes
+    return EvaluatedRun(folder, record.name, record.settings, *about)
 
 
 def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
@@ -131,12 +134,13 @@ def _check_same(one: EvaluatedRun, other: EvaluatedRun, names: Collection[str], 
         changed |= dict.fromkeys(differences(*pair))
     if not changed:
         return
-    data = [(run.settings.data.name, run.settings.data.seed, run.settings.data.limit) for run in (one, other)]
+    data = [{f"data.{key}": value for key, value in vars(run.settings.data).items()} for run in (one, other)]
+    differing = [key for key in data[0] if key != "data.batch_size" and data[0][key] != data[1].get(key)]
     again = replace(other, options=replace(one.options, by=other.options.by)).command
     remedy = (
-        f"evaluate both again with `{one.command}` and `{again}`"
-        if data[0] == data[1]
-        else "their data.seed or data.limit differ: compare the runs of each separately"
+        f"they were trained with another {' and '.join(differing)}: compare runs on the same data"
+        if differing
+        else f"evaluate both again with `{one.command}` and `{again}`"
     )
     raise SettingsError(
         f"{one.folder} and {other.folder} cannot be {verb}, they differ in {'; '.join(changed)}; {remedy}"

@@ -29,8 +29,7 @@ def evaluation_tables(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
 
     def table(values: Callable[[Scores], Mapping[str, float]], name: str, note: str = "") -> Comparison:
         compared = compare({row: {0: values(each)} for row, each in scores.items()})
-        number = f"n = {sizes[name]:,}." if name in sizes else ""
-        return replace(compared, note=" ".join(part for part in (number, note) if part))
+        return replace(compared, note=join_notes(size_note(sizes, name), note))
 
     found: dict[str, Comparison | Grid] = {"test": table(lambda each: each.test, "test")}
     for domain in result.domains:
@@ -95,6 +94,16 @@ def read_baseline(folder: Path) -> EvaluatedRun:
     if not run.scores[methods.POSTERIOR].shift:
         raise SettingsError(f"{folder} was not evaluated under shift; do it with `{run.command} --shift`")
     return run
+
+
+def size_note(sizes: Mapping[str, int], name: str) -> str:
+    """Return the sentence below a table that says how many examples its test set has; empty if that is unknown."""
+    return f"n = {sizes[name]:,}." if name in sizes else ""
+
+
+def join_notes(*notes: str) -> str:
+    """Join the sentences below a table, without empty ones."""
+    return " ".join(filter(None, notes))
 
 
 def shift_note(source: str) -> str:

@@ -1,7 +1,5 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
-import csv
-import io
 import json
 import os
 import sys
@@ -9,23 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import is_image, open_image
-from probattn.experiments.data.own.rows import read_parts
+from probattn.experiments.data.images.files import is_image, open_image, pixels
+from probattn.experiments.data.own.examples import shorten
+from probattn.experiments.data.own.rows import SUFFIXES, Rows, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text.labelled_texts import decode
-
-WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's modes with more than 8 bits, which a conversion would cut off."""
-TABLES = {".csv": ",", ".tsv": "\t"}
-"""Suffixes of tables, with what separates their cells."""
-LINES = (".jsonl", ".ndjson")
-"""Suffixes of JSON Lines."""
 
 
 @dataclass
@@ -56,7 +46,7 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int]) -> Inputs
 
     Args:
         paths: files and folders; hidden files in folders are left out.
-        shape: channels, height and width of the images (see :func:`pixels`).
+        shape: channels, height and width of the images (see :func:`~probattn.experiments.data.images.files.pixels`).
     """
     found = Inputs()
     for path in paths:
@@ -79,32 +69,14 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int]) -> Inputs
     return found
 
 
-def pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return an image as uint8 (C, H, W), grey or RGB: its shorter side is scaled to the size, its middle cropped.
-
-    Raises:
-        ValueError: more than 8 bits per channel.
-    """
-    if image.mode in WIDE_MODES:
-        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
-    channels, size, _ = shape
-    if image.mode == "P":
-        image = image.convert("RGBA")  # Pillow warns if a palette with transparency is converted directly
-    scale = size / min(image.size)
-    width, height = (max(size, round(scale * length)) for length in image.size)
-    resized = image.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    cropped = np.asarray(resized.crop((left, top, left + size, top + size)))
-    return cropped.reshape(size, size, channels).transpose(2, 0, 1).copy()
-
-
-def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str = "text") -> Inputs:
+def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, delimiter: str | None = None) -> Inputs:
     """Read texts: those given, the lines of text files, and a column of CSV and JSON Lines files.
 
     Args:
         paths: files; ``-`` is the standard input, a text a line.
         texts: texts themselves.
-        column: column of tables and key of JSON Lines.
+        column: column of CSV files and key of JSON Lines.
+        delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
 
     A file that cannot be read, or has no such column, is one failure; so is each line without a text.
     """
@@ -113,7 +85,7 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str 
         found.add(f"text {number}", text)
     for path in paths:
         try:
-            for line, text in _texts(path, column):
+            for line, text in _texts(path, column, delimiter):
                 if isinstance(text, DatasetError):
                     found.failures[f"{path}:{line}"] = str(text)
                 else:
@@ -125,18 +97,20 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str] = (), column: str 
     return found
 
 
-def read_rows(paths: Iterable[Path], *, encoding: TableEncoding) -> Inputs:
+def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
     """Read the rows of CSV, TSV and JSON Lines files; a row that the encoding refuses is a failure.
 
     Args:
         paths: files.
         encoding: encoding of the columns that the model takes; other columns are not read.
+        delimiter: as for :func:`read_texts`.
     """
     found = Inputs()
     for path in paths:
         try:
-            kind = "jsonl" if path.suffix.lower() in LINES else "csv"
-            (rows,) = read_parts(path, kind=kind).values()
+            kind = "jsonl" if path.suffix.lower() in SUFFIXES["jsonl"] else "csv"
+            rows = read_file(path, kind=kind, delimiter=delimiter)
+            _check_columns([each.name for each in encoding.columns], rows)
         except DatasetError as error:
             found.failures[str(path)] = str(error)
             continue
@@ -157,32 +131,17 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in sorted(names) if not name.startswith("."))
 
 
-def _texts(path: Path, column: str) -> Iterator[tuple[int, str | DatasetError]]:
+def _texts(path: Path, column: str, delimiter: str | None) -> Iterator[tuple[int, str | DatasetError]]:
     """Yield the texts of a file with their lines, from 1, and the error of a line that holds none."""
+    suffix = path.suffix.lower()
+    if suffix in SUFFIXES["csv"]:
+        rows = read_file(path, kind="csv", delimiter=delimiter)
+        _check_column(column, rows.columns)
+        yield from zip(rows.lines, (row[column] for row in rows.rows), strict=True)
+        return
     content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     text = decode(content, where=str(path)).removeprefix("\ufeff")
-    suffix = path.suffix.lower()
-    if suffix in TABLES:
-        yield from _cells(text, column, delimiter=TABLES[suffix])
-    elif suffix in LINES:
-        yield from _entries(text, column)
-    else:
-        yield from enumerate(text.splitlines(), start=1)
-
-
-def _cells(text: str, column: str, *, delimiter: str) -> Iterator[tuple[int, str]]:
-    before = csv.field_size_limit(2**31 - 1)  # Python's own limit, 131,072 characters, is too small for texts
-    try:
-        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        _check_column(column, rows.fieldnames or ())
-        line = rows.line_num
-        for row in rows:
-            yield line + 1, row[column] or ""
-            line = rows.line_num
-    except csv.Error as error:
-        raise DatasetError(f"line {rows.line_num}: {error}; nothing after it was read") from error
-    finally:
-        csv.field_size_limit(before)
+    yield from _entries(text, column) if suffix in SUFFIXES["jsonl"] else enumerate(text.splitlines(), start=1)
 
 
 def _entries(text: str, column: str) -> Iterator[tuple[int, str | DatasetError]]:
@@ -205,6 +164,15 @@ def _entry(entry: str, column: str) -> str:
     if not isinstance(value[column], str):
         raise DatasetError(f"{column!r} is no text")
     return value[column]
+
+
+def _check_columns(columns: Sequence[str], rows: Rows) -> None:
+    missing = [name for name in columns if name not in rows.columns]
+    if missing:
+        raise DatasetError(
+            f"{rows.path} lacks the columns {shorten(missing)}, which the model takes; it has "
+            f"{shorten(rows.columns)} (another character between the cells: --delimiter)"
+        )
 
 
 def _check_column(column: str, names: Sequence[str]) -> None:

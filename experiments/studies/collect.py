@@ -38,6 +38,7 @@ class Rows:
         sources: digests of what the scores of each run and method were computed from.
         note: sentences below each table, such as on how the runs were chosen.
         shift_source: where the corrupted images are from.
+        sizes: number of examples of each test set with labels.
     """
 
     scores: dict[str, dict[int, Scores]]
@@ -47,6 +48,7 @@ class Rows:
     sources: dict[str, str] = field(default_factory=dict)
     note: str = ""
     shift_source: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = "") -> Rows:
@@ -98,7 +100,8 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
     sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
     shift_source = next((run.shift_source for run in runs if run.shift_source), "")  # the same, as their digests are
-    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note, shift_source)
+    sizes = {name: size for run in runs for name, size in run.sizes.items()}  # the same, too
+    return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note, shift_source, sizes)
 
 
 def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:
@@ -120,17 +123,20 @@ def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[st
 
 
 def _kind(run: EvaluatedRun) -> tuple[str, ...]:
-    """Return the preset and the changed settings: the same for runs that differ in their seed alone."""
+    """Return the preset and the changed settings: the same for runs that differ in seed, machine or place of data."""
     changes = train_command(run.preset, run.settings).split(" --set ")[1:]
-    return (run.preset, *(each for each in changes if not each.startswith(("train.seed=", "train.accelerator="))))
+    own = ("train.seed=", "train.accelerator=", "data.path=")  # the data are compared by their content
+    return (run.preset, *(each for each in changes if not each.lstrip("'").startswith(own)))
 
 
 def _label(kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings]) -> str:
     """Return the preset's name, with the changed settings if another run differs from this one by them.
 
-    Runs of another preset count if both presets differ in the layer only.
+    Changes that all runs have are left out. Runs of another preset count if both presets differ in the layer only.
     """
     preset, *changes = kind
+    common = set.intersection(*(set(other[1:]) for other in settings))
+    changes = [each for each in changes if each not in common]
     for other in settings if changes else ():
         if other[0] == preset:
             differs = other != kind
@@ -169,10 +175,15 @@ def _twin(
 
 
 def ensemble(runs: Sequence[EvaluatedRun]) -> Scores | None:
-    """Return the scores of the mixture of runs on their common test sets; None for one run, or without predictions."""
+    """Return the scores of the mixture of runs on their common test sets.
+
+    None for one run, for runs without predictions, and for regressions.
+    """
     if len(runs) < 2 or not all(prediction_store.has_predictions(run.folder, methods.POSTERIOR) for run in runs):
         return None
     common = [name for name in runs[0].test_sets if all(name in run.test_sets for run in runs)]
     check_mixable(runs, common)
     stored = [run.predictions(common, methods.POSTERIOR) for run in runs]
+    if stored[0]["test"].probs is None:
+        return None
     return score({name: mix([each[name] for each in stored]) for name in common})

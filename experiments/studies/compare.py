@@ -15,7 +15,7 @@ from probattn.experiments.plots import comparison as comparison_plots
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, shift_note
+from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
 from probattn.inference.metrics import MetricDisplay, ood
 
@@ -24,12 +24,12 @@ TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
 
 def comparisons(rows: Rows) -> dict[str, Comparison]:
     """Return the comparisons by subject: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
-    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows)}
+    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows, note=size_note(rows.sizes, "test"))}
     for name in _names(rows, lambda scores: scores.domain):
         selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
-        found[f"{DOMAIN}{name}"] = _compare(selected, rows)
-    shifted = replace(rows, note=" ".join(filter(None, (rows.note, shift_note(rows.shift_source)))))
-    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), shifted)
+        found[f"{DOMAIN}{name}"] = _compare(selected, rows, note=size_note(rows.sizes, f"domain/{name}"))
+    note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
+    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
     ood_sets = _names(rows, lambda scores: scores.ood)
     for name, (key, metric) in itertools.product(ood_sets, ood.DISPLAY.items()):
         selected = _select(rows, functools.partial(_detection, name=name, key=key))
@@ -85,14 +85,15 @@ def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Pat
 
 
 def _compare(
-    scores: MetricsBySeed, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None
+    scores: MetricsBySeed, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None, note: str = ""
 ) -> Comparison | None:
     if not scores:
         return None
     baselines = {row: other for row, other in rows.baselines.items() if row in scores and other in scores}
     groups = {name: [row for row in group if row in scores] for name, group in rows.groups.items()}
     groups = {name: group for name, group in groups.items() if group}
-    return replace(compare(scores, baselines=baselines, groups=groups, metrics=metrics), note=rows.note)
+    compared = compare(scores, baselines=baselines, groups=groups, metrics=metrics)
+    return replace(compared, note=join_notes(note, rows.note))
 
 
 def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:

@@ -76,7 +76,7 @@ def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
     if merge != "add" and tokens is None:
         raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
     if merge != "add" and rank > tokens:
-        raise ValueError(f"rank {rank} exceeds the {tokens} tokens of a fixed-length merge")
+        raise ValueError(f'merge="{merge}" needs a rank of at most the {tokens} tokens, got {rank}; or use merge="add"')
     return MERGES[merge](tokens, rank)
 
 

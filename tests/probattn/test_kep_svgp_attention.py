@@ -307,7 +307,7 @@ def test_fixed_lambda_gets_no_gradient():
         ({"dim": 12, "heads": 0}, "multiple of heads"),
         ({"rank": 5}, "1..4"),
         ({"rank": 0}, "1..4"),
-        ({"rank": 4, "tokens": 3, "merge": "concat"}, "exceeds the 3 tokens"),
+        ({"rank": 4, "tokens": 3, "merge": "concat"}, "at most the 3 tokens"),
         ({"tokens": None, "merge": "concat"}, "give tokens=N"),
         ({"merge": "sum"}, "add, concat, concat_lowrank"),
         ({"pair": "re"}, "pair must be one of er, ee, rr, got 're'"),

@@ -38,6 +38,7 @@ def write_metrics(folder, *, methods, data=(), versions=(), best_epoch=1, epochs
         "methods": methods,
         "best_epoch": best_epoch,
         "epochs_done": epochs_done,
+        "sizes": {"test": 360},
     }
     write_json(folder / "metrics.json", content)
 

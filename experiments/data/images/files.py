@@ -1,9 +1,10 @@
-"""Image files: formats that are read, listing and decoding."""
+"""Image files: formats that are read, decoding, and conversion to arrays of one size."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
@@ -43,3 +44,31 @@ def open_image(path: Path) -> Iterator[Image.Image]:
         raise DatasetError(
             f"cannot decode {path.absolute()}: {error}; put an intact copy there or remove it"
         ) from error
+
+
+def to_channels(image: Image.Image, channels: int) -> Image.Image:
+    """Convert an image to RGB (3 channels) or grey (1 channel).
+
+    Raises:
+        ValueError: more than 8 bits per channel, of which Pillow would keep the lowest 256 levels only.
+    """
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
+    if image.mode == "P":
+        image = image.convert("RGBA")  # Pillow warns if a palette with transparency is converted directly
+    return image.convert("RGB" if channels == 3 else "L")
+
+
+def pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
+    """Return an image as uint8 (C, H, W), H = W: its shorter side is scaled to the size, its middle cropped.
+
+    Raises:
+        ValueError: more than 8 bits per channel.
+    """
+    channels, size, _ = shape
+    scale = size / min(image.size)
+    width, height = (max(size, round(scale * length)) for length in image.size)
+    resized = to_channels(image, channels).resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - size) // 2, (height - size) // 2
+    cropped = np.asarray(resized.crop((left, top, left + size, top + size)))
+    return cropped.reshape(size, size, channels).transpose(2, 0, 1).copy()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from probattn.experiments.data.images import cifar
-from probattn.experiments.data.images.files import open_image
+from probattn.experiments.data.images.files import open_image, to_channels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.ood import downloads, generated
 from probattn.experiments.data.root import data_root
@@ -113,9 +113,5 @@ def _pixels(source: Path | np.ndarray, size: int, channels: int) -> np.ndarray:
 
 
 def _convert(image: Image.Image, size: int, channels: int) -> np.ndarray:
-    if image.mode.startswith(("I", "F")):  # Pillow would clip them to white
-        raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
-    if image.mode == "P":
-        image = image.convert("RGBA")  # Pillow warns if a palette with transparency is converted to RGB directly
-    image = image.convert("RGB" if channels == 3 else "L").resize((size, size), Image.Resampling.BILINEAR)
+    image = to_channels(image, channels).resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).reshape(size, size, channels).transpose(2, 0, 1)

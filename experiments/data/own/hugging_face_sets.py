@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import FORMATS
+from probattn.experiments.data.images.files import FORMATS, pixels
 from probattn.experiments.data.own import images, texts
 from probattn.experiments.data.own.examples import Examples, Shares, shorten
 from probattn.imports import extra
@@ -94,7 +94,7 @@ def _decoder(
         try:
             content = Path(stored["path"]) if stored["bytes"] is None else BytesIO(stored["bytes"])
             with Image.open(content, formats=tuple(FORMATS)) as image:
-                return images.pixels(image, size)
+                return pixels(image, (3, size, size))
         except (TypeError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DatasetError(f"{places[part][row]}: cannot decode the image: {error}") from error
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import SUFFIXES, is_image, open_image
+from probattn.experiments.data.images.files import SUFFIXES, is_image, open_image, pixels
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.own.examples import (
     Examples,
@@ -22,8 +21,6 @@ from probattn.experiments.data.own.examples import (
     find_parts,
 )
 
-_WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's modes with more than 8 bits, of which a conversion to RGB would keep the lowest 256 levels only."""
 _CLUTTER = {"thumbs.db", "desktop.ini"}
 """Files that Windows puts into folders of images."""
 
@@ -44,7 +41,7 @@ def read(path: Path, *, image_size: int, shares: Shares, seed: int, limit: int |
 
     Args:
         path: the folder.
-        image_size: height and width (see :func:`pixels`).
+        image_size: height and width (see :func:`~probattn.experiments.data.images.files.pixels`).
         shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
@@ -83,23 +80,6 @@ def from_examples(
             "in one colour channel all training images have the same value everywhere: take other images"
         )
     return ImageParts(classes, **images)
-
-
-def pixels(image: Image.Image, size: int) -> np.ndarray:
-    """Return an image as RGB, uint8 (3, size, size): its shorter side is scaled to ``size``, its middle cropped.
-
-    Raises:
-        ValueError: more than 8 bits per channel.
-    """
-    if image.mode in _WIDE_MODES:
-        raise ValueError(f"it has more than 8 bits per channel (mode {image.mode}); convert it to 8 bits")
-    width, height = image.size
-    scale = size / min(width, height)
-    resized = image.convert("RGB").resize(
-        (max(size, round(scale * width)), max(size, round(scale * height))), Image.Resampling.BILINEAR
-    )
-    left, top = (resized.width - size) // 2, (resized.height - size) // 2
-    return np.asarray(resized.crop((left, top, left + size, top + size))).transpose(2, 0, 1).copy()
 
 
 def _list(folder: Path) -> Examples:
@@ -142,4 +122,4 @@ def _is_clutter(name: str) -> bool:
 
 def _decode(path: Path, size: int) -> np.ndarray:
     with open_image(path) as image:
-        return pixels(image, size)
+        return pixels(image, (3, size, size))

@@ -51,6 +51,12 @@ class Rows:
         """
         for setting, column in wanted.items():
             if column not in self.columns:
+                separators = [each for each in ";\t|" if self.columns[0].count(each)] if len(self.columns) == 1 else []
+                if separators:
+                    raise DatasetError(
+                        f"{self.path}, line 1 is a single column, {self.columns[0]!r}: set the character between its "
+                        f"cells with --set 'data.delimiter={separators[0]}'"
+                    )
                 near = get_close_matches(column, self.columns, n=1)
                 guess = f", did you mean {near[0]!r}?" if near else ";"
                 raise DatasetError(
@@ -109,13 +115,25 @@ def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[s
         found = {"train": path}
     else:
         raise DatasetError(f"{path} does not exist; name your {kind.upper()} file or its folder with --data PATH")
-    read = {part: (_read_csv(file, delimiter) if kind == "csv" else _read_jsonl(file)) for part, file in found.items()}
+    read = {part: read_file(file, kind=kind, delimiter=delimiter) for part, file in found.items()}
     first = read["train"]
     for rows in read.values():
         if kind == "csv" and set(rows.columns) != set(first.columns):
             other = sorted(set(rows.columns) ^ set(first.columns))
             raise DatasetError(f"{rows.path} and {first.path} differ in the columns {shorten(other)}")
     return read
+
+
+def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> Rows:
+    """Read one file; arguments as for :func:`read_parts`.
+
+    Raises:
+        DatasetError: the file cannot be read, has no rows, or rows that differ in length: names file and line.
+    """
+    rows = _read_csv(path, delimiter) if kind == "csv" else _read_jsonl(path)
+    if not rows.rows:
+        raise DatasetError(f"{path} holds no rows{' below the names of its columns' if kind == 'csv' else ''}")
+    return rows
 
 
 def _read_csv(path: Path, delimiter: str | None) -> Rows:
@@ -141,7 +159,7 @@ def _parse_csv(path: Path, reader: Any) -> Rows:
             raise DatasetError(
                 f"{path}, line {number} has {len(cells)} cells, and the first line names {len(columns)} columns "
                 f"({shorten(columns)}); texts with commas or line breaks need double quotes around them, and another "
-                "character between cells is set with data.delimiter"
+                "character between cells is set with data.delimiter (in predict --delimiter)"
             )
         rows.append(dict(zip(columns, cells, strict=True)))
         numbers.append(number)

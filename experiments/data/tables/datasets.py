@@ -14,7 +14,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide, shorten
 from probattn.experiments.data.own.rows import read_parts
 from probattn.experiments.data.preprocessing import write_preprocessing
-from probattn.experiments.data.tables.encoding import TableEncoding, number
+from probattn.experiments.data.tables.encoding import LARGEST, TableEncoding, number
 from probattn.experiments.data.tables.loader import TableLoader
 from probattn.inference.io.digest import digest
 
@@ -142,8 +142,7 @@ def read(
     else:
         numbers = {part: _numbers(each, label_column) for part, each in parts.items()}
         classes, mean, std = (), fmean(numbers["train"]), pstdev(numbers["train"])
-        if std == 0:
-            raise DatasetError(f"all training labels in {label_column!r} are {mean}: there is nothing to learn")
+        _check_scale(label_column, mean, std)
         labels = {part: torch.tensor(each, dtype=torch.float32)[:, None] for part, each in numbers.items()}
     tables = {part: Table(encoding.features(each.inputs, each.places), labels[part]) for part, each in parts.items()}
     return TableDataset(name, classes, encoding, label_column, **tables, label_mean=mean, label_std=std)
@@ -159,9 +158,20 @@ def _check_classes(train: Examples, column: str) -> None:
         )
 
 
+def _check_scale(column: str, mean: float, std: float) -> None:
+    """Refuse labels of a regression that are all equal, or whose differences single precision cannot hold."""
+    if std == 0:
+        raise DatasetError(f"all training labels in {column!r} are {mean}: there is nothing to learn")
+    if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
+        raise DatasetError(
+            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}, too "
+            "large, too small or too close together for single precision: subtract a constant, or change their unit"
+        )
+
+
 def _numbers(examples: Examples, column: str) -> Sequence[float]:
     values = [number(label) for label in examples.labels]
     for value, label, place in zip(values, examples.labels, examples.places, strict=True):
         if value is None:
-            raise DatasetError(f"{place}: {column!r} is {label!r}, expected a number for data.task=regression")
+            raise DatasetError(f"{place}: {column!r} is {label!r}, expected a number (at most {LARGEST:g})")
     return values

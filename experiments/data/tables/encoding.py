@@ -1,6 +1,5 @@
 """Encoding of the rows of a table as numbers, fitted to its training part."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
@@ -13,6 +12,8 @@ from probattn.experiments.data.errors import DatasetError
 
 UNKNOWN = 0
 """Code of a category that the training part does not have."""
+LARGEST = 1e18
+"""Largest magnitude of a number: its square is finite in single precision."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,18 @@ class TableEncoding:
 
 
 def number(cell: str) -> float | None:
-    """Return the finite number that a cell holds, or None."""
+    """Return the number that a cell holds, of at most :data:`LARGEST`, or None."""
     try:
         value = float(cell)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST else None
 
 
 def _refuse(name: str, cell: str, place: str, *, more: int = 0) -> None:
     others = f", as {more} more" if more else ""
     raise DatasetError(
-        f"{place}: {name!r} is {repr(cell) if cell else 'empty'}{others}, in a column of numbers; put a number there, "
-        f"remove the row, or make it a column of categories with --set 'data.categorical_columns=[\"{name}\"]'"
+        f"{place}: {name!r} is {repr(cell) if cell else 'empty'}{others}, in a column of numbers; put a number there "
+        f"(at most {LARGEST:g}), remove the row, or make it a column of categories with --set "
+        f"'data.categorical_columns=[\"{name}\"]'"
     )

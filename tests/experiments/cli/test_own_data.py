@@ -54,8 +54,6 @@ def home(tmp_path, monkeypatch):
 
 def small(arguments, *more):
     changes = [*SMALL, *more]
-    rank = any(word in ("sgpa", "cgp", "softmax") for word in arguments)
-    changes += [] if rank else ["layer.rank=2"]
     return [*arguments, *(part for change in changes for part in ("--set", change))]
 
 
@@ -118,6 +116,28 @@ def test_the_report_of_a_regression_has_its_metrics_and_no_panels_of_classes(com
     assert "predicts numbers" in err
 
 
+@pytest.mark.usefixtures("no_figures")
+def test_regressions_are_compared_over_seeds_and_those_of_other_data_refused(command, home, is_one_message):
+    train = ["train", "tabular/csv", "--data", "diabetes.csv", "--out", "runs", "--epochs", "1", "--seeds", "2"]
+    train += ["--set", "data.label_column=target", "--set", "data.task=regression", "--layer", "softmax"]
+    assert command(*small(train))[0] == 0
+    for seed in (0, 1):
+        assert command("evaluate", f"runs/seed-{seed}", "--no-convergence")[0] == 0
+    code, out, err = command("compare", "runs/seed-0", "runs/seed-1", "--out", "compared")
+    assert code == 0, err
+    assert "CRPS" in out
+    assert "n = 6." in out
+    assert "ensemble" not in out
+    lines = (home / "diabetes.csv").read_text(encoding="utf-8").splitlines()
+    (home / "other.csv").write_text("\n".join([*lines, "1,2,3,4"]), encoding="utf-8")
+    train = [*train[:3], "other.csv", "--out", "other", "--epochs", "1", *train[train.index("--set") :]]
+    assert command(*small(train))[0] == 0
+    assert command("evaluate", "other", "--no-convergence")[0] == 0
+    code, _, err = command("compare", "runs/seed-0", "other", "--out", "compared")
+    assert code == 1
+    assert is_one_message(err, "trained with another data.path", "compare runs on the same data")
+
+
 def test_a_resumed_run_has_its_settings_from_its_folder_and_may_have_more_epochs(command, home):
     start = ["train", "tabular/csv", "--data", "diabetes.csv", "--out", "run", "--epochs", "2", "--layer", "softmax"]
     start += ["--set", "data.label_column=target", "--set", "data.task=regression"]
@@ -144,6 +164,7 @@ def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):
     start += ["--set", "data.text_column=review", "--set", "data.label_column=sentiment"]
     assert command(*small(start))[0] == 0
     (home / "reviews.csv").rename(home / "moved.csv")
+    assert command("predict", "run", "moved.csv")[0] == 0  # the column is that of training
     code, _, err = command("evaluate", "run")
     assert code == 1
     assert "reviews.csv does not exist" in err

@@ -20,6 +20,12 @@ def test_a_layer_is_chosen_for_the_same_data_network_and_epochs(name, layer):
         assert found.train.guide_lr is None
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_table_may_have_a_single_column_of_features(layer):
+    for settings in (PRESETS["tabular/csv"], with_layer(PRESETS["tabular/csv"], layer)):
+        settings.layer.factory(1)(settings.network.dim, settings.network.heads)
+
+
 def test_layers_have_the_training_of_the_presets_on_digits():
     for layer in (each for each in LAYERS if f"digits/{each}" in PRESETS):
         chosen, preset = with_layer(PRESETS["digits/softmax"], layer), PRESETS[f"digits/{layer}"]

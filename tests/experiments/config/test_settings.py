@@ -298,8 +298,8 @@ def test_a_preset_is_never_changed():
     ("assignment", "words"),
     [
         ("train.epochs", ["key=value", "'train.epochs'"]),
-        ("train.epoch=3", ["unknown key 'train.epoch'", "did you mean train.epochs", "layer.rank", "data.limit"]),
-        ("=3", ["unknown key ''", "train.epochs"]),
+        ("train.epoch=3", ["unknown key 'train.epoch'", "did you mean train.epochs", "train.warmup_epochs"]),
+        ("=3", ["unknown key ''", "`probattn presets NAME` lists all keys"]),
         ("epochs=3", ["unknown key 'epochs'", "train.epochs"]),
         ("train.__class__=3", ["unknown key"]),
         ("train.epochs=many", ["train.epochs", "int", "'many'"]),

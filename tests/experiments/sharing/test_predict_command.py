@@ -89,10 +89,13 @@ def test_files_of_texts_that_cannot_be_read_are_one_sentence(predict, text_run, 
     assert words in err
 
 
-def test_nothing_to_predict_a_text_for_images_and_no_model_are_one_message(predict, trained, tmp_path, is_one_message):
+def test_nothing_to_predict_a_text_for_images_and_no_model_are_one_message(
+    predict, trained, text_run, tmp_path, is_one_message
+):
     for arguments, words in (
         ((trained[KEP],), "there is nothing to predict"),
         ((trained[KEP], "--text", "x"), "this model takes images"),
+        ((text_run, "photo.png"), "this model takes texts, and photo.png is an image"),
         ((tmp_path, "x.png"), "holds no run"),
     ):
         code, _, err = predict(*arguments)

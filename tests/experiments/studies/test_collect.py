@@ -78,7 +78,7 @@ def test_twins_may_differ_in_settings_that_were_tuned_for_each(tmp_path):
     ((row, twin),) = found.baselines.items()
     assert row.startswith("digits/kep-svgp")
     assert twin == "digits/softmax (network.dropout=0.3)"
-    assert {comparison.note for comparison in compare.comparisons(found).values()} == {"Chosen."}
+    assert {comparison.note for comparison in compare.comparisons(found).values()} == {"n = 360. Chosen."}
 
 
 @pytest.mark.parametrize("epochs", [7, 40])
@@ -175,6 +175,21 @@ def test_runs_that_differ_in_more_than_the_seed_are_rows_of_their_own(tmp_path):
     found = collect.rows([wide, *plain])
     assert list(found.scores) == ["digits/softmax (network.dim=128)", "digits/softmax"]
     assert set(found.scores["digits/softmax"]) == {0, 1}
+
+
+def test_changes_that_all_runs_have_are_not_in_their_names(tmp_path):
+    folders = [
+        evaluated(tmp_path / "one", "digits/softmax", "train.lr=0.1", "network.dropout=0.3"),
+        evaluated(tmp_path / "two", "digits/softmax", "train.lr=0.1"),
+    ]
+    assert collect.rows(folders).plain == ["digits/softmax (network.dropout=0.3)", "digits/softmax"]
+
+
+def test_runs_of_data_in_another_place_are_of_one_kind(tmp_path):
+    changes = "data.label_column=y", "data.path=/some where/a.csv"
+    one = run(tmp_path / "one", "tabular/csv", *changes, methods={"posterior": scored(0.5)})
+    two = run(tmp_path / "two", "tabular/csv", changes[0], seed=1, methods={"posterior": scored(0.6)})
+    assert collect.rows([one, two]).scores.keys() == {"tabular/csv"}
 
 
 def test_two_runs_of_one_seed_are_named(tmp_path):

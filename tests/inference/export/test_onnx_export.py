@@ -13,12 +13,13 @@ from probattn.inference import export_onnx, mean_network, predictor_network
 WITHOUT_ONNX = ("kep-svgp-svd", "kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 
 
-def test_texts_of_any_length_give_what_the_network_gives(text, texts, tmp_path):
+def test_texts_of_any_length_give_what_the_network_gives(text, texts, tmp_path, caplog):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
     model, guide = text()
     network = predictor_network(model.float(), guide.float(), num_samples=3)
     export_onnx(tmp_path / "a.onnx", network, *texts(2, 3), metadata={"about": "a text, ✓"})
+    assert caplog.messages == []
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
     x, mask = texts(5, 11)
     found = session.run(None, {"x": x.numpy(), "mask": mask.numpy()})

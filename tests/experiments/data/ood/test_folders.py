@@ -64,5 +64,5 @@ def test_a_chunk_that_is_broken(tmp_path, write):
 
 def test_pixels_of_16_bits_are_refused(tmp_path):
     Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(DatasetError, match=r"deep\.png: its pixels have more than 8 bits \(mode I;16\)"):
+    with pytest.raises(DatasetError, match=r"deep\.png: it has more than 8 bits per channel \(mode I;16\)"):
         load(str(tmp_path), **RGB)

@@ -5,8 +5,9 @@ import pytest
 from PIL import Image
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images.files import pixels
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.own.images import pixels, read
+from probattn.experiments.data.own.images import read
 
 
 def fill(folder, number, colour=(1, 2, 3), size=(8, 8), first=0):
@@ -42,11 +43,11 @@ def test_folders_of_parts_are_the_parts(tmp_path):
 def test_the_shorter_side_is_scaled_and_the_middle_kept():
     wide = np.zeros((4, 12, 3), dtype=np.uint8)
     wide[:, 4:8] = 200  # the middle square
-    assert (pixels(Image.fromarray(wide), 4) == 200).all()
-    assert pixels(Image.fromarray(wide.transpose(1, 0, 2)), 4).min() == 200
-    assert pixels(Image.new("L", (5, 7), 30), 2).tolist() == [[[30, 30], [30, 30]]] * 3
+    assert (pixels(Image.fromarray(wide), (3, 4, 4)) == 200).all()
+    assert pixels(Image.fromarray(wide.transpose(1, 0, 2)), (3, 4, 4)).min() == 200
+    assert pixels(Image.new("L", (5, 7), 30), (3, 2, 2)).tolist() == [[[30, 30], [30, 30]]] * 3
     with pytest.raises(ValueError, match="more than 8 bits"):
-        pixels(Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)), 4)
+        pixels(Image.fromarray(np.full((4, 4), 40_000, dtype=np.uint16)), (3, 4, 4))
 
 
 @pytest.mark.parametrize(

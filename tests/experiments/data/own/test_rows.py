@@ -53,6 +53,7 @@ def test_the_files_of_a_folder_are_parts(tmp_path):
     ("text", "words"),
     [
         ("", "is empty; its first line must name the columns"),
+        ("a,b\n", "holds no rows below the names of its columns"),
         ("a,a\n1,2\n", "line 1: the columns 'a', 'a' need different names"),
         ("a,b\n1,2\n1,2,3\n", "line 3 has 3 cells, and the first line names 2 columns"),
         ('a,b\n1,2\n1,"2\n', "line 3: unexpected end of data"),
@@ -63,6 +64,12 @@ def test_a_csv_file_that_cannot_be_used_is_named_with_its_line(tmp_path, text, w
     with pytest.raises(DatasetError, match=words) as error:
         read_parts(path, kind="csv")
     assert str(path) in str(error.value)
+
+
+def test_another_character_between_the_cells_is_named(tmp_path):
+    rows = read_parts(write(tmp_path / "a.csv", "text;label\na;b\n"), kind="csv")["train"]
+    with pytest.raises(DatasetError, match="is a single column, 'text;label': .* --set 'data.delimiter=;'"):
+        rows.check_columns(label_column="label")
 
 
 def test_a_wrong_byte_is_named_with_its_line(tmp_path):

@@ -94,6 +94,13 @@ def test_labels_of_a_regression_keep_their_units(tmp_path, rows):
         load(path)
 
 
+@pytest.mark.parametrize(("scale", "shift"), [(1e16, 0.0), (1e-16, 0.0), (1.0, 1e6)])
+def test_labels_that_single_precision_cannot_hold_are_refused(tmp_path, scale, shift):
+    rows = [(at, repr(shift + scale * (at % 7 - 3))) for at in range(40)]
+    with pytest.raises(DatasetError, match="subtract a constant, or change their unit"):
+        load(write(tmp_path / "a.csv", [("a", "y"), *rows]), task="regression")
+
+
 @pytest.mark.parametrize(
     ("options", "change", "words"),
     [
@@ -101,6 +108,7 @@ def test_labels_of_a_regression_keep_their_units(tmp_path, rows):
         ({}, {5: ("", "1", "red", "y")}, r"line 7: 'a' is empty, in a column of numbers"),
         ({}, {5: ("nan", "1", "red", "y")}, r"line 7: 'a' is 'nan', in a column of numbers"),
         ({}, {5: ("1", "1", "red", " ")}, r"line 7: 'y' is empty"),
+        ({}, {5: ("1e30", "1", "red", "y")}, r"line 7: 'a' is '1e30', .* \(at most 1e\+18\)"),
         ({"task": "regression"}, {}, "line 2: 'y' is 'y', expected a number"),
         ({"label_column": "z"}, {}, r"no column 'z'.*data.label_column=NAME"),
         ({"ignore_columns": ("z",)}, {}, r"no column 'z'.*data.ignore_columns=NAME"),
