@@ -45,11 +45,11 @@ from probattn.models import (
 )
 
 GPUS = ("gpu", "cuda")
+"""Values of ``train.accelerator`` that require a GPU."""
 NUM_LENGTHS = 6
 """Different lengths of the texts of captured steps, each of which needs a graph."""
 MAX_VALIDATION_BATCH = 2048
 """Images of a batch of validation on a GPU."""
-"""Values of ``train.accelerator`` that require a GPU."""
 Dataset = ImageDataset | TextDataset | TableDataset
 Loader = ImageLoader | TextLoader | TableLoader
 
