@@ -81,3 +81,9 @@ def test_files_that_are_pages_exist(pages):
 def test_the_map_shows_every_room():
     shown = set(re.findall(r">([a-z_]+)<", (DOCS / "figures" / "rooms.svg").read_text(encoding="utf-8")))
     assert {room for floors in ROOMS.values() for floor in floors for room in floor} <= shown
+
+
+def test_every_example_has_its_page():
+    page = (DOCS / "examples.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\{literalinclude\} \.\./examples/(\w+)\.py", page)
+    assert sorted(shown) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
