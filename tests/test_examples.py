@@ -45,7 +45,7 @@ def test_custom_prior(run):
 def test_pyro_svi_loop(run):
     found, _ = run("pyro_svi_loop")
     assert found["rmse"] < 0.9  # 1 is the labels' standard deviation
-    assert 0.8 < found["coverage"] < 1
+    assert 0.6 < found["coverage"] < 1
 
 
 def test_replace_attention_in_torchvision_vit(run):
