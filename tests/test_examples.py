@@ -86,3 +86,8 @@ def test_examples_are_short_and_use_the_public_api(path):
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     assert {node.module for node in imports if node.module.split(".")[0] == "probattn"} <= PUBLIC
     assert f'run("{path.stem}")' in Path(__file__).read_text(encoding="utf-8")
+
+
+def test_the_list_of_examples_is_complete():
+    text = (EXAMPLES[0].parent / "README.md").read_text(encoding="utf-8")
+    assert all(f"| `{path.name}` |" in text for path in EXAMPLES)
