@@ -16,6 +16,9 @@ PUBLIC = {
     "probattn.inference.integrations.lightning",
 }
 
+quiet = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+"""Other libraries' trainers warn."""
+
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
@@ -54,12 +57,19 @@ def test_replace_attention_in_torchvision_vit(run):
     assert found["results"]["accuracy"] > found["before"] - 0.05
 
 
-@pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+@quiet
 def test_finetune_text_classifier(run):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     found, _ = run("finetune_text_classifier")
     assert found["results"]["eval_accuracy"] > 0.7  # 0.5 is chance
+
+
+@quiet
+def test_lightning_training(run):
+    pytest.importorskip("lightning.pytorch")
+    found, _ = run("lightning_training")
+    assert found["results"]["accuracy"] > 0.5  # 0.1 is chance
 
 
 def test_conformal_prediction_sets(run):
