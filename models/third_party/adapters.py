@@ -12,8 +12,8 @@ from probattn.models.third_party import masks
 
 Outputs = Tensor | tuple[Tensor | None, ...]
 
-IGNORED_OPTIONS = ("output_attentions",)
-"""Options of other libraries' attention layers that do not change their first output."""
+IGNORED_OPTIONS = ("output_attentions", "cache_position")
+"""Options of other libraries' attention layers that do not change their first output without a cache, itself refused."""
 
 
 class Adapter(PyroModule):

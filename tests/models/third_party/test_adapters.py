@@ -123,7 +123,9 @@ def test_separate_takes_the_calls_of_transformers_4_and_5(layer, x):
     adapter, mask = SeparateQKVAdapter(layer, num_outputs=2), REAL[:, None, None]
     calls = [
         adapter(x, mask, None, None, None, None, False),
-        adapter(x, attention_mask=mask, encoder_hidden_states=None, past_key_values=None),
+        adapter(
+            x, attention_mask=mask, encoder_hidden_states=None, past_key_values=None, cache_position=torch.arange(3)
+        ),
         adapter(hidden_states=x, attention_mask=mask.float().log(), output_attentions=True),
     ]
     for output, weights in calls:
