@@ -38,7 +38,7 @@ types: $(DEV)
 docs: $(DOCS)
 	$(link)
 	rm -rf docs/api/generated
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"
 
 lock: $(DEV)
