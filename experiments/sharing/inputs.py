@@ -1,7 +1,6 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import is_image, open_image, pixels
+from probattn.experiments.data.images.files import find_files, is_image, open_image, pixels
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, Rows, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -51,7 +50,7 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int]) -> Inputs
     found = Inputs()
     for path in paths:
         if path.is_dir():
-            files = list(_files(path))
+            files = list(find_files(path))
             if not files:
                 found.failures[str(path)] = "the folder holds no files"
         else:
@@ -123,12 +122,6 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
             else:
                 found.add(place, row)
     return found
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place) / name for name in sorted(names) if not name.startswith("."))
 
 
 def _texts(path: Path, column: str, delimiter: str | None) -> Iterator[tuple[int, str | DatasetError]]:

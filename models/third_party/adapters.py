@@ -13,7 +13,7 @@ from probattn.models.third_party import masks
 Outputs = Tensor | tuple[Tensor | None, ...]
 
 IGNORED_OPTIONS = ("output_attentions", "cache_position")
-"""Options of other libraries' attention layers that do not change their first output without a cache, itself refused."""
+"""Options of other libraries' attention layers that do not change their first output: caches are refused."""
 
 
 class Adapter(PyroModule):

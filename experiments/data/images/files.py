@@ -1,6 +1,7 @@
 """Image files: formats that are read, decoding, and conversion to arrays of one size."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,30 @@ FORMATS = {
 }
 """Pillow's formats that are read, with the suffixes of their files; of others, Pillow runs PostScript."""
 SUFFIXES = tuple(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+
+_CLUTTER = {"thumbs.db", "desktop.ini"}
+"""Files that Windows puts into folders of images."""
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for names of hidden files and folders, and of those that Windows puts into folders of images."""
+    return name.startswith(".") or name.lower() in _CLUTTER
+
+
+def find_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder in order, without hidden ones; linked folders are read, too.
+
+    Raises:
+        DatasetError: links that lead in a circle.
+    """
+    for name, folders, files in os.walk(folder, followlinks=True):
+        place = Path(name)
+        above = {each.resolve() for each in (place, *place.parents)}
+        folders[:] = sorted(each for each in folders if not is_hidden(each))
+        for each in folders:
+            if (place / each).resolve() in above:
+                raise DatasetError(f"{place / each} is a link to a folder that it is in; remove it")
+        yield from (place / each for each in sorted(files) if not is_hidden(each))
 
 
 def is_image(name: str) -> bool:

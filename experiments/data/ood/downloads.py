@@ -1,6 +1,5 @@
 """Out-of-distribution (OOD) sets on disk or by download: SVHN's own file, extracted archives, folders of images."""
 
-import os
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from torchvision.datasets import SVHN
 
 from probattn.experiments.data.download import check_folder, download_and_extract
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import SUFFIXES, is_image
+from probattn.experiments.data.images.files import SUFFIXES, find_files, is_image
 from probattn.imports import extra
 
 _ELSEWHERE = "give another folder with --data or the environment variable PROBATTN_DATA"
@@ -110,10 +109,7 @@ def find_images(folder: Path) -> list[Path]:
     if not folder.is_dir():
         problem = "is not a folder" if folder.exists() else "does not exist"
         raise DatasetError(f"{folder.absolute()} {problem}: give a folder of images")
-    files = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [Path(place, name) for name in names if is_image(name)]
+    files = sorted(each for each in find_files(folder) if is_image(each.name))
     if not files:
         raise DatasetError(f"{folder.absolute()} holds no image ({', '.join(SUFFIXES)})")
-    return sorted(files)
+    return files

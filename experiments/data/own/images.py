@@ -1,6 +1,5 @@
 """Images in folders, one for each class."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import SUFFIXES, is_image, open_image, pixels
+from probattn.experiments.data.images.files import SUFFIXES, find_files, is_hidden, is_image, open_image, pixels
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
 from probattn.experiments.data.own.examples import (
     Examples,
@@ -20,9 +19,6 @@ from probattn.experiments.data.own.examples import (
     divide,
     find_parts,
 )
-
-_CLUTTER = {"thumbs.db", "desktop.ini"}
-"""Files that Windows puts into folders of images."""
 
 
 class ImageParts(NamedTuple):
@@ -84,7 +80,7 @@ def from_examples(
 
 def _list(folder: Path) -> Examples:
     """Return the images of each class's folder, whose inputs are paths."""
-    entries = [each for each in sorted(folder.iterdir()) if not _is_clutter(each.name)]
+    entries = [each for each in sorted(folder.iterdir()) if not is_hidden(each.name)]
     outside = next((each for each in entries if not each.is_dir()), None)
     if outside is not None:
         raise DatasetError(f"{outside} lies outside of the classes' folders: move it into one, or elsewhere")
@@ -101,23 +97,13 @@ def _list(folder: Path) -> Examples:
 
 
 def _files(folder: Path) -> Sequence[Path]:
-    found = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if _is_clutter(name):
-                continue
-            if not is_image(name):
-                raise DatasetError(
-                    f"{Path(place) / name} has none of the suffixes of images ({', '.join(SUFFIXES)}); convert it, or "
-                    "move it elsewhere"
-                )
-            found.append(Path(place) / name)
+    found = list(find_files(folder))
+    other = next((each for each in found if not is_image(each.name)), None)
+    if other is not None:
+        raise DatasetError(
+            f"{other} has none of the suffixes of images ({', '.join(SUFFIXES)}); convert it, or move it elsewhere"
+        )
     return found
-
-
-def _is_clutter(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _CLUTTER
 
 
 def _decode(path: Path, size: int) -> np.ndarray:

@@ -19,7 +19,7 @@ def test_texts_of_any_length_give_what_the_network_gives(text, texts, tmp_path, 
     model, guide = text()
     network = predictor_network(model.float(), guide.float(), num_samples=3)
     export_onnx(tmp_path / "a.onnx", network, *texts(2, 3), metadata={"about": "a text, ✓"})
-    assert caplog.messages == []
+    assert [each.message for each in caplog.records if each.name.startswith("onnx")] == []
     session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
     x, mask = texts(5, 11)
     found = session.run(None, {"x": x.numpy(), "mask": mask.numpy()})

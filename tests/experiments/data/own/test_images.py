@@ -40,6 +40,17 @@ def test_folders_of_parts_are_the_parts(tmp_path):
     assert [len(part) for part in load(tmp_path)[1:]] == [12, 6, 4]
 
 
+def test_linked_folders_are_read_and_circles_of_links_named(tmp_path):
+    fill(tmp_path / "elsewhere", 4)
+    for name in ("a", "b"):
+        fill(tmp_path / "data" / name, 6, (9, 9, 9) if name == "b" else (0, 99, 200))
+    (tmp_path / "data" / "a" / "more").symlink_to(tmp_path / "elsewhere")
+    assert sum(len(part) for part in load(tmp_path / "data")[1:]) == 16
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "data" / "a")
+    with pytest.raises(DatasetError, match="back is a link to a folder that it is in"):
+        load(tmp_path / "data")
+
+
 def test_the_shorter_side_is_scaled_and_the_middle_kept():
     wide = np.zeros((4, 12, 3), dtype=np.uint8)
     wide[:, 4:8] = 200  # the middle square
