@@ -86,16 +86,20 @@ class _ELBOWithTerms(TracePairs):
         """
         device_type = (device(model, guide) or torch.device("cpu")).type
         model_in_autocast = with_current_autocast(model, device_type)
-        loss, self.term_tensors = 0.0, {}
+        losses: list[Tensor] = []
+        self.term_tensors = {}
         scoped = local_params(model, guide) if pyro.settings.get("module_local_params") else exclusive()
         precise = dtypes.float32_products("highest")
         with scoped, torch.autocast(device_type, enabled=False), precise, params_hidden_from_traces():
             for traces in self.trace_pairs(model_in_autocast, guide, args, kwargs):
-                terms = {name: value / self.num_particles for name, value in self._terms(*traces).items()}
-                loss = loss + self._loss(terms, *traces)
+                terms = self._terms(*traces)
+                if self.num_particles > 1:  # a kernel for each term otherwise
+                    terms = {name: value / self.num_particles for name, value in terms.items()}
+                losses.append(self._loss(terms, *traces))
                 for name, value in terms.items():
-                    self.term_tensors[name] = self.term_tensors.get(name, 0.0) + value.detach()
-        return loss
+                    earlier = self.term_tensors.get(name)
+                    self.term_tensors[name] = value.detach() if earlier is None else earlier + value.detach()
+        return sum(losses[1:], losses[0])
 
     def loss(self, model: Program, guide: Program, *args: Any, **kwargs: Any) -> float:
         """Return −ELBO in nats."""

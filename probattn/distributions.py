@@ -157,6 +157,24 @@ class OrderedCategorical(dist.Categorical):
     """Categorical distribution of ordered classes, for which a miss by one is better than a miss by two."""
 
 
+class DiagonalNormal(dist.MultivariateNormal):
+    """Multivariate normal distribution whose ``scale_tril`` is diagonal, for a KL without triangular solves."""
+
+    @property
+    def stddev(self) -> Tensor:
+        """Standard deviations, the diagonal of ``scale_tril``."""
+        return self.scale_tril.diagonal(dim1=-2, dim2=-1)
+
+
+@register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
+def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
+    """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + ((m − μ)_i / σ_i)² − 1)."""
+    tril, stddev = q.scale_tril, p.stddev
+    whitened = torch.cat([tril, (q.loc - p.loc).unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
+    log_ratio = stddev.log() - tril.diagonal(dim1=-2, dim2=-1).log()
+    return (log_ratio + 0.5 * whitened.square().sum(-1) - 0.5).sum(-1)
+
+
 @register_kl(ColumnNormal, ColumnNormal)
 def _kl_column_normal(q: ColumnNormal, p: ColumnNormal) -> Tensor:
     if q is p:

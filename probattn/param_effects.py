@@ -18,7 +18,6 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
-from torch.distributions import transform_to
 from torch.distributions.constraints import real
 
 from probattn.handlers import left_of_examples, outside_data_plate, stored_sites
@@ -26,6 +25,7 @@ from probattn.pyro_compat import (
     HANDLER_STACK,
     AttributeReads,
     call_inside,
+    constrained,
     full_name,
     has_module_local_params,
     is_inside_call,
@@ -72,7 +72,7 @@ class SkipParamEffects(AttributeReads):
         effect = _param_effect()
         if effect == _STORE:
             return self._read_by_pyro(name)
-        value = transform_to(constraint)(unconstrained)
+        value = constrained(unconstrained, constraint)
         if effect == _NONE:
             return value
         return _param_site(full_name(self, name), value, constraint=constraint, event_dim=event_dim)

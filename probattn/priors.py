@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.distributions import CentredStudentT
+from probattn.distributions import CentredStudentT, DiagonalNormal
 from probattn.functional.dtypes import at_least_float32
 from probattn.sites import SiteModule
 
@@ -26,7 +26,7 @@ def normal(scale: Tensor) -> dist.TorchDistribution:
     It is a multivariate normal, not ``Normal.to_event``, so that its KL with every Gaussian guide is analytic
     under ``TraceMeanField_ELBO``.
     """
-    prior = dist.MultivariateNormal(torch.zeros_like(scale), scale_tril=torch.diag_embed(scale))
+    prior = DiagonalNormal(torch.zeros_like(scale), scale_tril=torch.diag_embed(scale))
     return prior.to_event(scale.dim() - 1)
 
 

@@ -17,7 +17,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import _Subsample
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
-from torch.distributions import transform_to
+from torch.distributions import constraints, transform_to
 
 HANDLER_STACK: Sequence[Messenger] = runtime._PYRO_STACK
 """Active effect handlers, the outermost first: Pyro's own list, which changes as handlers are entered and left."""
@@ -149,6 +149,11 @@ def has_pyro_samples(module: nn.Module) -> bool:
     return isinstance(module, PyroModule) and bool(module._pyro_samples)
 
 
+def constrained(unconstrained: Tensor, constraint: Any) -> Tensor:
+    """Return the value of a ``PyroParam``; for positive ones PyTorch would also multiply by 1 and add 0."""
+    return unconstrained.exp() if constraint is constraints.positive else transform_to(constraint)(unconstrained)
+
+
 class AttributeReads:
     """Mixin, in front of ``PyroModule``, with a method for each kind of attribute that is read during a call.
 
@@ -162,7 +167,7 @@ class AttributeReads:
             unconstrained = state["_parameters"][f"{name}_unconstrained"]
             if state["_pyro_context"].active:
                 return self._read_pyro_param(name, unconstrained, constraint, event_dim)
-            return transform_to(constraint)(unconstrained)
+            return constrained(unconstrained, constraint)
         if name in state.get("_parameters", ()) and not name.endswith("_unconstrained"):
             parameter = state["_parameters"][name]
             if parameter is not None and state["_pyro_context"].active:

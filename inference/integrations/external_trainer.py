@@ -25,6 +25,8 @@ _OF_THE_TRAINER = (
     "seed",
     "deterministic",
     "log_every",
+    "checkpoint_every",
+    "matmul_precision",
 )
 
 

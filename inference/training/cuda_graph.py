@@ -52,6 +52,7 @@ class CUDAGraphStep:
         self.loss_weights = like.new_zeros(max_batches).unbind()
         self.lrs = like.new_zeros(len(self.groups)).unbind()
         self.constants = self._constants()
+        self._written: dict[int, float] = {}
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)
         self.graphs = make_graph_cache(like.device)
 
@@ -75,9 +76,9 @@ class CUDAGraphStep:
                 "unless cycle_momentum=False); change lr alone, or set capture=False"
             )
         for static, value in zip(self.coefficients, coefficients, strict=True):
-            static.fill_(value)
+            self._write(static, value)
         for static, value in zip(self.loss_weights, loss_weights, strict=False):
-            static.fill_(value)
+            self._write(static, value)
         with self._learning_rates_on_device():
             return self._run(tuple(batches)) if self.graphs is None else self.graphs(self._run, tuple(batches))
 
@@ -102,6 +103,12 @@ class CUDAGraphStep:
         failed = self.failed.item()
         self.failed.zero_()
         return failed or find_non_finite((), self.eager.parts, ()) is not None
+
+    def _write(self, static: Tensor, value: float) -> None:
+        """Write a number to a scalar on the device, unless it is there already."""
+        if self._written.get(id(static)) != value:
+            static.fill_(value)
+            self._written[id(static)] = value
 
     def _constants(self) -> list[dict[str, Any]]:
         """Return the settings of each parameter group that the graph holds as numbers."""

@@ -14,7 +14,13 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.distributions import CategoricalWithEnergy, CentredStudentT, ColumnNormal, MarginalWithJointKL
+from probattn.distributions import (
+    CategoricalWithEnergy,
+    CentredStudentT,
+    ColumnNormal,
+    DiagonalNormal,
+    MarginalWithJointKL,
+)
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
@@ -254,3 +260,20 @@ def test_samples_of_the_centred_student_t_have_its_quantiles(df):
         assert ((share - level).abs() < 5 * (level * (1 - level) / number) ** 0.5).all()
     (gradient,) = torch.autograd.grad(samples.sum(), scale)
     assert_close(gradient, (samples / scale).sum(0).detach())
+
+
+@pytest.mark.parametrize("lead", [(), (5,)])
+def test_kl_to_a_diagonal_normal_is_that_of_multivariate_normals(lead):
+    torch.manual_seed(0)
+    tril = (
+        torch.randn(*lead, 2, 3, 3, dtype=torch.float64).tril(-1) + torch.rand(2, 3, dtype=torch.float64).diag_embed()
+    )
+    loc, mean = torch.randn(2, *lead, 2, 3, dtype=torch.float64)
+    scale = torch.rand(2, 3, dtype=torch.float64) + 0.1
+    q = dist.MultivariateNormal(loc, scale_tril=tril)
+    p = DiagonalNormal(mean, scale_tril=scale.diag_embed())
+    whole = dist.MultivariateNormal(mean, scale_tril=scale.diag_embed())
+    torch.testing.assert_close(kl_divergence(q, p), kl_divergence(q, whole), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(p.stddev, whole.stddev, rtol=1e-12, atol=0)
+    assert type(p.expand((4, *p.batch_shape))) is DiagonalNormal
+    torch.testing.assert_close(p.expand((4, *p.batch_shape)).stddev, whole.stddev.expand(4, *p.batch_shape, 3))

@@ -231,3 +231,10 @@ def test_an_elbo_runs_model_and_guide_once_a_particle():
     sum(losses).backward()
     assert elbo.differentiable_loss(model, guide, x).isfinite()
     assert elbo.count == 6
+
+
+@pytest.mark.parametrize("constraint", [constraints.positive, constraints.greater_than(1.0), constraints.unit_interval])
+def test_a_constrained_value_is_that_of_pytorch_bit_for_bit(constraint):
+    unconstrained = torch.randn(100)
+    expected = transform_to(constraint)(unconstrained)
+    assert torch.equal(pyro_compat.constrained(unconstrained, constraint), expected)

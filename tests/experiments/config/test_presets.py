@@ -39,6 +39,8 @@ FURTHER_OPTIONS = {
     "patience": None,
     "num_samples": 10,
     "precision": "32",
+    "matmul_precision": None,
+    "checkpoint_every": 1,
     "capture": False,
     "compile": False,
     "deterministic": False,

@@ -102,6 +102,8 @@ OUT_OF_BOUNDS = [
     {"precision": "16"},
     {"devices": 0},
     {"log_every": 0},
+    {"checkpoint_every": 0},
+    {"matmul_precision": "tf32"},
 ]
 
 
