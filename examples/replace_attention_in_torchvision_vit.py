@@ -45,4 +45,3 @@ with torch.no_grad():
     before = (vit(test[0]).argmax(-1) == test[1]).float().mean().item()
 results = metrics.evaluate(prediction)
 print(f"accuracy {before:.1%} before, {results['accuracy']:.1%} after; NLL {results['nll']:.3f} nats")
-print(f"mutual information {prediction.mutual_information.mean():.4f} nats on average")
