@@ -405,7 +405,7 @@ def test_no_file_names_a_path_of_one_machine():
 
 
 def run_python(code, folder):
-    """What a fresh Python prints as JSON, without this session's warnings filter."""
+    """Return the JSON that a fresh Python prints, without this session's warnings filter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
