@@ -59,8 +59,8 @@ def unpack_batch(batch: Any) -> Batch:
 
     Raises:
         TypeError: an object of another type.
-        ValueError: fields that are missing or ambiguous; masks of floats; more than three entries; segments
-            (``token_type_ids`` other than 0), which no network here takes.
+        ValueError: fields that are missing or ambiguous; a single label in place of a batch; masks of floats; more than
+            three entries; segments (``token_type_ids`` other than 0), which no network here takes.
     """
     named = _named_fields(batch)
     if named is not None:
@@ -77,11 +77,11 @@ def unpack_batch(batch: Any) -> Batch:
     x, y, mask = (*batch, None, None)[:3]
     inner = _named_fields(x)
     if inner is None:
-        return Batch(_tensor(x, "x"), _optional(y, "y"), _boolean(mask, "mask"))
+        return Batch(_tensor(x, "x"), _labels(y, "y"), _boolean(mask, "mask"))
     found = _from_fields(inner)
     if (found.y is not None and y is not None) or mask is not None:
         raise ValueError("labels or masks are both in the batch's dictionary and beside it: give them once")
-    return found._replace(y=_optional(y, "y") if found.y is None else found.y)
+    return found._replace(y=_labels(y, "y") if found.y is None else found.y)
 
 
 def iterate_batches(data: Any) -> Iterable:
@@ -178,7 +178,7 @@ def _select(batch: Any, *, x: str, y: str | None, mask: str | None, padding_mask
         raise ValueError(f"the batch has no field {', '.join(missing)}, only {', '.join(map(str, values)) or 'none'}")
     given = _boolean(values[mask], mask) if mask else None
     padding = _boolean(values[padding_mask], padding_mask) if padding_mask else None
-    return Batch(_tensor(values[x], x), _optional(values[y], y) if y else None, given if padding is None else ~padding)
+    return Batch(_tensor(values[x], x), _labels(values[y], y) if y else None, given if padding is None else ~padding)
 
 
 def _from_fields(values: Mapping[str, Any]) -> Batch:
@@ -198,7 +198,7 @@ def _from_fields(values: Mapping[str, Any]) -> Batch:
     real = None if mask is None else _boolean(values[mask], mask)
     if real is not None and mask in PADDING_MASKS:
         real = ~real
-    return Batch(_tensor(values[x], x), None if y is None else _optional(values[y], y), real)
+    return Batch(_tensor(values[x], x), None if y is None else _labels(values[y], y), real)
 
 
 def _one_of(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
@@ -251,6 +251,16 @@ def _tensor(value: Any, name: str | None) -> Tensor:
         dtype = torch.get_default_dtype() if value.dtype == np.float64 else None
         return torch.as_tensor(value, dtype=dtype)
     raise TypeError(f"{name} of the batch must be a tensor or a NumPy array of numbers, got {_described(value)}")
+
+
+def _labels(value: Any, name: str | None) -> Tensor | None:
+    labels = _optional(value, name)
+    if labels is not None and not labels.dim():
+        raise ValueError(
+            f"{name} of the batch is a single value, {labels.item():g}, and a batch has labels (batch, ...): give a "
+            "DataLoader, which makes batches of single examples"
+        )
+    return labels
 
 
 def _optional(value: Any, name: str | None) -> Tensor | None:

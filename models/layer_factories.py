@@ -1,5 +1,6 @@
 """Attention layers by name, and checks of the argument ``attention`` of networks."""
 
+import inspect
 from collections.abc import Sequence
 
 from torch import nn
@@ -41,7 +42,7 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
 
     Raises:
         ValueError: an unknown name.
-        TypeError: a layer, where a factory is needed, or another object.
+        TypeError: a layer, where a factory is needed; a class that needs further options; another object.
     """
     if isinstance(attention, str):
         if attention not in LAYERS:
@@ -58,7 +59,18 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
             f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer, got "
             f"{attention!r}"
         )
+    if isinstance(attention, type):
+        _check_options(attention)
     return attention
+
+
+def _check_options(layer: type) -> None:
+    """Check that a layer's class needs no options besides ``dim`` and ``heads``."""
+    parameters = inspect.signature(layer).parameters.values()
+    needed = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    if needed:
+        options = ", ".join(f"{name}=…" for name in needed)
+        raise TypeError(f"{layer.__name__} needs {', '.join(needed)}: pass {layer.__name__}.partial({options})")
 
 
 def layer_factories(attention: str | LayerFactory | Sequence[str | LayerFactory], *, depth: int) -> list[LayerFactory]:

@@ -397,7 +397,7 @@ def test_no_file_names_a_path_of_one_machine():
         skipped = SKIPPED if Path(folder) == ROOT else {"__pycache__"}
         names[:] = [name for name in names if name not in skipped and (name == ".ci" or not name.startswith("."))]
         names[:] = [name for name in names if not name.endswith(".egg-info")]
-        for file in files:
+        for file in set(files) - {".git"}:  # of a worktree
             content = (Path(folder) / file).read_bytes()
             text = "" if b"\0" in content else content.decode("utf-8", errors="ignore")  # no images
             found += [f"{Path(folder, file).relative_to(ROOT)}: {match[0]}" for match in pattern.finditer(text)]
@@ -405,7 +405,7 @@ def test_no_file_names_a_path_of_one_machine():
 
 
 def run_python(code, folder):
-    """What a fresh Python prints as JSON, without this session's warnings filter."""
+    """Return the JSON that a fresh Python prints, without this session's warnings filter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

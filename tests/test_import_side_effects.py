@@ -46,7 +46,7 @@ MODULES = ("probattn", "probattn.models", "probattn.inference", "probattn.experi
 
 
 def run(code):
-    """What a fresh Python prints as JSON; warnings of libraries at import are none of ours."""
+    """Return the JSON that a fresh Python prints; warnings of libraries at import are none of ours."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "TORCH"))}
     command = [sys.executable, "-W", "default", "-c", STATE + code]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

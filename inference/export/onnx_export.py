@@ -1,9 +1,11 @@
 """Export of networks to ONNX files, which run without PyTorch."""
 
+import logging
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ def export_onnx(
     program = trace(network, *example)
     _check_operations(program)
     outputs = list(network(*example))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _without_log("onnxscript"):
         warnings.simplefilter("ignore")  # about PyTorch's own use of its modules
         converted = torch.onnx.export(
             program,
@@ -68,6 +70,18 @@ def export_onnx(
     model.metadata_props.update(metadata or {})
     model.metadata_props["digest"] = UNSEALED
     write_sealed(path, converted.model_proto.SerializeToString())
+
+
+@contextmanager
+def _without_log(name: str) -> Iterator[None]:
+    """Discard a library's messages up to warnings, such as those on constants that its optimiser cannot compute."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _stable_sort(values: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Concatenate, ParamSpec
 
 import pyro.distributions as dist
 import torch
@@ -13,6 +13,7 @@ from probattn.functional import dtypes, errors
 from probattn.pyro_compat import module_path
 from probattn.sites import SiteModule
 
+Options = ParamSpec("Options")
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 
 
@@ -37,9 +38,13 @@ class ProbabilisticAttention(SiteModule):
         self.dim, self.heads, self.head_dim = dim, heads, dim // heads
 
     @classmethod
-    def partial(cls, **options: Any) -> LayerFactory:
-        """Return a factory ``(dim, heads) -> layer`` with these options, for the ``attention=`` of a network."""
-        return functools.partial(cls, **options)
+    def partial(
+        cls: Callable[Concatenate[int, int, Options], "ProbabilisticAttention"],
+        *args: Options.args,
+        **options: Options.kwargs,
+    ) -> LayerFactory:
+        """Return a factory ``(dim, heads) -> layer`` with options of the class, for a network's ``attention=``."""
+        return functools.partial(cls, *args, **options)
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return the global latent sites by name with their current priors, from which guides are built without data.

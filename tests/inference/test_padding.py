@@ -1,4 +1,4 @@
-"""What stands at padding has no influence on training and prediction, and is never called broken data."""
+"""Values at padding have no influence on training and prediction, and are never called broken data."""
 
 import math
 

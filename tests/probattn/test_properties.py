@@ -1,4 +1,4 @@
-"""What holds of every layer with any options, at any size, mask, dtype, prior and guide."""
+"""Properties of every layer with any options, at any size, mask, dtype, prior and guide."""
 
 import contextlib
 import warnings
@@ -126,7 +126,7 @@ def jitter():
 
 
 def at_the_mean(model, guide, x, mask=None):
-    """What the layer puts out where every latent site is at its posterior mean, (batch, tokens, dim)."""
+    """Return the layer's output with every latent site at its posterior mean, (batch, tokens, dim)."""
     outputs = []
     handle = model.network.attention.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = (x, torch.zeros(len(x), dtype=torch.long)) + (() if mask is None else (mask,))
@@ -218,7 +218,7 @@ def test_float32_is_near_float64_and_bf16_near_both(kind, data):
 @settings(deadline=None, max_examples=12)
 @given(data=st.data(), number=st.integers(1, 4))
 def test_draws_are_one_dimension_more_where_something_is_drawn_and_none_elsewhere(kind, data, number):
-    """Whether or not there are as many draws as examples."""
+    """The same for as many draws as examples, and for other numbers."""
     model, guide, x, mask = data.draw(cases(kind))
     shapes = []
     layer = model.network.attention

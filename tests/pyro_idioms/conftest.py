@@ -140,6 +140,6 @@ def problem():
 
 @pytest.fixture
 def idioms():
-    """What the tests of this folder share."""
+    """Models and data that the tests of this folder share."""
     shared = (Regression, Plated, ModuleGuide, Mean, Head, Known, conjugate, gap, bound, function_guide, guide_of)
     return SimpleNamespace(**{each.__name__: each for each in shared})

@@ -41,7 +41,7 @@ def must_say(*words):
 
 
 def accepted(path, read, *, error, amount):
-    """What a reader returns of a damaged file in place of raising this error: must be nothing. The file is restored."""
+    """Yield what a reader returns of a damaged file in place of raising this error: nothing. The file is restored."""
     whole, found = path.read_bytes(), []
     read(path)
     for damaged in [*flipped(whole, amount), *cut(whole, max(10, amount // 10))]:

@@ -17,6 +17,8 @@ train = DataLoader(data, batch_size=4)
 images, labels = data.tensors
 layer = KEPSVGPAttention(8, 2, rank=2)
 assert_type(layer.forward(torch.randn(1, 4, 8)), Tensor)  # of a call, PyTorch says Any
+KEPSVGPAttention.partial(rank="two")  # type: ignore[arg-type]
+KEPSVGPAttention.partial(ranks=2)  # type: ignore[call-arg]
 network = ViT(
     image_size=8,
     patch_size=4,

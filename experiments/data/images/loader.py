@@ -6,11 +6,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.batch_loader import BatchLoader
 from probattn.experiments.data.images.augment import crop_flip
 from probattn.experiments.data.images.labelled_images import Images
 
 
-class ImageLoader:
+class ImageLoader(BatchLoader):
     """Loader of batches: ``x`` float32 (batch, C, H, W), augmented and normalised, and ``y`` int64 (batch,).
 
     All images are on the device as uint8, which CIFAR is small enough for; a batch is then one gather, and there are
@@ -54,8 +55,7 @@ class ImageLoader:
         device: torch.device | str = "cpu",
         drop_last: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        super().__init__(len(data), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if len(data) < (batch_size if drop_last else 1):
             raise ValueError(f"no batch to yield: {len(data)} images, {batch_size=}, {drop_last=}")
         channels = data.images.shape[1]
@@ -63,12 +63,6 @@ class ImageLoader:
             raise ValueError(f"mean and std need {channels} entries, one per channel: {mean=}, {std=}")
         if min(std) <= 0:
             raise ValueError(f"std must be positive, got {tuple(std)}")
-        self.generator = torch.Generator() if generator is None else generator
-        if self.generator.device.type != "cpu":
-            raise ValueError(f"generator must be a CPU generator, got one on {self.generator.device}")
-        self.num_data = len(data)
-        self.batch_size = batch_size
-        self.shuffle = shuffle
         self.augment = augment
         self.padding = padding
         self.drop_last = drop_last
@@ -86,8 +80,7 @@ class ImageLoader:
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
-        whole, rest = divmod(self.num_data, self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return self.num_data // self.batch_size if self.drop_last else super().__len__()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch."""

@@ -6,8 +6,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.batch_loader import BatchLoader
 
-class TableLoader:
+
+class TableLoader(BatchLoader):
     """Loader of batches: ``x`` float32 (batch, columns) and ``y`` (batch, ...).
 
     ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch.
@@ -36,12 +38,9 @@ class TableLoader:
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        super().__init__(len(features), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if not len(features) or len(labels) != len(features):
             raise ValueError(f"need one label per row and a row at least, got {len(labels)} for {len(features)}")
-        self.generator = torch.Generator() if generator is None else generator
-        self.num_data, self.batch_size, self.shuffle = len(features), batch_size, shuffle
         self._features, self._labels = features, labels
         self.to(device)
 
@@ -50,10 +49,6 @@ class TableLoader:
         self.device = torch.device(device)
         self._features, self._labels = self._features.to(self.device), self._labels.to(self.device)
         return self
-
-    def __len__(self) -> int:
-        """Return the number of batches per epoch."""
-        return -(-self.num_data // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one epoch."""

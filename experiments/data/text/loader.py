@@ -6,10 +6,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.batch_loader import BatchLoader
+
 _BATCHES_PER_GROUP = 50
 
 
-class TextLoader:
+class TextLoader(BatchLoader):
     """Loader of batches: ``x`` int64 or float32 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
 
     Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens. All
@@ -55,19 +57,12 @@ class TextLoader:
         device: torch.device | str = "cpu",
         num_lengths: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        super().__init__(len(encoded), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if not len(encoded):
             raise ValueError("no batch to yield: there are no sequences")
         if len(labels) != len(encoded):
             raise ValueError(f"need one label per sequence, got {len(labels)} for {len(encoded)}")
         _check_consistent(encoded)
-        self.generator = torch.Generator() if generator is None else generator
-        if self.generator.device.type != "cpu":
-            raise ValueError(f"generator must be a CPU generator, got one on {self.generator.device}")
-        self.num_data = len(encoded)
-        self.batch_size = batch_size
-        self.shuffle = shuffle
         self._lengths = torch.tensor([len(sequence) for sequence in encoded])
         self._padded = None if num_lengths is None else padded_lengths(self._lengths, num_lengths)
         self._starts = self._lengths.cumsum(0) - self._lengths
@@ -80,10 +75,6 @@ class TextLoader:
         self.device = torch.device(device)
         self._tokens, self._labels = self._tokens.to(self.device), self._labels.to(self.device)
         return self
-
-    def __len__(self) -> int:
-        """Return the number of batches per epoch."""
-        return -(-self.num_data // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the batches of one epoch."""

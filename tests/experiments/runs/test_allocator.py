@@ -30,7 +30,7 @@ PAGES = 5 * 2**26 // resource.getpagesize()
 
 
 def faults(how):
-    """How many pages five steps were given by the system."""
+    """Return the number of pages that the system gave five steps."""
     command = [sys.executable, "-c", FAULTS, how]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -42,7 +42,7 @@ def flat(value):
 
 
 def trained(preset, out, seed=0):
-    """What the run has left: its checkpoints and its log, times apart."""
+    """Return the checkpoints and the log of a run, times apart."""
     settings = presets.preset(preset)
     start = [] if settings.warm_start is None else ["warm_start.epochs=1"]
     changes = [*CHANGES, *start, f"train.seed={seed}"]

@@ -215,7 +215,7 @@ def test_the_true_risk_exceeds_the_target_in_at_most_a_share_delta(population, n
 
 
 def test_the_promise_needs_the_bound_and_the_sharing_of_delta(monkeypatch):
-    """What the test above would say of the risk seen in place of its bound, and of sequences at the full level each."""
+    """The test above refuses the observed risk in place of its bound, and sequences at the full level each."""
     monkeypatch.setattr(abstention, "bdtr", lambda wrong, accepted, target: np.where(wrong <= target * accepted, 0, 1))
     assert share_broken("rising", 400, TRIALS, seed=1) > 2 * ALLOWED
     monkeypatch.undo()
@@ -227,7 +227,7 @@ def test_the_promise_needs_the_bound_and_the_sharing_of_delta(monkeypatch):
 
 
 def test_most_of_what_is_allowed_is_found():
-    """Where the risk reaches 5 % at coverage one half, the threshold comes near; a flat 2 % is accepted whole."""
+    """The threshold comes near coverage one half if the risk reaches 5 % there; a flat 2 % is accepted whole."""
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 1, size=20_000)
     right = rng.random(20_000) >= rising(confidence)

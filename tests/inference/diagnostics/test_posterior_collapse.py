@@ -1,4 +1,4 @@
-"""What a guide has learned, against closed forms."""
+"""Posterior collapse of guides, against closed forms."""
 
 import math
 

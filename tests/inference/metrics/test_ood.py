@@ -22,7 +22,7 @@ def of(*rows, **fields):
 
 
 def from_logits(logits):
-    """What one draw predicts."""
+    """Return the prediction of one draw."""
     probs = logits.softmax(1)
     return Prediction(
         probs=probs,

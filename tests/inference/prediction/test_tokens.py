@@ -97,7 +97,7 @@ def test_labels_may_be_small_integers(dtype):
 
 
 def test_a_likelihood_that_counts_fewer_tokens_than_the_mask_says_which():
-    """Where only the first of a word's pieces has a tag, say."""
+    """Labels at some tokens only, such as at the first of a word's pieces."""
     first = torch.tensor([True, False, True, True, False])
 
     class FirstPieces(TokenCategorical):

@@ -1,4 +1,4 @@
-"""Which parameters of every layer and network have weight decay, by name, and that the optimiser follows it."""
+"""Weight decay of the parameters of every layer and network, by name, and in the optimiser."""
 
 import dataclasses
 import re

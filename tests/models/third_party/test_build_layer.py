@@ -1,4 +1,4 @@
-"""What new layers take over from old ones, row by row."""
+"""Weights that new layers take over from old ones, row by row."""
 
 import functools
 

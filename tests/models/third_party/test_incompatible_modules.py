@@ -1,4 +1,4 @@
-"""What converted networks may not do when they run, and what looks like it and may be done."""
+"""Operations that converted networks may not use, and similar ones that they may."""
 
 import contextlib
 import copy

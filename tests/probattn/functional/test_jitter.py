@@ -94,7 +94,7 @@ def test_the_jitter_that_was_needed_is_reported_and_is_what_was_added(dtype, eig
 
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_a_difference_of_large_matrices_is_moved_by_a_share_of_those(dtype):
-    """Where all but rounding cancels, the mean diagonal is no measure: the scale given is, for each of a batch."""
+    """The given scale is the measure where all but rounding cancels in the mean diagonal, for each of a batch."""
     scale = torch.tensor([4.0, 1.0], dtype=dtype)
     epsilon = torch.finfo(dtype).eps
     matrix = scale[:, None, None] * epsilon * torch.tensor([[1.0, 3.0], [3.0, 1.0]], dtype=dtype)

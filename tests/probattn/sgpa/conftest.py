@@ -128,6 +128,6 @@ def build(*, num_data=12, family="full", layers=2, **options):
 
 @pytest.fixture
 def sgpa():
-    """What the tests of this folder share."""
+    """Layers and data that the tests of this folder share."""
     shared = (make, unprojected, Head, heads_of, run, law, Pooled, build)
     return SimpleNamespace(**{each.__name__: each for each in shared})
