@@ -57,7 +57,7 @@ class Meter:
         """Return a section of a table: one row per case, relative to the first."""
         return {"title": title, "rounds": rounds, "rows": self.rows(self.measure(cases, rounds=rounds))}
 
-    def sections(self, title: str, cases: Mapping[str, Step], *, rounds: int) -> list[dict[str, Any]]:
+    def with_replays(self, title: str, cases: Mapping[str, Step], *, rounds: int) -> list[dict[str, Any]]:
         """Return the section of the cases, on a GPU also that of their replays as CUDA graphs."""
         found = [self.section(title, cases, rounds=rounds)]
         if self.device == "cuda":

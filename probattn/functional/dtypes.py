@@ -23,8 +23,8 @@ def float32_products(precision: str | None) -> Iterator[None]:
     ``"highest"`` is for what is factorised: a kernel matrix in TF32, of 10 bits, may have no Cholesky factor. Gradients
     are computed later, with the precision at that time. None, and code under :func:`torch.compile`, change nothing.
     """
-    before = None if precision is None or torch.compiler.is_compiling() else matmul_precision()
-    if before in (None, precision):
+    before = None if torch.compiler.is_compiling() else matmul_precision()
+    if precision is None or before is None or before == precision:
         yield
         return
     torch.set_float32_matmul_precision(precision)

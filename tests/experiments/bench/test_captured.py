@@ -34,10 +34,10 @@ def test_on_a_gpu_each_section_has_a_second_one_of_replays(monkeypatch):
     monkeypatch.setattr(flops, "matmul_rates", lambda device: {"float32": 1e9})
     meter = Meter("cpu")
     x = torch.randn(4, 4)
-    (alone,) = meter.sections("products", {"a": lambda: x @ x}, rounds=1)
+    (alone,) = meter.with_replays("products", {"a": lambda: x @ x}, rounds=1)
     assert "operations" in alone["rows"][0]
     monkeypatch.setattr(meter, "device", "cuda")
     monkeypatch.setattr(meter, "measure", lambda cases, *, rounds: Meter("cpu").measure(cases, rounds=rounds))
-    one, other = meter.sections("products", {"a": lambda: x @ x, "b": lambda: x + x}, rounds=1)
+    one, other = meter.with_replays("products", {"a": lambda: x @ x, "b": lambda: x + x}, rounds=1)
     assert (one["title"], other["title"]) == ("products", "products, captured")
     assert [row["case"] for row in other["rows"]] == ["a, captured", "b, captured"]
