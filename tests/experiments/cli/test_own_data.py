@@ -54,6 +54,8 @@ def home(tmp_path, monkeypatch):
 
 def small(arguments, *more):
     changes = [*SMALL, *more]
+    if not {"sgpa", "cgp", "softmax", "tabular/csv"} & set(arguments):
+        changes.append("layer.rank=2")
     return [*arguments, *(part for change in changes for part in ("--set", change))]
 
 

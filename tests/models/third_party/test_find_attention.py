@@ -136,7 +136,7 @@ def test_a_zero_output_map_hides_nothing():
 
 @pytest.mark.parametrize("which", ["VideoMAE", "Yolos", "Dinov2", "Electra", "Roberta", "Wav2Vec2"])
 def test_encoders_of_hugging_face_compute_what_they_did(which):
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", "5.10" if which == "VideoMAE" else None)
     options = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     options |= {"attention_probs_dropout_prob": 0.3, "attention_dropout": 0.3, "vocab_size": 20, "patch_size": 4}
     options |= {"image_size": [8, 8] if which == "Yolos" else 8, "num_frames": 2, "num_detection_tokens": 2}

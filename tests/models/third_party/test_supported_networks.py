@@ -175,6 +175,8 @@ def test_the_table_lists_these_networks():
 
 @EVERY
 def test_a_network_does_what_the_table_says(network):
+    if network[1].startswith("BEiT without"):
+        pytest.importorskip("transformers", "5.10")  # older ones pass the missing bias by position
     layers, feature = TABLE[network]
     built, x = build(network)
     if layers == "none":
