@@ -35,6 +35,7 @@ nb_execution_mode = "cache"
 nb_execution_timeout = 1200  # a cell takes a minute at most on a quiet machine
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+nb_output_stderr = "remove"
 
 autosummary_generate = True
 autodoc_typehints = "signature"
