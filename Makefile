@@ -39,6 +39,7 @@ docs: $(DOCS)
 	$(link)
 	rm -rf docs/api/generated
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python docs/check_links.py
 	@echo "documentation: docs/_build/html/index.html"
 
 lock: $(DEV)

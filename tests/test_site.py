@@ -85,3 +85,36 @@ def test_every_example_has_its_page():
     page = (DOCS / "examples.md").read_text(encoding="utf-8")
     shown = re.findall(r"\{literalinclude\} \.\./examples/(\w+)\.py", page)
     assert sorted(shown) == sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def check_links():
+    """Functions of the check of the built site."""
+    return runpy.run_path(str(DOCS / "check_links.py"))
+
+
+def test_links_of_the_built_site_are_checked(check_links, tmp_path, capsys):
+    site = tmp_path / "html"
+    (site / "api").mkdir(parents=True)
+    start = '<p id="top"><a href="api/#a%20b">1</a> <a href="#top">2</a> <a href="https://pyro.ai/x#y">3</a>'
+    (site / "index.html").write_text(start, encoding="utf-8")
+    (site / "api" / "index.html").write_text('<a name="a b" href="../index.html#top">4</a>', encoding="utf-8")
+    assert check_links["main"](site) == 0
+    assert (tmp_path / "external-links.txt").read_text(encoding="utf-8") == "https://pyro.ai/x#y\tindex.html\n"
+    wrong = '<a href="../index.html#no">1</a> <img src="no.svg"> <a href="../../secret.html">2</a> <a href="#no">3</a>'
+    (site / "api" / "index.html").write_text(wrong, encoding="utf-8")
+    (tmp_path / "secret.html").touch()
+    capsys.readouterr()
+    assert check_links["main"](site) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "api/index.html: #no leads to no heading or name of that page.",
+        "api/index.html: ../../secret.html leads to no file of the site.",
+        "api/index.html: ../index.html#no leads to no heading or name of that page.",
+        "api/index.html: no.svg leads to no file of the site.",
+        "index.html: api/#a%20b leads to no heading or name of that page.",
+    ]
+
+
+def test_a_site_that_is_not_built_is_named(check_links, tmp_path, capsys):
+    assert check_links["main"](tmp_path) == 2
+    assert "Build the site first" in capsys.readouterr().err
