@@ -7,6 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
+from sphinx.ext import autosummary
+
 import probattn
 
 project = "probattn"
@@ -38,6 +40,7 @@ nb_merge_streams = True
 nb_output_stderr = "remove"
 
 autosummary_generate = True
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "Eq.", "Alg.", "alg.", "sec.", "app.")  # do not end a summary
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
