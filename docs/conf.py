@@ -40,7 +40,7 @@ nb_merge_streams = True
 nb_output_stderr = "remove"
 
 autosummary_generate = True
-autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "Eq.", "Alg.", "alg.", "sec.", "app.")  # do not end a summary
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "eqs.", "Eq.", "Alg.", "alg.", "sec.", "app.")  # do not end a summary
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
