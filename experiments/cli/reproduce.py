@@ -103,6 +103,8 @@ def _announce(plan: Plan, *, workers: int) -> None:
     for text, titles in plan.missing.items():
         say(f"missing for {'; '.join(titles)}: {text}")
     if not plan.jobs:
+        models = (row.model for part in entry.parts for row in part.rows.values())
+        say(f"presets, once the data are there: {', '.join(dict.fromkeys(model.preset for model in models))}")
         return
     say(f"presets: {', '.join(dict.fromkeys(job.model.preset for job in plan.jobs))}")
     say(size(plan))

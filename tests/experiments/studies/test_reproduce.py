@@ -231,6 +231,18 @@ def test_a_dry_run_says_what_is_missing_and_how_long_it_takes_and_trains_nothing
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_without_any_data_says_which_presets_need_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(reproductions.ENTRIES, TABLE.name, replace(TABLE, parts=(MISSING,)))
+    command.reproduce(
+        TABLE.name, list_=False, scale="full", seeds=1, out=tmp_path, data=tmp_path, workers=1, dry_run=True
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("missing for CIFAR: cifar100 is not in ")
+    assert lines[2].startswith("presets, once the data are there: ")
+    assert all(row.model.preset in lines[2] for row in MISSING.rows.values())
+    assert len(lines) == 3
+
+
 def test_the_list_has_every_entry_with_its_data_and_runs(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["probattn", "reproduce", "--list"])
     with pytest.raises(SystemExit):
