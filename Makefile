@@ -44,7 +44,7 @@ docs: $(DOCS)
 
 lock: $(DEV)
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --extra docs --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --custom-compile-command 'make lock' --output-file requirements-dev.txt
 
 audit: $(DEV)

@@ -15,7 +15,7 @@ from probattn.imports import MissingExtraError, extra
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"all", "test", "dev"})
+EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"all", "test", "dev", "docs"})
 IMPORT_NAMES = {"laplace-torch": "laplace", "pyyaml": "yaml"}
 NEED_AN_EXTRA = {"probattn.inference.metrics.torchmetrics", "probattn.inference.integrations.lightning"}
 """Modules whose import needs an extra."""

@@ -1,11 +1,11 @@
 """Peak memory of a step, beyond what was allocated before it."""
 
 import gc
-import os
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
+from probattn.experiments.bench.quiet_profiler import quiet_profile
 from probattn.experiments.bench.timing import Step, synchronise
 
 
@@ -25,9 +25,7 @@ def _cuda_peak(step: Step) -> int:
 
 
 def _cpu_peak(step: Step) -> int:
-    # Read when the profiler first starts; otherwise it logs every start and stop to stderr.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with quiet_profile([ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = most = 0

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from probattn.experiments.bench.epoch import epochs, random_dataset, twins
+from probattn.experiments.bench.quiet_profiler import quiet_profile
 from probattn.experiments.bench.timing import synchronise
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.images.datasets import ImageDataset
@@ -83,7 +84,7 @@ def _longest_kernels(name: str, scope: Scope) -> Answer:
     settings, dataset = _run(name, MODES["bf16, captured"], scope, images=1280)
     on_gpu = not scope.is_small
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
-    with profile(activities=activities) as profiler:
+    with quiet_profile(activities) as profiler:
         epochs(settings, dataset, scope.device)
     kernels = {
         event.key[:100]: (event.self_device_time_total if on_gpu else event.self_cpu_time_total, event.count)

@@ -17,7 +17,7 @@ KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
         (KEP, ["train.epochs"], ["--set takes key=value, got 'train.epochs'"]),
         (KEP, ["train.epochs=0"], ["epochs=0"]),
         (KEP, ["layer.rank=100"], ["rank", "1..16", "100"]),
-        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["rank 17", "4 tokens"]),
+        (KEP, ["layer.rank=17", "network.dim=128", "network.patch_size=4"], ["rank of at most the 4 tokens", "got 17"]),
         (KEP, ["network.heads=3"], ["dim=64", "heads=3"]),
         (KEP, ["network.patch_size=3"], ["patch_size 3", "image_size 8"]),
         (KEP, ["network.patch_size=0"], ["network.patch_size: input should be greater than 0, got '0'"]),
