@@ -3,7 +3,7 @@
 import copy
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 def to_archive(content: Any) -> io.BytesIO:
     """Return tensors, numbers, strings, and dicts, lists and tuples of them as an archive of ``torch.save``."""
     archive = io.BytesIO()
-    torch.save(_compact(content), archive)
+    torch.save(map_tensors(_compact, content), archive)
     return archive
 
 
@@ -43,17 +43,23 @@ def from_archive(archive: io.BytesIO) -> Any:
     return content
 
 
-def _compact(value: Any) -> Any:
-    """Copy tensors that are views of others, which would be stored whole; layouts in memory stay."""
-    if isinstance(value, Tensor) and value.layout is torch.strided:
-        return value if value.nbytes == value.untyped_storage().nbytes() else value.detach().clone()
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return dicts, lists and tuples with a function of each of their tensors in its place."""
+    if isinstance(value, Tensor):
+        return function(value)
     if isinstance(value, dict):
-        compact = copy.copy(value)  # keeps the class and the versions of modules in a state dict
-        compact.update({key: _compact(each) for key, each in value.items()})
-        return compact
+        mapped = copy.copy(value)  # keeps the class and the versions of modules in a state dict
+        mapped.update({key: map_tensors(function, each) for key, each in value.items()})
+        return mapped
     if type(value) in (list, tuple):
-        return type(value)(map(_compact, value))
+        return type(value)(map_tensors(function, each) for each in value)
     return value
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """Copy a view of another tensor, which would be stored whole; the layout in memory stays."""
+    is_whole = tensor.layout is not torch.strided or tensor.nbytes == tensor.untyped_storage().nbytes()
+    return tensor if is_whole else tensor.detach().clone()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

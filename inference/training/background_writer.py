@@ -1,12 +1,13 @@
 """Checkpoints in a thread: tensors are copied at once, and written while the next epoch trains."""
 
-import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from probattn.inference.io.tensor_archive import map_tensors
 
 
 class BackgroundWriter:
@@ -54,20 +55,12 @@ class BackgroundWriter:
 
 def snapshot(value: Any) -> Any:
     """Return a copy on the CPU of tensors in dicts, lists and tuples; those of a GPU are copied together."""
-    copied = _snapshot(value)
+    copied = map_tensors(_on_cpu, value)
     if torch.cuda.is_available():
         torch.cuda.current_stream().synchronize()
     return copied
 
 
-def _snapshot(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        pinned = torch.empty_like(value, device="cpu", requires_grad=False, pin_memory=value.is_cuda)
-        return pinned.copy_(value.detach(), non_blocking=True)
-    if isinstance(value, dict):
-        copied = copy.copy(value)  # keeps the class and the versions of modules in a state dict
-        copied.update({key: _snapshot(each) for key, each in value.items()})
-        return copied
-    if type(value) in (list, tuple):
-        return type(value)(map(_snapshot, value))
-    return value
+def _on_cpu(tensor: Tensor) -> Tensor:
+    pinned = torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=tensor.is_cuda)
+    return pinned.copy_(tensor.detach(), non_blocking=True)

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from synchronisations import Synchronisations
+from tape import Stream
 
 from probattn import (
     CGPAttention,
@@ -259,21 +260,10 @@ class FakeCapture:
         self.graph.inputs = double.inputs
 
 
-class FakeStream:
-    def wait_stream(self, other):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
 def test_each_shape_is_captured_after_three_calls_and_then_replayed_on_its_own_inputs(monkeypatch):
     for name, fake in {
-        "Stream": FakeStream,
-        "current_stream": FakeStream,
+        "Stream": Stream,
+        "current_stream": Stream,
         "stream": lambda stream: stream,
         "CUDAGraph": FakeGraph,
         "graph": FakeCapture,

@@ -4,8 +4,7 @@ import pyro
 import pytest
 import torch
 from attention_layers import LAYERS
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from operations import Operations
 
 from probattn import guides
 from probattn.functional import errors
@@ -52,26 +51,6 @@ MOST = {
 
 
 IN_EVERY_RUN = ("softmax", "kep-svgp", "kep-svgp-concat", "sgpa", "cgp")
-
-
-class Operations(TorchDispatchMode):
-    """Record the operations that write a tensor; views cost nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        given = {self.storage(each) for each in tree_leaves((args, kwargs or {})) if isinstance(each, torch.Tensor)}
-        made = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
-        if func._schema.is_mutable or any(self.storage(each) not in given for each in made):
-            self.names.append(func.name())
-        return out
-
-    @staticmethod
-    def storage(tensor):
-        return tensor.untyped_storage()._cdata
 
 
 def operations_of(layer):
