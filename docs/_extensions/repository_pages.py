@@ -4,11 +4,15 @@ A page of :data:`PAGES` takes its content from the file named there. In every pa
 becomes a link to its page; a link to a file that has none becomes plain text.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
