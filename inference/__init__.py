@@ -22,7 +22,7 @@ from probattn.inference.diagnostics.posterior_collapse import posterior_summary,
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
-from probattn.inference.diagnostics.sbc import simulation_based_calibration
+from probattn.inference.diagnostics.sbc import guide_inference, nuts_inference, simulation_based_calibration
 from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
 from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
@@ -87,6 +87,7 @@ __all__ = [
     "export_onnx",
     "fit",
     "fit_guide",
+    "guide_inference",
     "load",
     "load_pretrained",
     "load_safetensors",
@@ -94,6 +95,7 @@ __all__ = [
     "metrics",
     "multilabel",
     "nuts",
+    "nuts_inference",
     "ood",
     "posterior_draws",
     "posterior_predictive_check",

@@ -98,9 +98,9 @@ def simulation_based_calibration(
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` equal to the number of inputs.
         inputs: x ``(n, ...)``, or ``(x, mask)``, the same in every simulation.
-        infer: the inference to check: :func:`guide_inference`, :func:`nuts_inference`, or your own. Of more than L
-            draws, L are taken at equal intervals: run chains for several times L, since autocorrelated draws accumulate
-            ranks at both ends.
+        infer: the inference to check: :func:`~probattn.inference.guide_inference`,
+            :func:`~probattn.inference.nuts_inference`, or your own. Of more than L draws, L are taken at equal
+            intervals: run chains for several times L, since autocorrelated draws accumulate ranks at both ends.
         num_simulations: number of simulations; each calls ``infer`` once.
         num_samples: L.
         sites: sites to rank; by default all latent sites that ``infer`` returns draws of.
@@ -148,11 +148,20 @@ def guide_inference(
 
 
 def nuts_inference(
-    model: nn.Module, *, num_samples: int = 1000, warmup_steps: int = 500, target_accept_prob: float = 0.8
+    model: nn.Module,
+    *,
+    num_samples: int = 1000,
+    warmup_steps: int = 500,
+    target_accept_prob: float = 0.8,
+    max_tree_depth: int = 10,
 ) -> Infer:
     """Return inference by :func:`~probattn.inference.nuts`; use ``num_samples`` several times the draws to rank."""
     run = functools.partial(
-        nuts, num_samples=num_samples, warmup_steps=warmup_steps, target_accept_prob=target_accept_prob
+        nuts,
+        num_samples=num_samples,
+        warmup_steps=warmup_steps,
+        target_accept_prob=target_accept_prob,
+        max_tree_depth=max_tree_depth,
     )
     return lambda *batch: run(model, batch).draws
 

@@ -71,6 +71,24 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form():
     assert abs(covariance[0, 1] / covariance.diag().prod().sqrt()) > 0.25
 
 
+def test_a_tree_of_depth_one_takes_one_step_a_draw():
+    """2^depth − 1 = 1 gradient each, and a few for the first step size; deeper trees take more."""
+    model = gaussian(KEPSVGPAttention(2, 1, rank=2), 1)
+    batch = (torch.randn(1, 3, 2, dtype=F64), torch.randn(1, 3, 2, dtype=F64))
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+
+    def gradients(**options):
+        calls.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            nuts(model, batch, num_samples=40, warmup_steps=10, **options)
+        return len(calls)
+
+    assert 50 <= gradients(max_tree_depth=1) < 100
+    assert gradients() > 130
+
+
 def test_the_posterior_of_one_scalar_under_classification_is_that_of_a_grid():
     network = PyroModule[nn.Sequential](KEPSVGPAttention(2, 1, rank=1), First(), nn.Linear(2, 3))
     model = Classifier(network, num_data=12).double()
