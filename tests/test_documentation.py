@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pyro
 import pytest
+import typer
 
 from probattn import guides
+from probattn.experiments.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 BUILT = (ROOT / "docs" / "_build", ROOT / "docs" / "api" / "generated")
@@ -168,3 +170,37 @@ def test_architecture_lists_every_room(folder):
 @pytest.mark.parametrize("path", ["LICENSE", "CITATION.cff", "Makefile", ".ci/run"])
 def test_files_named_in_the_documentation_exist(path):
     assert (ROOT / path).is_file()
+
+
+def written_commands(path):
+    """Return the `probattn` commands in code spans and blocks, a line each, without comments."""
+    code = "\n".join(re.findall(r"```(.*?)```", text_of(path), flags=re.DOTALL))
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text_of(path), flags=re.DOTALL))
+    lines = [*re.sub(r"\\\n", " ", code).splitlines(), *spans]
+    found = (re.match(r"(?:[$!] ?)?probattn ([a-z].*)", line.strip()) for line in lines)
+    return [match[1].partition(" #")[0] for match in found if match]
+
+
+def unknown_words(line):
+    """Return the first word if it is no command, and the options that the command does not have."""
+    command, (first, *rest) = typer.main.get_command(app), line.split()
+    if first not in command.commands:
+        return [first]
+    command = command.commands[first]
+    if hasattr(command, "commands") and rest and rest[0] in command.commands:
+        command = command.commands[rest[0]]
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return [word for word in re.findall(r"--[a-z][a-z-]*", " ".join(rest)) if word not in {*options, "--help"}]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_commands_in_the_documentation_exist_with_their_options(path):
+    unknown = {line: words for line in written_commands(path) if (words := unknown_words(line))}
+    assert not unknown
+
+
+def test_commands_are_found_in_documentation():
+    lines = written_commands(README)
+    assert len(lines) >= 3
+    assert unknown_words("report RUN") == ["report"]
+    assert unknown_words("train digits/softmax --outt RUN --set a=b") == ["--outt"]
