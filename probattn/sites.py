@@ -79,17 +79,6 @@ class SiteModule(SkipParamEffects, PyroModule):
         unit = dist.Unit(log_factor)
         self.observe(name, unit, unit.sample())
 
-    def global_penalty(self, name: str, value: Callable[[], Tensor]) -> None:
-        """Add −penalty to the log joint as a named global factor site, counted once for the whole data set.
-
-        Args:
-            value: returns the penalty, a scalar, in float32 or better; called only if :meth:`is_scored`.
-        """
-        if self.is_scored():
-            unit = dist.Unit(-value())
-            with handlers.outside_data_plate():
-                pyro.sample(full_name(self, name), unit, obs=unit.sample(), infer={"is_auxiliary": True})
-
     def is_scored(self) -> bool:
         """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
         return handlers.stored_sites() is None and am_i_wrapped() and poutine.get_mask() is not False

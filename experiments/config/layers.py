@@ -55,7 +55,6 @@ class KEPSVGPSettings:
     scale: float = 1.0
     learn_scale: bool = True
     residual: Positive | None = None
-    weight_prior: Positive | None = None
     mean: Literal["zero", "softmax"] = "zero"
     amplitude: Positive = 0.1
     dropout: Share = 0.0

@@ -6,7 +6,7 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.sites import SiteModule
 from probattn.torch_compat import leave_uncompiled
 
-USING_HANDLERS = ("sample", "sample_local", "observe", "_add_factor", "global_penalty", "is_scored")
+USING_HANDLERS = ("sample", "sample_local", "observe", "_add_factor", "is_scored")
 """Methods of :class:`~probattn.sites.SiteModule` that send messages to Pyro's handlers."""
 
 

@@ -14,7 +14,6 @@ from probattn.attention.dropout import dropout_rate
 from probattn.attention.kep_svgp_options import PENALTIES, check
 from probattn.attention.ksvd import KSVDAttention
 from probattn.attention.mean import SoftmaxMean
-from probattn.attention.weight_prior import negative_log_density
 from probattn.functional import dtypes, kep_svgp
 
 
@@ -26,8 +25,8 @@ class KEPSVGPAttention(KSVDAttention):
     heads' outputs to ``dim`` (the composition of the paper's s → d map for each head and the output projection).
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11);
-    ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior; ``weight_prior``, a
-    global factor. Parameter ``residual_amplitude``: a > 0 ``(head,)``.
+    ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior.
+    Parameter ``residual_amplitude``: a > 0 ``(head,)``.
 
     Parameter ``scale``: Λ > 0 ``(head, inducing index)``. The law of F under the prior does not depend on it: F = E v,
     v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
@@ -53,8 +52,6 @@ class KEPSVGPAttention(KSVDAttention):
             merged F (W₁ does not act on it). r is the variance outside each branch's scores (see
             :func:`~probattn.functional.subspace.residual_variances`): diag((I − P) K_att K_attᵀ (I − P)), P the
             projection on the columns of E; with ``"svd"`` diag(K_att K_attᵀ − E Eᵀ). None: no noise.
-        weight_prior: standard deviation, times √(number of inputs), of a Gaussian prior of the output map and of W₁.
-            Its weight is that of the KL of ``u``, 1/N for each of N examples. None: no prior.
         mean: mean of the process: ``"zero"``, or ``"softmax"``, with which the output is softmax attention, by the same
             queries and keys, plus ``amplitude`` times the GP's. The KSVD penalty then fits W_e, W_r and Λ alone: no
             gradient of it reaches the queries, the keys and what is below them.
@@ -83,16 +80,15 @@ class KEPSVGPAttention(KSVDAttention):
         scale: float = 1.0,
         learn_scale: bool = True,
         residual: float | None = None,
-        weight_prior: float | None = None,
         mean: Literal["zero", "softmax"] = "zero",
         amplitude: float = 0.1,
         dropout: float = 0.0,
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads, rank=rank, projection=projection, tokens=tokens, multiple=multiple, bias=bias)
-        positive = {"scale": scale, "amplitude": amplitude, "residual": residual, "weight_prior": weight_prior}
+        positive = {"scale": scale, "amplitude": amplitude, "residual": residual}
         check({"pair": pair, "penalty": penalty, "mean": mean}, positive=positive, eta=eta)
-        self.pair, self.eta, self.prior, self.weight_prior = pair, eta, priors.resolve(prior), weight_prior
+        self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
@@ -129,9 +125,6 @@ class KEPSVGPAttention(KSVDAttention):
         if not self.solves:
             alone = lambda: self.scores_of(query_key.detach(), x.detach(), mask)  # noqa: E731
             self.penalise((lambda: scores) if self.mean is None else alone, scale, x, mask)
-        if self.weight_prior is not None:
-            weights = ((self.out.weight, self.out.in_features), *self.merge.fan_ins())
-            self.global_penalty("weight_prior", lambda: negative_log_density(weights, self.weight_prior))
         u = self.sample("u", self._prior_at(scale))
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
         if self.residual_amplitude is not None:

@@ -9,10 +9,6 @@ from probattn.functional import kep_svgp
 class Add(nn.Module):
     """F^e + F^r, for any number of tokens."""
 
-    def fan_ins(self) -> tuple[tuple[Tensor, int], ...]:
-        """Return the weights and the number of inputs of each of their outputs: none."""
-        return ()
-
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
         return kep_svgp.merge_add(e, r)
@@ -28,10 +24,6 @@ class Concat(nn.Module):
     def __init__(self, tokens: int) -> None:
         super().__init__()
         self.weights = nn.Parameter(_fan_in_uniform(tokens, 2 * tokens))
-
-    def fan_ins(self) -> tuple[tuple[Tensor, int], ...]:
-        """Return the weights and the number of inputs of each of their outputs."""
-        return ((self.weights, self.weights.shape[1]),)
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
@@ -52,10 +44,6 @@ class ConcatLowRank(nn.Module):
         super().__init__()
         self.a = nn.Parameter(_fan_in_uniform(tokens, rank))
         self.b = nn.Parameter(_fan_in_uniform(rank, 2 * tokens).mT.contiguous())
-
-    def fan_ins(self) -> tuple[tuple[Tensor, int], ...]:
-        """Return the weights and the number of inputs of each of their outputs."""
-        return (self.a, self.a.shape[1]), (self.b, self.b.shape[0])
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""

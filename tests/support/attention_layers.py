@@ -26,7 +26,6 @@ ANY_LENGTH = {
     "kep-svgp-svd": KEP(projection="svd"),
     "kep-svgp-residual": KEP(residual=1.0),
     "kep-svgp-svd-residual": KEP(projection="svd", residual=1.0),
-    "kep-svgp-weight-prior": KEP(weight_prior=1.0),
     "kep-svgp-mean": KEP(mean="softmax", dropout=0.1),
     "kep-svgp-laplace": KEP(prior="laplace"),
     "kep-svgp-student-t": KEP(prior="student_t"),

@@ -19,7 +19,7 @@ LAYERS = {
     "kep-svgp-concat": KEPSVGPAttention.partial(rank=2, merge="concat", tokens=4),
     "kep-svgp-svd": KEPSVGPAttention.partial(rank=2, projection="svd"),
     "kep-svgp-around-softmax": KEPSVGPAttention.partial(rank=2, multiple=2, mean="softmax", amplitude=1.0),
-    "kep-svgp-residual": KEPSVGPAttention.partial(rank=2, multiple=2, residual=1.0, weight_prior=1.0),
+    "kep-svgp-residual": KEPSVGPAttention.partial(rank=2, multiple=2, residual=1.0),
     "sgpa": SGPAttention.partial(inducing=3),
     "sgpa-joint": SGPAttention.partial(inducing=3, draws="joint"),
     "sgpa-standard": SGPAttention.partial(inducing=None),

@@ -78,7 +78,6 @@ KEP_SVGP = {
     "scale": 1.0,
     "learn_scale": True,
     "residual": None,
-    "weight_prior": None,
     "mean": "zero",
     "amplitude": 0.1,
     "dropout": 0.0,

@@ -81,7 +81,6 @@ def test_a_change_is_parsed_as_its_field_is(assignment, key, value):
         (KEP, "layer.mean=softmax", "layer.mean", "softmax"),
         (KEP, "layer.projection=svd", "layer.projection", "svd"),
         (KEP, "layer.residual=1", "layer.residual", 1.0),
-        (KEP, "layer.weight_prior=0.5", "layer.weight_prior", 0.5),
     ],
 )
 def test_a_change_of_the_newer_settings(settings, assignment, key, value):
@@ -227,13 +226,11 @@ def test_every_option_reaches_the_layer():
     assert type(layer.kernel).__name__ == "ARD"
     layer = SGPASettings(inducing=None, draws="joint").factory(16)(8, 2)
     assert (layer.inducing, layer.draws) == (None, "joint")
-    settings = KEPSVGPSettings(
-        projection="svd", mean="softmax", amplitude=0.2, dropout=0.1, residual=0.5, weight_prior=2.0
-    )
+    settings = KEPSVGPSettings(projection="svd", mean="softmax", amplitude=0.2, dropout=0.1, residual=0.5)
     layer = settings.factory(16)(20, 2)
     assert layer.solves
     assert (layer.mean.amplitude.item(), layer.dropout) == (pytest.approx(0.2), 0.1)
-    assert (layer.residual_amplitude.tolist(), layer.weight_prior) == (pytest.approx([0.5, 0.5]), 2.0)
+    assert layer.residual_amplitude.tolist() == pytest.approx([0.5, 0.5])
     settings = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False)
     layer = settings.factory(16)(8, 2)
     assert (layer.canonical_guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)
@@ -313,7 +310,7 @@ def test_a_preset_is_never_changed():
         ("layer.learn_scale=maybe", ["layer.learn_scale", "valid boolean", "'maybe'"]),
         ("layer.amplitude=0", ["layer.amplitude", "greater than 0"]),
         ("layer.residual=-1", ["layer.residual", "greater than 0"]),
-        ("layer.weight_prior=0", ["layer.weight_prior", "greater than 0"]),
+        ("layer.residual=0", ["layer.residual", "greater than 0"]),
         ("layer.mean=linear", ["layer.mean", "'zero' or 'softmax'", "'linear'"]),
         ("layer.merge=sum", ["layer.merge", "'add', 'concat' or 'concat_lowrank'", "'sum'"]),
         ("layer.guide=fat", ["layer.guide", "'full', 'diagonal', 'lowrank' or 'delta'", "'fat'"]),

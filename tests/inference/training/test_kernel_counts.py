@@ -23,7 +23,6 @@ MOST = {
     "kep-svgp-svd": 770,
     "kep-svgp-residual": 535,
     "kep-svgp-svd-residual": 875,
-    "kep-svgp-weight-prior": 305,
     "kep-svgp-mean": 350,
     "kep-svgp-laplace": 295,
     "kep-svgp-student-t": 300,
