@@ -28,7 +28,7 @@ network = ViT(
 )
 model = Classifier(network, num_data=1200)
 guide = guides.for_model(model)
-fit(model, guide, train, options=TrainOptions(epochs=6, lr=4e-3), progress=False)
+fit(model, guide, train, options=TrainOptions(epochs=15, lr=4e-3), progress=False)
 
 averaged = predictor_network(model, guide, num_samples=10)  # over ten fixed posterior samples
 deployed = conformal.LAC(averaged, alpha=0.1).fit(valid)
