@@ -10,6 +10,7 @@ import warnings
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities import disable_possible_user_warnings
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,6 +20,7 @@ from probattn.inference.integrations.lightning import SVIModule
 from probattn.models import Classifier, ViT, last
 
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no lines about hardware, no advertisements
+disable_possible_user_warnings()  # small data in memory need no workers
 # Lightning uses a class that newer versions of PyTorch deprecate (Lightning-AI/pytorch-lightning#21326).
 warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
 
