@@ -17,7 +17,8 @@ from probattn.models import Classifier, ViT
 
 torch.manual_seed(0)
 images, labels = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
-images = images.float().reshape(-1, 1, 8, 8) / 16
+order = torch.randperm(len(labels))  # the file is grouped, apparently by writer: shuffle
+images, labels = images[order].float().reshape(-1, 1, 8, 8) / 16, labels[order]
 train = DataLoader(TensorDataset(images[:1200], labels[:1200]), batch_size=64, shuffle=True)
 valid = DataLoader(TensorDataset(images[1200:], labels[1200:]), batch_size=597)
 
@@ -27,7 +28,7 @@ network = ViT(
 )
 model = Classifier(network, num_data=1200)
 guide = guides.for_model(model)
-fit(model, guide, train, options=TrainOptions(epochs=6, lr=4e-3), progress=False)
+fit(model, guide, train, options=TrainOptions(epochs=15, lr=4e-3), progress=False)
 
 averaged = predictor_network(model, guide, num_samples=10)  # over ten fixed posterior samples
 deployed = conformal.LAC(averaged, alpha=0.1).fit(valid)

@@ -55,6 +55,7 @@ trainer = transformers.Trainer(
         num_train_epochs=2,
         per_device_train_batch_size=32,
         per_device_eval_batch_size=100,
+        dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, True only warns
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,

@@ -3,11 +3,14 @@
 Needs ``pip install 'probattn[lightning]'``.
 """
 
+import logging
 import tempfile
+import warnings
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.utilities import disable_possible_user_warnings
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,9 +19,15 @@ from probattn.inference import TrainOptions, metrics, predict
 from probattn.inference.integrations.lightning import SVIModule
 from probattn.models import Classifier, ViT, last
 
+logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no lines about hardware, no advertisements
+disable_possible_user_warnings()  # small data in memory need no workers
+# Lightning uses a class that newer versions of PyTorch deprecate (Lightning-AI/pytorch-lightning#21326).
+warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+
 torch.manual_seed(0)
 images, labels = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
-images = images.float().reshape(-1, 1, 8, 8) / 16
+order = torch.randperm(len(labels))  # the file is grouped, apparently by writer: shuffle
+images, labels = images[order].float().reshape(-1, 1, 8, 8) / 16, labels[order]
 train = DataLoader(TensorDataset(images[:1200], labels[:1200]), batch_size=64, shuffle=True)
 valid = DataLoader(TensorDataset(images[1200:1500], labels[1200:1500]), batch_size=300)
 test = DataLoader(TensorDataset(images[1500:], labels[1500:]), batch_size=300)

@@ -14,7 +14,9 @@ from probattn.models import Classifier, replace_attention
 
 torch.manual_seed(0)
 images, labels = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
-images = (images.float().reshape(-1, 1, 8, 8) / 16).expand(-1, 3, -1, -1)
+order = torch.randperm(len(labels))  # the file is grouped, apparently by writer: shuffle
+images = (images[order].float().reshape(-1, 1, 8, 8) / 16).expand(-1, 3, -1, -1)
+labels = labels[order]
 train_set = TensorDataset(images[:1200], labels[:1200])
 train, test = DataLoader(train_set, batch_size=64, shuffle=True), (images[1200:], labels[1200:])
 

@@ -10,7 +10,8 @@ from probattn.models import Classifier, ViT, last
 
 torch.manual_seed(0)
 images, labels = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
-images = images.float().reshape(-1, 1, 8, 8) / 16
+order = torch.randperm(len(labels))  # the file is grouped, apparently by writer: shuffle
+images, labels = images[order].float().reshape(-1, 1, 8, 8) / 16, labels[order]
 train = DataLoader(TensorDataset(images[:1100], labels[:1100]), batch_size=64, shuffle=True)
 valid = DataLoader(TensorDataset(images[1100:1400], labels[1100:1400]), batch_size=300)
 test = DataLoader(TensorDataset(images[1400:], labels[1400:]), batch_size=400)
@@ -38,6 +39,6 @@ print(", ".join(f"{name} {results[name]:.3f}" for name in ("accuracy", "nll", "e
 print("\nmost uncertain test digits (entropy and mutual information in nats)")
 for i in prediction.entropy.argsort(descending=True)[:5].tolist():
     print(
-        f"number {1400 + i}: is {prediction.labels[i]}, predicted {prediction.predicted[i]}, "
+        f"number {order[1400 + i]}: is {prediction.labels[i]}, predicted {prediction.predicted[i]}, "
         f"entropy {prediction.entropy[i]:.2f}, of it epistemic {prediction.mutual_information[i]:.3f}"
     )

@@ -16,8 +16,9 @@ PUBLIC = {
     "probattn.inference.integrations.lightning",
 }
 
-quiet = pytest.mark.filterwarnings("ignore:.*:UserWarning", "ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
-"""Other libraries' trainers warn."""
+
+quiet = pytest.mark.filterwarnings("ignore:.*:FutureWarning", "ignore:.*:DeprecationWarning")
+"""Other libraries' trainers call what their dependencies deprecate."""
 
 
 @pytest.fixture
