@@ -1,6 +1,7 @@
 """Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
 
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -104,18 +105,19 @@ def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:
     threshold = RiskThreshold(target=TARGET).fit_prediction(valid)
     calibrated = {
         "plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid),
-        "adaptive": conformal.APS(alpha=ALPHA).fit_prediction(valid, generator=_generator(0)),
+        "adaptive": conformal.APS(alpha=ALPHA).fit_prediction(valid, generator=_generator(valid)),
     }
     return Decisions(
         valid,
         test,
         threshold,
         threshold.evaluate(test.probs, test.labels),
-        {kind: each.sets(test.probs, generator=_generator(1)) for kind, each in calibrated.items()},
-        {kind: each.evaluate(test.probs, test.labels, generator=_generator(1)) for kind, each in calibrated.items()},
+        {kind: each.sets(test.probs, generator=_generator(test)) for kind, each in calibrated.items()},
+        {kind: each.evaluate(test.probs, test.labels, generator=_generator(test)) for kind, each in calibrated.items()},
         {kind: each.quantile for kind, each in calibrated.items()},
     )
 
 
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def _generator(prediction: Prediction) -> torch.Generator:
+    """Return a generator seeded by the labels: the same for all runs on these data, another on other data."""
+    return torch.Generator().manual_seed(zlib.crc32(prediction.labels.cpu().numpy().tobytes()))

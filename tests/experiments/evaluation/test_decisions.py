@@ -47,6 +47,16 @@ def test_sets_cover_what_they_promise_on_new_answers():
         assert found[kind]["size"] > 1
 
 
+def test_adaptive_sets_of_different_data_have_different_random_numbers():
+    size, repeats = 170, 40
+    coverages = []
+    for seed in range(repeats):
+        parts = [answers(size, seed=2 * seed + part, error=0.1) for part in range(2)]
+        coverages.append(decide(*parts).to_json()["adaptive"]["coverage"])
+    spread = math.sqrt(ALPHA * (1 - ALPHA) * 2 / size / repeats)
+    assert abs(sum(coverages) / repeats - (1 - ALPHA)) < 3 * spread
+
+
 def test_decisions_are_repeatable_and_their_sets_are_those_evaluated():
     valid, test = answers(300, seed=0, error=0.1), answers(200, seed=1, error=0.1)
     decisions, again = decide(valid, test), decide(valid, test)
