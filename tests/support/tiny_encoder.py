@@ -21,9 +21,7 @@ def write_encoder(
         options: of the configuration.
     """
     folder.mkdir()
-    file = folder.parent / f"{folder.name}.txt"
-    file.write_text("\n".join(VOCABULARY))
-    BertTokenizer(str(file)).save_pretrained(folder)
+    BertTokenizer({word: index for index, word in enumerate(VOCABULARY)}).save_pretrained(folder)
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(VOCABULARY),

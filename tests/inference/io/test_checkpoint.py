@@ -198,7 +198,7 @@ HUGE = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("make", HUGE.values(), ids=HUGE)
 @pytest.mark.parametrize("part", ["model", "extra"])
 def test_a_tensor_of_another_size_than_its_data_is_refused(tmp_path, make, part):
