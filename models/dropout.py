@@ -12,8 +12,8 @@ class Dropout(nn.Dropout):
     """Dropout whose masks are about five times faster on CPUs, where ``nn.Dropout`` took a fifth of a training step.
 
     Each element uses 16 bits of a random 64-bit integer, instead of one call of the generator each. The rate is rounded
-    to a multiple of 2⁻¹⁶, for which the scale of the kept elements is exact. On other devices, and
-    in exported programs, it is ``nn.Dropout``.
+    to a multiple of 2⁻¹⁶, for which the scale of the kept elements is exact. On other devices, and in compiled
+    and exported programs, it is ``nn.Dropout``.
 
     Args:
         rate: dropout rate in [0, 1).
@@ -27,7 +27,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero random elements of x in training and scale the others by 1 / (1 − rate)."""
-        if not self.training or x.device.type != "cpu" or torch.compiler.is_exporting():
+        if not self.training or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
         kept = max(1, round(_LEVELS * (1 - self.p)))
         if kept == _LEVELS:

@@ -12,8 +12,8 @@ def check_gpu(
     stages: Annotated[
         list[str] | None,
         typer.Option(
-            help="Comma-separated stages; default all: capture, solvers, attention, rollback, resume, epochs, profile, "
-            "around, processes."
+            help="Comma-separated stages; default all: capture, solvers, attention, compiled, rollback, resume, "
+            "epochs, profile, around, processes."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="File of the answers, which a later call completes.")] = Path(

@@ -60,7 +60,10 @@ def export_onnx(
             program,
             input_names=["x", "mask"][: len(example)],
             output_names=outputs,
-            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
+            custom_translation_table={
+                torch.ops.aten.sort.stable: _stable_sort,
+                torch.ops.aten.special_entr.default: _entropy_terms,
+            },
             dynamo=True,
             verbose=False,
         )
@@ -99,3 +102,11 @@ def _check_operations(program: ExportedProgram) -> None:
             f"ONNX has no {', '.join(sorted(names))}, which this network's attention computes from its inputs in each "
             "pass: write a program (.pt2)"
         )
+
+
+def _entropy_terms(probs: Any) -> Any:
+    """Translate −p log p of probabilities, which the exporter of PyTorch 2.11 fails to decompose; NaN stays NaN."""
+    from onnxscript import opset18
+
+    zero = opset18.CastLike(0.0, probs)
+    return opset18.Where(probs > zero, -probs * opset18.Log(probs), probs * zero)

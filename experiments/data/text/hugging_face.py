@@ -1,6 +1,7 @@
 """Encoders and tokenizers of Hugging Face, from local folders first; code that comes with a model is never run."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,13 @@ def load_config(name: str) -> "PretrainedConfig":
     Raises:
         DatasetError: it is missing, or that of an encoder with a decoder.
     """
-    config = _load(name, lambda transformers, **source: transformers.AutoConfig.from_pretrained(name, **source))
+
+    def load(transformers: Any, **source: Any) -> Any:
+        if Path(name).is_dir() and not Path(name, "config.json").is_file():  # else transformers 5.0 guesses by its name
+            raise OSError("the folder has no config.json")
+        return transformers.AutoConfig.from_pretrained(name, **source)
+
+    config = _load(name, load)
     if config.is_encoder_decoder:
         raise DatasetError(f"{name!r} is an encoder with a decoder; take an encoder, such as a BERT")
     return config

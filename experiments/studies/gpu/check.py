@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probattn.experiments.runs.environment import environment
-from probattn.experiments.studies.gpu import captures, kernels, runs, speed
+from probattn.experiments.studies.gpu import captures, compiled, kernels, runs, speed
 from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage
 from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.inference.non_finite import first_line
@@ -19,6 +19,7 @@ STAGES: dict[str, Stage] = {
         captures.CAPTURE,
         kernels.SOLVERS,
         kernels.ATTENTION,
+        compiled.COMPILED,
         captures.ROLLBACK,
         runs.RESUME,
         speed.EPOCHS,

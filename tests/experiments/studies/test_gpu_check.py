@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from probattn.experiments.studies.gpu import captures, check, kernels, runs, speed
+from probattn.experiments.studies.gpu import captures, check, compiled, kernels, runs, speed
 from probattn.experiments.studies.gpu.stage import Scope, Stage
 from probattn.inference.io.sealed_files import read_json
 
@@ -37,7 +37,7 @@ def test_the_command_writes_its_answers_and_ends_with_a_verdict(command, tmp_pat
     assert code == 0
     assert "solvers: in order" in out
     assert "attention: in order" in out
-    assert "not complete: capture, rollback" in re.sub(r"\s+", " ", out)
+    assert "not complete: capture, compiled, rollback" in re.sub(r"\s+", " ", out)
     assert read_json(tmp_path / "a.json")["stages"].keys() == {"solvers", "attention"}
 
 
@@ -102,6 +102,9 @@ ERROR = {"error": "RuntimeError: not permitted"}
         ),
         (captures.capture_problems, {"cgp, 32": {"worst weight": float("nan"), "flagged": False}}, "differ by nan"),
         (captures.capture_problems, {"cgp, 32": {"worst weight": 0.0, "flagged": True}}, "repeated without graphs"),
+        (compiled.compiled_problems, {"cgp, 32": ERROR}, "blocks of cgp, 32 are not compiled .* train.compile=false"),
+        (compiled.compiled_problems, {"cgp, 32": {"relative difference": 0.01}}, "differ by 1.0e-02 of their norm"),
+        (compiled.compiled_problems, {"cgp, 32": {"relative difference": float("nan")}}, "differ by nan"),
         (captures.rollback_problems, {"sgpa, compiled": ERROR}, "set train.compile=false"),
         (captures.rollback_problems, {"sgpa": ERROR}, "set train.capture=false"),
         (kernels.solver_problems, {"4 of 16 × 16": ERROR}, "are not captured"),

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from export_cases import LAYERS
+from torch import nn
 from torch.testing import assert_close
 
 from probattn.imports import MissingExtraError
@@ -57,3 +58,17 @@ def test_a_missing_extra_and_another_suffix_are_named(images, vit, tmp_path, mon
         export_onnx(tmp_path / "a.onnx", network, images(2))
     with pytest.raises(ValueError, match=r"must end in \.onnx"):
         export_onnx(tmp_path / "a.pt2", network, images(2))
+
+
+class _Entropy(nn.Module):
+    def forward(self, x):
+        return {"terms": torch.special.entr(x)}
+
+
+def test_entropies_are_those_of_pytorch_also_of_zero_and_nan(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    probs = torch.tensor([[0.0, 0.25, 1.0], [0.5, 0.5, torch.nan]])
+    export_onnx(tmp_path / "a.onnx", _Entropy(), probs)
+    (found,) = onnxruntime.InferenceSession(tmp_path / "a.onnx").run(None, {"x": probs.numpy()})
+    assert_close(torch.from_numpy(found), torch.special.entr(probs), equal_nan=True)

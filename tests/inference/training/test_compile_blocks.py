@@ -41,10 +41,19 @@ def _reset_dynamo():
     torch._dynamo.reset()
 
 
-def build(layer, dtype=torch.float64, *, depth=2):
+def build(layer, dtype=torch.float64, *, depth=2, dropout=0.0):
     torch.manual_seed(0)
     network = ViT(
-        image_size=4, patch_size=2, channels=1, classes=3, dim=8, depth=depth, heads=2, mlp_dim=8, attention=layer
+        image_size=4,
+        patch_size=2,
+        channels=1,
+        classes=3,
+        dim=8,
+        depth=depth,
+        heads=2,
+        mlp_dim=8,
+        dropout=dropout,
+        attention=layer,
     )
     model = Classifier(network, num_data=10).to(dtype)
     x, y = torch.randn(5, 1, 4, 4, dtype=dtype), torch.arange(5) % 3
@@ -80,7 +89,7 @@ def assert_as_uncompiled(layer, *, depth, **tolerance):
 def _graphs_alone(monkeypatch):
     """Trace the graphs of forward and backward pass, without compiling them."""
     compiled = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="aot_eager"))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend="aot_eager"))
 
 
 @pytest.mark.usefixtures("_graphs_alone")
@@ -124,7 +133,7 @@ def graphs_of_a_step(layer, *, depth, monkeypatch):
     torch._dynamo.utils.counters.clear()
     compiled = nn.Module.compile
     with monkeypatch.context() as patched:
-        patched.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
+        patched.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend="eager"))
         model, guide, x, y = build(layer, torch.float32, depth=depth)
         compile_blocks(model)
         module = TraceMeanField_ELBO()(model, guide)
@@ -139,3 +148,35 @@ def test_all_blocks_of_a_kind_share_their_compiled_code(layer, monkeypatch):
     """The name of a block, which its sites begin with, is no reason to compile it anew."""
     few, many = (graphs_of_a_step(LAYERS[layer], depth=depth, monkeypatch=monkeypatch) for depth in (2, 4))
     assert few == many > 0
+
+
+def graphs_run_in_a_step(layers, *, dropout, monkeypatch):
+    """Number of graphs that the second step runs in training, traced but not compiled."""
+    torch._dynamo.reset()
+    calls = []
+
+    def count(graph, _):
+        return lambda *args: calls.append(1) or graph(*args)
+
+    compiled = nn.Module.compile
+    with monkeypatch.context() as patched:
+        patched.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend=count))
+        model, guide, x, y = build(layers, torch.float32, depth=len(layers), dropout=dropout)
+        compile_blocks(model)
+        module = TraceMeanField_ELBO()(model.train(), guide)
+        with pyro.validation_enabled(False):
+            for _ in range(2):
+                calls.clear()
+                module(x, y)
+    return len(calls)
+
+
+@pytest.mark.parametrize("last", [pytest.param("softmax", marks=pytest.mark.slow), "kep-svgp"])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
+def test_a_block_without_sites_is_one_graph(last, dropout, monkeypatch):
+    """Also beside a block with sites, and with dropout."""
+    few, many = (
+        graphs_run_in_a_step([SoftmaxAttention] * softmax + [LAYERS[last]], dropout=dropout, monkeypatch=monkeypatch)
+        for softmax in (1, 3)
+    )
+    assert many - few == 2

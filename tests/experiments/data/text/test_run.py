@@ -188,8 +188,7 @@ def test_a_run_on_the_features_of_a_hugging_face_encoder(command, corpus, tmp_pa
     encoder = tmp_path / "bert"
     encoder.mkdir()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dogs", "see", "runs", "away", "not", "a", "."]
-    (tmp_path / "words.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(str(tmp_path / "words.txt")).save_pretrained(encoder)
+    transformers.BertTokenizer({word: index for index, word in enumerate(words)}).save_pretrained(encoder)
     sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(encoder)
     out = tmp_path / "run"
