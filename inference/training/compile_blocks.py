@@ -1,5 +1,6 @@
 """Compilation of the blocks of a network with :func:`torch.compile`."""
 
+from functools import cache
 from types import FunctionType, MethodType
 
 from torch import nn
@@ -24,27 +25,23 @@ def compile_blocks(network: nn.Module) -> None:
         network: network or model.
     """
     leave_uncompiled(SiteModule, *USING_HANDLERS)
-    forwards: dict[tuple[type, ...], FunctionType] = {}
     for module in list(network.modules()):
         layers = [type(child) for child in module.children() if isinstance(child, ProbabilisticAttention)]
         if layers:
-            forward = forwards.setdefault((type(module), *layers), _copy(type(module).forward))
-            module.forward = MethodType(forward, module)
+            if "forward" not in vars(module):
+                module.forward = MethodType(_copy(type(module).forward, *layers), module)
             module.compile(options={"combo_kernels": True})
 
 
-def _copy(function: FunctionType) -> FunctionType:
-    """Return the function with a code object of its own.
+@cache
+def _copy(function: FunctionType, *layers: type) -> FunctionType:
+    """Return the function with a code object of its own, the same for the same types of layers.
 
     PyTorch stores compiled code at the code object, and runs the first whose conditions hold. That of a block with a
     sample statement is no whole graph, and its conditions hold for a block without one too.
     """
-    copy = FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
+    code, names = function.__code__.replace(), function.__globals__
+    copy = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(function.__dict__)
     return copy

@@ -394,7 +394,7 @@ RUNS = sorted((Path(__file__).parents[3] / "experiments" / "results").rglob("set
 
 
 def test_runs_are_committed():
-    assert RUNS
+    assert len(RUNS) >= 50
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: "-".join(path.parts[-4:-1]))

@@ -43,18 +43,8 @@ def _reset_dynamo():
 
 def build(layer, dtype=torch.float64, *, depth=2, dropout=0.0):
     torch.manual_seed(0)
-    network = ViT(
-        image_size=4,
-        patch_size=2,
-        channels=1,
-        classes=3,
-        dim=8,
-        depth=depth,
-        heads=2,
-        mlp_dim=8,
-        dropout=dropout,
-        attention=layer,
-    )
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
+    network = ViT(depth=depth, dropout=dropout, attention=layer, **sizes)
     model = Classifier(network, num_data=10).to(dtype)
     x, y = torch.randn(5, 1, 4, 4, dtype=dtype), torch.arange(5) % 3
     network.initialise_inducing(x)
@@ -148,6 +138,29 @@ def test_all_blocks_of_a_kind_share_their_compiled_code(layer, monkeypatch):
     """The name of a block, which its sites begin with, is no reason to compile it anew."""
     few, many = (graphs_of_a_step(LAYERS[layer], depth=depth, monkeypatch=monkeypatch) for depth in (2, 4))
     assert few == many > 0
+
+
+def test_another_network_runs_the_code_that_was_compiled_for_the_first(monkeypatch):
+    compiled, graphs = nn.Module.compile, []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend=count))
+    for _ in range(2):
+        model, _, x, _ = build(LAYERS["softmax"], torch.float32)
+        compile_blocks(model)
+        model.network(x)
+    assert len(graphs) == 1
+
+
+def test_a_forward_method_of_the_users_is_kept(monkeypatch):
+    model, *_ = build(LAYERS["softmax"])
+    block = next(iter(model.network.blocks.children()))
+    block.forward = lambda x: x
+    compile_blocks(model)
+    assert block.forward(3) == 3
 
 
 def graphs_run_in_a_step(layers, *, dropout, monkeypatch):
