@@ -260,8 +260,9 @@ def with_current_autocast(program: Callable, device_type: str) -> Callable:
 
 def _set_zero_log_prob(site: dict) -> None:
     """Set the log density of a site to 0, so that Pyro does not compute it."""
-    zeros = site["value"].new_zeros(site["fn"].batch_shape)
-    site |= {"unscaled_log_prob": zeros, "log_prob": zeros, "log_prob_sum": zeros.sum()}
+    zero = site["value"].new_zeros(())
+    zeros = zero.expand(site["fn"].batch_shape)
+    site |= {"unscaled_log_prob": zeros, "log_prob": zeros, "log_prob_sum": zero}
     site["score_parts"] = ScoreParts(zeros, 0, zeros)
 
 

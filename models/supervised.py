@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pyro.distributions as dist
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from probattn.functional import errors, padding
+from probattn.functional.compilation import compilable
 from probattn.guides import latent_sites
 from probattn.handlers import local_sites
 from probattn.models import likelihoods
@@ -107,10 +109,15 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
         real = mask_of(tokens).reshape(-1, *y.shape[:2])[0]
         y = y.where(real.reshape(real.shape + (1,) * (y.dim() - 2)), 1)  # 1 is in the support of all likelihoods
         likelihood = tokens.base_dist
-    dims = y.dim() - len(likelihood.event_shape)
-    valid = likelihood.support.check(y)
-    valid = valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)
-    errors.refuse(~valid, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
+    outside = _outside(likelihood.support, y, y.dim() - len(likelihood.event_shape))
+    errors.refuse(outside, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
+
+
+@compilable
+def _outside(support: constraints.Constraint, y: Tensor, dims: int) -> Tensor:
+    """Return where labels lie outside the support of any draw, with the last ``dims`` dimensions of the check."""
+    valid = support.check(y)
+    return ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)
 
 
 def _labels_outside(likelihood: dist.TorchDistribution, y: Tensor, rows: list[int]) -> str:

@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from probattn.functional import gaussian
+from probattn.functional.compilation import compilable
 from probattn.functional.gaussian import Covariance
+from probattn.torch_compat import set_normalised_logits
 
 
 class ColumnNormal(dist.TorchDistribution):
@@ -104,25 +106,30 @@ class MarginalWithJointKL(dist.TorchDistribution):
 
 
 class CategoricalWithEnergy(dist.Categorical):
-    """Categorical distribution that keeps the free energy of its logits, which their normalisation removes.
+    """Categorical distribution that keeps its logits as they are before their normalisation, for their free energy.
 
     Args:
         logits: ``(..., classes)``, normalised or not.
 
     Attributes:
-        energy: −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4).
+        given_logits: ``logits``.
     """
 
     def __init__(self, logits: Tensor, *, validate_args: bool | None = None) -> None:
-        super().__init__(logits=logits, validate_args=validate_args)
-        self.energy = -logits.logsumexp(-1)
+        set_normalised_logits(self, logits.log_softmax(-1), validate_args)
+        self.given_logits = logits
+
+    @property
+    def energy(self) -> Tensor:
+        """Free energy −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4)."""
+        return -self.given_logits.logsumexp(-1)
 
     def expand(
         self, batch_shape: torch.Size, _instance: "CategoricalWithEnergy | None" = None
     ) -> "CategoricalWithEnergy":
         """Return the same distribution with another batch shape."""
         new = super().expand(batch_shape, self.__new__(type(self)) if _instance is None else _instance)
-        new.energy = self.energy.expand(batch_shape)
+        new.given_logits = self.given_logits.expand(*batch_shape, -1)
         return new
 
 
@@ -165,12 +172,21 @@ class DiagonalNormal(dist.MultivariateNormal):
         """Standard deviations, the diagonal of ``scale_tril``."""
         return self.scale_tril.diagonal(dim1=-2, dim2=-1)
 
+    @property
+    def variance(self) -> Tensor:
+        """Variances, the squares of the standard deviations."""
+        return self.stddev.square()
+
 
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
-    """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + ((m − μ)_i / σ_i)² − 1)."""
-    tril, stddev = q.scale_tril, p.stddev
-    whitened = torch.cat([tril, (q.loc - p.loc).unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
+    return _kl_from_diagonal(q.loc - p.loc, q.scale_tril, p.stddev)
+
+
+@compilable
+def _kl_from_diagonal(shift: Tensor, tril: Tensor, stddev: Tensor) -> Tensor:
+    """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + (shift_i / σ_i)² − 1)."""
+    whitened = torch.cat([tril, shift.unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
     log_ratio = stddev.log() - tril.diagonal(dim1=-2, dim2=-1).log()
     return (log_ratio + 0.5 * whitened.square().sum(-1) - 0.5).sum(-1)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 
 from probattn.coverage import is_real
+from probattn.functional.compilation import compilable
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 from probattn.param_effects import SkipParamEffects
@@ -71,9 +72,8 @@ class Full(_RelativeToPrior):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, scale = at_least_float32(self.loc), self.prior_scale(prior)
-        q = dist.MultivariateNormal(scale * loc, scale_tril=scale.unsqueeze(-1) * self.scale_tril)
-        return q.to_event(loc.dim() - 1)
+        loc, tril = _scaled_gaussian(self.loc, self.raw_tril, self.prior_scale(prior))
+        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(loc.dim() - 1)
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor) -> None:
@@ -245,6 +245,12 @@ def moments_of(distribution: dist.TorchDistribution) -> tuple[Tensor, Tensor]:
     if _has_stddev(distribution):
         return distribution.mean, distribution.stddev
     return _robust_moments(distribution.sample((1001,)))
+
+
+@compilable
+def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Λ m and Λ L."""
+    return scale * at_least_float32(loc), scale.unsqueeze(-1) * _TRIL(at_least_float32(raw_tril))
 
 
 def _has_stddev(prior: dist.TorchDistribution) -> bool:

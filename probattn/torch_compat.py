@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from torch import nn
-from torch.distributions import Distribution
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -37,6 +37,16 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 def distribution_fields(distribution: Distribution) -> dict[str, Any]:
     """Return the attributes of a distribution by name, without its batch shape."""
     return {name: value for name, value in vars(distribution).items() if name != "_batch_shape"}
+
+
+def set_normalised_logits(distribution: Categorical, logits: Tensor, validate_args: bool | None) -> None:
+    """Initialise a categorical distribution by logits whose exponentials sum to 1, without normalising them again.
+
+    PyTorch's constructor subtracts their logsumexp, a dozen kernels on a GPU where ``log_softmax`` is one.
+    """
+    distribution.logits = distribution._param = logits
+    distribution._num_events = logits.shape[-1]
+    Distribution.__init__(distribution, logits.shape[:-1], validate_args=validate_args)
 
 
 def set_batch_shape(distribution: Distribution, batch_shape: torch.Size) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from probattn.functional.compilation import compiled
 from probattn.handlers import alpha, draws, kl_weight
 from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
@@ -89,6 +90,8 @@ class Objective:
     @contextmanager
     def _handlers(self, coefficients: StepCoefficients, device_type: str) -> Iterator[None]:
         with ExitStack() as stack:
+            if self.options.compile:
+                stack.enter_context(compiled())
             if not _are_one(coefficients.kl, coefficients.local_kl):
                 stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
             if not _are_one(coefficients.alpha):

@@ -91,7 +91,8 @@ class TrainOptions:
         capture: replay the step as a CUDA graph, one per shape of batches. Failures are detected at the end of an
             epoch, which is then repeated without graphs. On a CPU the same steps run without graphs. Not for several
             GPUs.
-        compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place.
+        compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place, and the pure
+            functions of the guide and the loss during training.
         accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit

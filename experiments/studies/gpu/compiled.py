@@ -1,6 +1,7 @@
-"""Compiled blocks: does their loss have the gradients of the blocks that are not compiled?"""
+"""Compilation: does the loss have the same gradients with it?"""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from probattn.experiments.studies.gpu.captures import LAYERS, random_batches, small_model
 from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage, failed, measured
+from probattn.functional import compilation
 from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO
 from probattn.inference.training.compile_blocks import compile_blocks
@@ -45,10 +47,13 @@ def _gradients(name: str, precision: str, device: str, *, compiled: bool) -> Ten
     model, guide = (part.to(device).eval() for part in small_model(LAYERS[name], num_data=1000))
     ((images, labels),) = random_batches(device, 1)
     model.network.initialise_inducing(images)
-    if compiled:
-        compile_blocks(model)
     module = TraceMeanField_ELBO()(model, guide)
-    with at_mean(), torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"):
+    with ExitStack() as stack:
+        if compiled:
+            compile_blocks(model)
+            stack.enter_context(compilation.compiled())
+        stack.enter_context(at_mean())
+        stack.enter_context(torch.autocast(device, torch.bfloat16, enabled=precision == "bf16-mixed"))
         loss = module(images, labels)
     loss.backward()
     return torch.cat([each.grad.flatten() for each in module.parameters() if each.grad is not None])

@@ -1,4 +1,4 @@
-"""Compiled blocks compute what they compute uncompiled, and their sites and weights keep their names."""
+"""What is compiled computes what it computes uncompiled, and sites and weights keep their names."""
 
 import warnings
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn import guides as guide_for
+from probattn.functional.compilation import compiled
 from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
 from probattn.inference.training.compile_blocks import compile_blocks
@@ -78,8 +79,8 @@ def assert_as_uncompiled(layer, *, depth, **tolerance):
 @pytest.fixture
 def _graphs_alone(monkeypatch):
     """Trace the graphs of forward and backward pass, without compiling them."""
-    compiled = nn.Module.compile
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend="aot_eager"))
+    original = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: original(self, backend="aot_eager"))
 
 
 @pytest.mark.usefixtures("_graphs_alone")
@@ -121,9 +122,9 @@ def graphs_of_a_step(layer, *, depth, monkeypatch):
     """Number of graphs of the loss of two batches of different size, traced but not compiled."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = nn.Module.compile
+    original = nn.Module.compile
     with monkeypatch.context() as patched:
-        patched.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend="eager"))
+        patched.setattr(nn.Module, "compile", lambda self, **_: original(self, backend="eager"))
         model, guide, x, y = build(layer, torch.float32, depth=depth)
         compile_blocks(model)
         module = TraceMeanField_ELBO()(model, guide)
@@ -140,14 +141,25 @@ def test_all_blocks_of_a_kind_share_their_compiled_code(layer, monkeypatch):
     assert few == many > 0
 
 
+def test_functions_of_guide_kl_and_labels_are_compiled_whole():
+    expected, gradients = value_and_gradients(*build(LAYERS["kep-svgp"]))
+    with compiled():
+        found, compiled_gradients = value_and_gradients(*build(LAYERS["kep-svgp"]))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(compiled_gradients[name], gradient, rtol=1e-9, atol=1e-12)
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+
+
 def test_another_network_runs_the_code_that_was_compiled_for_the_first(monkeypatch):
-    compiled, graphs = nn.Module.compile, []
+    original, graphs = nn.Module.compile, []
 
     def count(graph, _):
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend=count))
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: original(self, backend=count))
     for _ in range(2):
         model, _, x, _ = build(LAYERS["softmax"], torch.float32)
         compile_blocks(model)
@@ -171,9 +183,9 @@ def graphs_run_in_a_step(layers, *, dropout, monkeypatch):
     def count(graph, _):
         return lambda *args: calls.append(1) or graph(*args)
 
-    compiled = nn.Module.compile
+    original = nn.Module.compile
     with monkeypatch.context() as patched:
-        patched.setattr(nn.Module, "compile", lambda self, **_: compiled(self, backend=count))
+        patched.setattr(nn.Module, "compile", lambda self, **_: original(self, backend=count))
         model, guide, x, y = build(layers, torch.float32, depth=len(layers), dropout=dropout)
         compile_blocks(model)
         module = TraceMeanField_ELBO()(model.train(), guide)
