@@ -27,6 +27,7 @@ extensions = [
     "sphinx_design",
     "public_names",
     "repository_pages",
+    "unbroken_numbers",
 ]
 exclude_patterns = ["_build", "diagrams.py"]
 templates_path = ["_templates"]
