@@ -38,7 +38,7 @@ CORE = LAYERS | {"probattn"}
 ALLOWED = {
     "probattn.functional": {"probattn.functional"},
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.distributions", "probattn.priors"},
-    "probattn.distributions": {"probattn.functional", "probattn.distributions"},
+    "probattn.distributions": {"probattn.torch_compat", "probattn.functional", "probattn.distributions"},
     "probattn.pyro_compat": set(),
     "probattn.torch_compat": set(),
     "probattn.handlers": COMPAT | {"probattn.handlers"},

@@ -1,8 +1,9 @@
 """Private parts of PyTorch behave as `probattn.torch_compat` documents; a new version that changes them fails here."""
 
+import pytest
 import torch
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probattn import torch_compat
@@ -42,6 +43,29 @@ def test_fields_and_batch_shape_of_a_distribution():
     normal.loc, normal.scale = torch.zeros(2, 3), torch.ones(2, 3)
     torch_compat.set_batch_shape(normal, torch.Size((2, 3)))
     assert normal.batch_shape == normal.sample().shape == (2, 3)
+
+
+@pytest.mark.parametrize("given", ["logits", "probs"])
+def test_a_categorical_of_normalised_logits_is_pytorchs(given):
+    class Normalised(Categorical):
+        def __init__(self, logits, validate_args=None):
+            torch_compat.set_normalised_logits(self, logits, validate_args)
+
+        def expand(self, batch_shape, _instance=None):
+            return super().expand(batch_shape, self.__new__(type(self)))
+
+    logits = torch.randn(3, 2, 4, dtype=torch.float64).log_softmax(-1)
+    found, y = Normalised(logits), torch.tensor([[0, 3], [1, 2], [2, 2]])
+    reference = Categorical(**{given: logits.exp() if given == "probs" else logits})
+    for each, expected in ((found, reference), (found.expand((5, 3, 2)), reference.expand((5, 3, 2)))):
+        assert (each.batch_shape, each.event_shape, each.support.upper_bound) == (expected.batch_shape, (), 3)
+        assert each.param_shape == expected.param_shape
+        torch.testing.assert_close(each.log_prob(y), expected.log_prob(y))
+        torch.testing.assert_close(each.probs, expected.probs)
+        torch.testing.assert_close(each.entropy(), expected.entropy())
+        assert each.sample((7,)).shape == expected.sample((7,)).shape
+    with pytest.raises(ValueError, match="invalid values"):
+        Normalised(torch.tensor([torch.nan, 0.0]), validate_args=True)
 
 
 def test_attention_on_a_cpu_is_one_operator_forward_and_one_backward():
