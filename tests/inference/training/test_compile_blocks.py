@@ -13,7 +13,8 @@ from probattn.functional.compilation import compiled
 from probattn.handlers import at_mean
 from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
 from probattn.inference.training.compile_blocks import compile_blocks
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier, ViT, likelihoods
+from probattn.models.supervised import _outside
 
 LAYERS = {
     "softmax": SoftmaxAttention,
@@ -150,6 +151,33 @@ def test_functions_of_guide_kl_and_labels_are_compiled_whole():
         torch.testing.assert_close(compiled_gradients[name], gradient, rtol=1e-9, atol=1e-12)
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3
+
+
+WHOLE, REAL = torch.tensor([0, 1, 2, 1, 0]), torch.linspace(-1, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "labels", "outside"),
+    [
+        (likelihoods.Categorical(), (2, 5, 3), WHOLE, WHOLE + 1),
+        (likelihoods.Bernoulli(), (5, 3), WHOLE.expand(3, 5).T % 2, WHOLE.expand(3, 5).T),
+        (likelihoods.Ordinal(3), (5, 1), WHOLE, WHOLE - 1),
+        (likelihoods.Poisson(), (5, 1), WHOLE, WHOLE - 1),
+        (likelihoods.NegativeBinomial(), (5, 1), WHOLE, WHOLE - 1),
+        (likelihoods.Gaussian(), (5, 1), REAL, REAL / 0),
+        (likelihoods.StudentT(), (5, 1), REAL, REAL / 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_the_check_of_labels_is_one_graph_for_every_likelihood(likelihood, outputs, labels, outside):
+    """Also for a last batch that is smaller."""
+    distribution = likelihood(torch.ones(outputs))
+    compiled_check = torch.compile(_outside.__wrapped__, backend="eager", fullgraph=True)
+    for y, size in ((labels, 5), (outside, 5), (labels, 3)):
+        dims = y.dim() - len(distribution.event_shape)
+        expected = _outside(distribution.support, y[:size], dims)
+        assert expected.any() == (y is outside)
+        assert torch.equal(compiled_check(distribution.support, y[:size], dims), expected)
 
 
 def test_another_network_runs_the_code_that_was_compiled_for_the_first(monkeypatch):
