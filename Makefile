@@ -67,4 +67,6 @@ $(DEV): pyproject.toml
 $(DOCS): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade -e '.[docs]'
+	mkdir -p $(VENV)/etc/ipython  # notebooks run on this machine: no warning that messages between processes are not encrypted
+	echo "c.IPKernelApp.log_level = 'ERROR'" > $(VENV)/etc/ipython/ipython_kernel_config.py
 	touch $@
