@@ -73,7 +73,7 @@ class Full(_RelativeToPrior):
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
         loc, tril = _scaled_gaussian(self.loc, self.raw_tril, self.prior_scale(prior))
-        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(loc.dim() - 1)
+        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(self.loc.dim() - 1)
 
     @torch.no_grad()
     def natural_step(self, length: float | Tensor) -> None:
