@@ -18,7 +18,9 @@ from probattn.inference.training.step import Outcome, Step
 
 
 def check_single_gpu(accelerator: str) -> None:
-    """Refuse CUDA graphs on several GPUs, whose steps wait for each other, before the processes are connected.
+    """Refuse CUDA graphs on several GPUs before the processes are connected.
+
+    DDP waits for the device in each step if a parameter has no gradient.
 
     Args:
         accelerator: as for Fabric.
