@@ -88,6 +88,12 @@ class Full(_RelativeToPrior):
         self.raw_tril.copy_(_TRIL.inv(tril))
 
 
+@compilable
+def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Λ m and Λ L."""
+    return scale * at_least_float32(loc), scale.unsqueeze(-1) * _TRIL(at_least_float32(raw_tril))
+
+
 class Diagonal(_RelativeToPrior):
     """Gaussian with independent components N(λ m, λ² σ²), λ the prior's present standard deviation.
 
@@ -245,12 +251,6 @@ def moments_of(distribution: dist.TorchDistribution) -> tuple[Tensor, Tensor]:
     if _has_stddev(distribution):
         return distribution.mean, distribution.stddev
     return _robust_moments(distribution.sample((1001,)))
-
-
-@compilable
-def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Λ m and Λ L."""
-    return scale * at_least_float32(loc), scale.unsqueeze(-1) * _TRIL(at_least_float32(raw_tril))
 
 
 def _has_stddev(prior: dist.TorchDistribution) -> bool:

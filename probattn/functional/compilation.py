@@ -19,7 +19,6 @@ def compilable(function: Callable[P, R]) -> Callable[P, R]:
 
     What is many small kernels on a GPU, and as many again in the backward pass, is then one or two.
     """
-
     compile_once = cache(lambda: torch.compile(function))  # at its first use: this imports the compiler
 
     @wraps(function)
