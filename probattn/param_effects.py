@@ -8,7 +8,6 @@ the only one that uses the store.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from pyro.nn import PyroModule
@@ -32,10 +31,11 @@ from probattn.pyro_compat import (
     module_path,
     stored_params,
 )
+from probattn.thread_values import ThreadValue
 from probattn.torch_compat import own_modules, own_parameters
 
 _NONE, _HANDLERS, _STORE = range(3)
-_HIDDEN_FROM: ContextVar[int | None] = ContextVar("hidden_from", default=None)
+_HIDDEN_FROM: ThreadValue[int | None] = ThreadValue(None)
 """Position in the handler stack from which on traces do not see parameters."""
 _REPLACES: dict[type, bool] = {InferConfigMessenger: False}
 _RECORDS: dict[type, bool] = {}
@@ -95,11 +95,8 @@ class SkipParamEffects(AttributeReads):
 @contextmanager
 def params_hidden_from_traces() -> Iterator[None]:
     """Keep parameters out of traces inside; outer traces, and handlers that replace parameters, still see them."""
-    token = _HIDDEN_FROM.set(len(HANDLER_STACK))
-    try:
+    with _HIDDEN_FROM.replaced(len(HANDLER_STACK)):
         yield
-    finally:
-        _HIDDEN_FROM.reset(token)
 
 
 def check_param_store(module: nn.Module) -> None:
@@ -144,7 +141,7 @@ def _param_site(name: str, value: Tensor, *, constraint: Any = real, event_dim: 
 
 def _param_effect() -> int:
     """Return what parameter access must reach now: nothing, the active handlers, or the parameter store as well."""
-    effect, hidden_from = _NONE, _HIDDEN_FROM.get()
+    effect, hidden_from = _NONE, _HIDDEN_FROM.value
     for position, handler in enumerate(HANDLER_STACK):
         kind = type(handler)
         replaces, records = _REPLACES.get(kind), _RECORDS.get(kind)

@@ -31,16 +31,17 @@ FOLDERS = {
     "inference": "probattn.inference",
     "experiments": "probattn.experiments",
 }
-COMPAT = {"probattn.pyro_compat", "probattn.torch_compat"}
+COMPAT = {"probattn.pyro_compat", "probattn.torch_compat", "probattn.thread_values"}
 STATEMENTS = COMPAT | {"probattn.param_effects", "probattn.handlers", "probattn.sites"}
 LAYERS = STATEMENTS | {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.attention"}
 CORE = LAYERS | {"probattn"}
 ALLOWED = {
-    "probattn.functional": {"probattn.functional"},
+    "probattn.functional": {"probattn.functional", "probattn.thread_values"},
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.distributions", "probattn.priors"},
     "probattn.distributions": {"probattn.torch_compat", "probattn.functional", "probattn.distributions"},
     "probattn.pyro_compat": set(),
     "probattn.torch_compat": set(),
+    "probattn.thread_values": set(),
     "probattn.handlers": COMPAT | {"probattn.handlers"},
     "probattn.param_effects": COMPAT | {"probattn.handlers"},
     "probattn.sites": COMPAT | {"probattn.param_effects", "probattn.handlers"},

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
 import torch
 
+from probattn.thread_values import ThreadValue
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COMPILES: ContextVar[bool] = ContextVar("compiles", default=False)
+_COMPILES = ThreadValue(False)
 
 
 def compilable(function: Callable[P, R]) -> Callable[P, R]:
@@ -23,7 +24,7 @@ def compilable(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (compile_once() if _COMPILES.get() else function)(*args, **kwargs)
+        return (compile_once() if _COMPILES.value else function)(*args, **kwargs)
 
     return run
 
@@ -31,8 +32,5 @@ def compilable(function: Callable[P, R]) -> Callable[P, R]:
 @contextmanager
 def compiled() -> Iterator[None]:
     """Compile the functions marked :func:`compilable`, each when it first runs."""
-    token = _COMPILES.set(True)
-    try:
+    with _COMPILES.replaced(True):
         yield
-    finally:
-        _COMPILES.reset(token)

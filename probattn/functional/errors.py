@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from torch import Tensor
 
-_WHERE: ContextVar[str] = ContextVar("where", default="")
-_FAILURES: ContextVar[list[Tensor] | None] = ContextVar("failures", default=None)
+from probattn.thread_values import ThreadValue
+
+_WHERE = ThreadValue("")
+_FAILURES: ThreadValue[list[Tensor] | None] = ThreadValue(None)
 
 
 class NumericalError(ArithmeticError):
@@ -17,11 +18,8 @@ class NumericalError(ArithmeticError):
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Name the layer in errors and warnings raised inside."""
-    token = _WHERE.set(where)
-    try:
+    with _WHERE.replaced(where):
         yield
-    finally:
-        _WHERE.reset(token)
 
 
 @contextmanager
@@ -34,16 +32,13 @@ def deferred() -> Iterator[list[Tensor]]:
         the list of flags, boolean scalars on the device, True where something failed.
     """
     flags: list[Tensor] = []
-    token = _FAILURES.set(flags)
-    try:
+    with _FAILURES.replaced(flags):
         yield flags
-    finally:
-        _FAILURES.reset(token)
 
 
 def gathered() -> list[Tensor] | None:
     """Return the list of flags of :func:`deferred`, or None outside."""
-    return _FAILURES.get()
+    return _FAILURES.value
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
@@ -73,5 +68,5 @@ def check_finite(x: Tensor, name: str) -> Tensor:
 
 def subject(name: str) -> str:
     """Return the name of a matrix, after the name of its layer."""
-    where = _WHERE.get()
+    where = _WHERE.value
     return f"{where}: {name}" if where else name

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Literal, Self
 
 import pyro.distributions as dist
@@ -19,9 +18,10 @@ from probattn.handlers.messages import batch_size, is_amortised, is_global_laten
 from probattn.handlers.stored import stored_sites
 from probattn.handlers.threads import Handler
 from probattn.pyro_compat import HANDLER_STACK
+from probattn.thread_values import ThreadValue
 
-_NUM_FOLDED: ContextVar[int | None] = ContextVar("num_folded", default=None)
-_STOCHASTIC_INPUT: ContextVar[bool] = ContextVar("stochastic_input", default=False)
+_NUM_FOLDED: ThreadValue[int | None] = ThreadValue(None)
+_STOCHASTIC_INPUT = ThreadValue(False)
 
 
 class draws(Handler):  # noqa: N801 - lower case as pyro's own handlers are
@@ -98,11 +98,10 @@ def draws_in_batch(number: int) -> Iterator[None]:
     Args:
         number: S.
     """
-    token = _NUM_FOLDED.set(number)
     try:
-        yield
+        with _NUM_FOLDED.replaced(number):
+            yield
     finally:
-        _NUM_FOLDED.reset(token)
         stored = stored_sites()
         if stored is not None:
             stored.drawn = True
@@ -123,11 +122,12 @@ class stochastic_input(Handler):  # noqa: N801
 
     def __enter__(self) -> Self:
         entered = super().__enter__()
-        self._token = _STOCHASTIC_INPUT.set(True)
+        self._inside = _STOCHASTIC_INPUT.replaced(True)
+        self._inside.__enter__()
         return entered
 
     def __exit__(self, *error: Any) -> bool | None:
-        _STOCHASTIC_INPUT.reset(self._token)
+        self._inside.__exit__(*error)
         return super().__exit__(*error)
 
 
@@ -156,12 +156,12 @@ def current_draw() -> one_draw | None:
 
 def num_folded() -> int | None:
     """Return S if draws are folded into the batch (see :class:`draws_in_batch`), else None."""
-    return _NUM_FOLDED.get()
+    return _NUM_FOLDED.value
 
 
 def has_stochastic_input() -> bool:
     """Return True inside :class:`stochastic_input`, also under stored sites."""
-    return _STOCHASTIC_INPUT.get()
+    return _STOCHASTIC_INPUT.value
 
 
 def _inside(kind: type[Messenger]) -> Iterator[Messenger]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import pyro.distributions as dist
 from torch import Tensor
 
-_STORED: ContextVar["StoredSites | None"] = ContextVar("stored", default=None)
+from probattn.thread_values import ThreadValue
+
+_STORED: ThreadValue["StoredSites | None"] = ThreadValue(None)
 
 
 class StoredSites:
@@ -44,13 +45,10 @@ class StoredSites:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Use these values for the sites of modules that run inside, in this thread."""
-        token = _STORED.set(self)
-        try:
+        with _STORED.replaced(self):
             yield
-        finally:
-            _STORED.reset(token)
 
 
 def stored_sites() -> StoredSites | None:
     """Return the stored sites that this thread uses now, or None."""
-    return _STORED.get()
+    return _STORED.value
