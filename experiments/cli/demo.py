@@ -1,5 +1,6 @@
 """``probattn demo``: train and compare layers on handwritten digits."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,27 +15,28 @@ def demo(
     ),
     epochs: Annotated[
         int, typer.Option(min=3, max=COUNT["max"], help="Epochs of each run, including its warm start.")
-    ] = 40,
+    ] = 20,
     layers: Annotated[
         str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")
-    ] = "softmax,kep-svgp",
+    ] = "softmax,kep-svgp,sparse-cgp",
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
 ) -> None:
-    """Train layers on digits, by default KEP-SVGP and softmax attention, and compare them in a table and a report."""
+    """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
-        from probattn.experiments.evaluation import evaluate as evaluation
-        from probattn.experiments.reporting import posterior_words, report, table_formats
-        from probattn.experiments.runs import train as runs
+        from probattn.experiments.reporting import posterior_words, report
+        from probattn.experiments.reporting.table_formats import terminal
+        from probattn.experiments.studies import demo as runs
 
-        results = []
-        for name in presets.digits(layers):
-            folder = out / name.partition("/")[2]
-            settings = presets.preset(name).with_total_epochs(epochs)
-            say(name, style="bold")
-            runs.train(settings, folder, name=name, resume=True, say=say)
-            results.append(evaluation.evaluate(folder).result)
-            for sentence in posterior_words.warnings(results[-1]):
+        jobs = runs.plan(presets.digits(layers), epochs=epochs, out=out)
+        workers = min(workers, len(jobs))
+        say(f"{len(jobs)} runs of {epochs} epochs, {workers} at a time; a run takes half a minute or more")
+        sections = runs.run(jobs, workers=workers, say=say)
+        results = [section.result for section in sections]
+        for result in results:
+            for sentence in posterior_words.warnings(result):
                 say(sentence)
-        show_table(table_formats.terminal(report.summary_table(results)))
-        report.write(out / "report.html", results, title="probattn demo: handwritten digits")
+        show_table(terminal(report.summary_table(results)))
+        show_table(terminal(report.shift_table(results)))
+        report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")

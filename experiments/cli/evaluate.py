@@ -68,6 +68,6 @@ def evaluate(
         say(sentence)
     files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
     files += evaluation_tables.save(run, done, baselines=baselines)
-    report.write(run / "report.html", [done.result], title=f"probattn: {done.result.name}")
+    report.write(run / "report.html", [report.section(done.result)], title=f"probattn: {done.result.name}")
     generated_files.record(run, files, digests(done.provenance))
     say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")

@@ -49,7 +49,7 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     for place, (ax, (category, names)) in enumerate(zip(axes, panels, strict=True)):
         style.tidy(ax)
         ax.sharey(axes[0])
-        ax.set_title(category, **style.TITLE)
+        ax.set_title(category, **style.TITLE, pad=12 if len(values) > 1 else 6)  # above the diamonds
         for number, of_run in enumerate(values.values()):
             groups = [(at, list(of_run[name].values())) for at, name in enumerate(names) if name in of_run]
             width = 0.8 / len(values)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import model_diagnostics, predictions
+from probattn.experiments.evaluation.scores import Scores
+from probattn.experiments.plots import model_diagnostics, predictions, shift
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
@@ -59,24 +60,37 @@ def summary_table(results: Sequence[RunResult]) -> Table:
     return metrics_table(rows, corner="run", mark_best=True)
 
 
-def write(path: str | os.PathLike, results: Sequence[RunResult], *, title: str) -> None:
+def shift_table(results: Sequence[RunResult]) -> Table | None:
+    """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
+    rows = [(each.label, Scores(each.metrics, shift=each.shift).mean_shift) for each in results if each.shift]
+    return metrics_table(rows, corner="run, corrupted images", mark_best=True) if rows else None
+
+
+def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -> None:
     """Write a report as one self-contained HTML file, atomically.
+
+    Args:
+        path: the file.
+        sections: those of its runs, see :func:`section`.
+        title: heading of the page.
 
     Raises:
         ValueError: no runs.
     """
-    if not results:
+    if not sections:
         raise ValueError("a report needs at least one run")
+    results = [each.result for each in sections]
     names = _number_duplicates([result.label for result in results])
     text = html.render(
         "report.html",
         title=title,
         summary=summary_table(results),
+        shifted=shift_table(results) if len(results) > 1 else None,
         sizes_differ=len({len(result.labels) for result in results}) > 1,
         meanings=[(metric.title, MEANINGS[key]) for key, metric in displays(results[0].metrics).items()],
         comparisons=list(_comparisons(dict(zip(names, results, strict=True)))) if len(results) > 1 else [],
         names=names,
-        runs=[_section(result) for result in results],
+        runs=sections,
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +120,12 @@ def _comparisons(results: dict[str, RunResult]) -> Iterator[EmbeddedFigure]:
             "accuracy). The lower curve is the better network to rely on when one may decline to answer.",
         ),
         (
+            "Accuracy on corrupted images",
+            shift.boxes({n: e.shift for n, e in results.items() if e.shift}, metric="accuracy"),
+            "The accuracy of all runs on the test images under each corruption of CIFAR-C, over the severities "
+            "evaluated.",
+        ),
+        (
             "Similarity of tokens by depth",
             model_diagnostics.similarity({n: e.similarity for n, e in results.items()}),
             "The mean cosine between the tokens after each attention layer, from the first to the last, for all "
@@ -117,7 +137,8 @@ def _comparisons(results: dict[str, RunResult]) -> Iterator[EmbeddedFigure]:
             yield html.embed(figure, alt=f"{subject} of {', '.join(results)}. {caption}", caption=caption)
 
 
-def _section(result: RunResult) -> Section:
+def section(result: RunResult) -> Section:
+    """Return the section of a report on one run, with its figures drawn."""
     domains = [("test data", result.metrics), *result.domains.items()] if result.domains else []
     rows = [[value for value in step.values() if isinstance(value, float)] for step in result.steps]
     return Section(

@@ -78,7 +78,7 @@ COMMANDS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ],
     ),
     "reproduce": (["entry"], ["--list", "--scale", "--seeds", "--out", "--data", "--workers", "--dry-run"]),
-    "demo": ([], ["--out", "--epochs", "--layers"]),
+    "demo": ([], ["--out", "--epochs", "--layers", "--workers"]),
     "export": (["path"], ["--out", "--num-samples", "--seed"]),
     "presets": (["preset"], ["--layer", "--yaml"]),
     "check-posterior": ([], ["--out", "--seed"]),

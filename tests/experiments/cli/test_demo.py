@@ -20,21 +20,24 @@ def occurrences(name, text):
 def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path, monkeypatch, tiny, is_one_message):
     for name in (KEP, SOFTMAX):
         monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(tiny))
-    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1)
+    code, text, _ = command(*demo, "--epochs", 3)
     assert code == 0
     for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
         assert word in text
-    assert text.count(KEP) == text.count(SOFTMAX) == 2  # a heading and a row each
+    assert text.count(KEP) == text.count(SOFTMAX) == 3  # a heading and a row in each table
+    assert text.count("corrupted images") == 1
     assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     before = (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes()
+    monkeypatch.setattr(report, "PANELS", ())
     monkeypatch.setattr(report, "write", lambda *arguments, **options: None)
-    again = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    again = command(*demo, "--epochs", 3)
     assert again[:2] == (0, text)
     assert (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes() == before
-    assert command("demo", "--out", tmp_path / "demo", "--epochs", 4)[0] == 0
+    assert command(*demo, "--epochs", 4)[0] == 0
     assert train.epochs_done(tmp_path / "demo" / "kep-svgp") == 4
-    code, _, err = command("demo", "--out", tmp_path / "demo", "--epochs", 3)
+    code, _, err = command(*demo, "--epochs", 3)
     assert code == 1
     assert is_one_message(err, "train.epochs: 4 → 3", "choose another folder with --out")
 
@@ -47,11 +50,12 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, co
             presets.PRESETS, name, presets.preset(name).with_changes([*tiny, "data.limit=60", "train.num_samples=2"])
         )
     shown = []
-    monkeypatch.setattr(report, "write", lambda path, results, **options: shown.append([each.name for each in results]))
-    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "all")
+    monkeypatch.setattr(report, "write", lambda path, runs, **options: shown.append([run.result.name for run in runs]))
+    demo = ("demo", "--out", tmp_path / "demo", "--epochs", 3, "--workers", 1)
+    code, text, _ = command(*demo, "--layers", "all")
     assert code == 0
     assert shown.pop() == names
-    assert [name for name in names if occurrences(name, text) != 2] == []  # a heading and a row
+    assert [name for name in names if occurrences(name, text) != 3] == []  # a heading and a row in each table
     for name in names:
         folder = tmp_path / "demo" / name.partition("/")[2]
         settings = read_record(folder).settings
@@ -59,7 +63,7 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, co
         assert train.epochs_done(folder) == settings.train.epochs
         assert (folder / "warm-start.json").exists() == (presets.preset(name).warm_start is not None)
     before = contents(tmp_path / "demo")
-    code, text, _ = command("demo", "--out", tmp_path / "demo", "--epochs", 3, "--layers", "cgp,softmax")
+    code, text, _ = command(*demo, "--layers", "cgp,softmax")
     assert code == 0
     assert shown.pop() == [CGP, SOFTMAX]
     assert contents(tmp_path / "demo") == before

@@ -59,7 +59,9 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
         main.main()
 
 
-@pytest.mark.parametrize(("arguments", "advice"), [(["train", KEP], "--resume"), (["demo"], "same command")])
+@pytest.mark.parametrize(
+    ("arguments", "advice"), [(["train", KEP], "--resume"), (["demo", "--workers", 1], "same command")]
+)
 def test_stopping_by_hand_tells_how_to_go_on(command, monkeypatch, tmp_path, arguments, advice):
     def stop(*arguments, **options):
         raise KeyboardInterrupt

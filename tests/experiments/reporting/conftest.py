@@ -47,7 +47,7 @@ def read_report(path, results, title="a title", *, draw=False):
     with pytest.MonkeyPatch.context() as patch:
         if not draw:
             patch.setattr(html, "to_svg", lambda _: b"<svg/>")
-        report.write(path, results, title=title)
+        report.write(path, [*map(report.section, results)], title=title)
     reader = Reader()
     reader.feed(path.read_text(encoding="utf-8"))
     reader.close()

@@ -28,7 +28,9 @@ def test_a_figure(tmp_path):
 def test_a_report(tmp_path, result, monkeypatch):
     monkeypatch.setattr(report, "PANELS", report.PANELS[:1])
     run = result(n=8, classes=2)
-    assert check_refused(lambda: report.write(tmp_path / "a.html", [run], title="Title"), tmp_path) == {"a.html"}
+    assert check_refused(lambda: report.write(tmp_path / "a.html", [report.section(run)], title="Title"), tmp_path) == {
+        "a.html"
+    }
     assert check_refused(lambda: report.save_figures(tmp_path / "figures", run), tmp_path / "figures")
 
 

@@ -54,7 +54,7 @@ def test_a_page_shows_any_name(result, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "PANELS", report.PANELS[:1])
     name = "".join(NAMES)
     found = named(result(name, settings={name: name}, domains={name: result().metrics}), NAMES[:4])
-    report.write(tmp_path / "report.html", [found, result("other")], title=f"probattn: {name}")
+    report.write(tmp_path / "report.html", [*map(report.section, (found, result("other")))], title=f"probattn: {name}")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert not RAW.search(page)
     assert ElementTree.fromstring(re.search(r"<h1>.*?</h1>", page)[0]).text == f"probattn: {displayable(name)}"

@@ -97,7 +97,7 @@ def test_missing_pieces_are_said_and_not_drawn(evaluated, result, read, tmp_path
     run = replace(evaluated, **changes)
     reader = read(tmp_path / "r.html", [run, result("another")])
     assert sentence in reader.text
-    shared = 2 if run.similarity else 1
+    shared = 1 + bool(run.shift) + bool(run.similarity)
     drawn = [image["alt"] for image in reader.images[shared:]]
     titles = {panel.key: panel.title for panel in report.PANELS if not panel.of_numbers}
     assert len(drawn) == 14 - len(absent) + 6

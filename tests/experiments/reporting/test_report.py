@@ -63,13 +63,13 @@ def test_user_text_is_escaped(probabilistic, read, tmp_path):
 def test_writing_is_atomic_and_repeatable(result, tmp_path, monkeypatch):
     path = tmp_path / "new" / "r.html"
     monkeypatch.setattr(report, "PANELS", report.PANELS[:1])
-    report.write(path, [result()], title="t")
+    report.write(path, [report.section(result())], title="t")
     first = path.read_bytes()
-    report.write(path, [result()], title="t")
+    report.write(path, [report.section(result())], title="t")
     assert path.read_bytes() == first
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
     with pytest.raises(OSError, match="no"):
-        report.write(path, [result("other")], title="t")
+        report.write(path, [report.section(result("other"))], title="t")
     assert path.read_bytes() == first
     assert list(path.parent.iterdir()) == [path]
 
@@ -81,10 +81,26 @@ def test_the_comparison_has_the_similarity_of_all_runs_that_have_one(
     monkeypatch.setattr(model_diagnostics, "similarity", lambda runs: drawn.append(runs))
     measured = probabilistic(n=4)
     read(tmp_path / "r.html", [measured, result(), probabilistic(n=4)])
-    assert drawn[0] == {"kep-svgp (1)": measured.similarity, "softmax": {}, "kep-svgp (3)": measured.similarity}
+    assert drawn[-1] == {"kep-svgp (1)": measured.similarity, "softmax": {}, "kep-svgp (3)": measured.similarity}
     drawn.clear()
     read(tmp_path / "r.html", [measured])
     assert drawn == [{"kep-svgp": measured.similarity}]
+
+
+def test_runs_on_corrupted_images_are_compared_in_a_table_and_a_figure(result, read, tmp_path):
+    def shifted(name, *accuracies):
+        run = result(name)
+        corruptions = {f: {3: run.metrics | {"accuracy": a}} for f, a in zip(("fog", "snow"), accuracies, strict=True)}
+        return replace(run, shift=corruptions)
+
+    reader = read(tmp_path / "r.html", [shifted("one", 0.5, 0.25), shifted("other", 1, 0.5), result("none")])
+    assert [[cell["text"] for cell in row[:2]] for row in reader.tables[1][1:]] == [
+        ["one", "37.50"],
+        ["other", "75.00"],
+    ]
+    assert any(image["alt"].startswith("Accuracy on corrupted images of") for image in reader.images)
+    without = read(tmp_path / "r.html", [result("one"), result("other")])
+    assert not any(image["alt"].startswith("Accuracy on corrupted images of") for image in without.images)
 
 
 def test_runs_of_one_name_are_told_apart_and_unequal_sizes_are_mentioned(result, read, tmp_path):

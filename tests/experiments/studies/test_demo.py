@@ -1,0 +1,37 @@
+"""The demo: its runs in worker processes and in turn, and what is checked before the first begins."""
+
+import pytest
+import torch
+
+from probattn.experiments.config import presets
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.studies import demo
+
+
+def test_workers_return_what_runs_in_turn_return(tmp_path, tiny):
+    def jobs(folder):
+        names = ("digits/softmax", "digits/sparse-cgp")
+        return [
+            demo.Job(name, presets.preset(name).with_changes(tiny), tmp_path / folder / str(number))
+            for number, name in enumerate(names)
+        ]
+
+    said = []
+    parallel = [section.result for section in demo.run(jobs("parallel"), workers=2, say=said.append)]
+    assert [result.name for result in parallel] == ["digits/softmax", "digits/sparse-cgp"]
+    assert sorted(text[:6] for text in said) == ["1 of 2", "2 of 2"]
+    in_turn = [section.result for section in demo.run(jobs("in turn"), workers=1)]
+    for one, other in zip(parallel, in_turn, strict=True):
+        assert one.metrics == pytest.approx(other.metrics, rel=1e-3, nan_ok=True)
+        torch.testing.assert_close(one.probs, other.probs, rtol=1e-3, atol=1e-5)
+        assert len(one.shift) == 15
+        assert set(one.shift["fog"]) == set(demo.SEVERITIES)
+
+
+def test_folders_are_checked_before_anything_is_trained(tmp_path):
+    names = ["digits/softmax", "digits/kep-svgp"]
+    (tmp_path / "kep-svgp").mkdir()
+    (tmp_path / "kep-svgp" / "notes.txt").write_text("mine")
+    with pytest.raises((FileExistsError, SettingsError), match="kep-svgp"):
+        demo.plan(names, epochs=3, out=tmp_path)
+    assert not (tmp_path / "softmax").exists()
