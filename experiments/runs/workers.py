@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +21,8 @@ def run_in_workers(
 ) -> Iterator[tuple[Job, Result]]:
     """Yield each job with its result when it finishes.
 
+    Results arrive as bytes: tensors among them need no shared memory, of which a container may have little.
+
     Args:
         function: module-level function, which the worker processes import.
         jobs: its arguments.
@@ -31,12 +34,16 @@ def run_in_workers(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(jobs)), context, set_up_worker) as pool:
         try:
-            futures = {pool.submit(function, job): job for job in jobs}
+            futures = {pool.submit(_pickled_result, function, job): job for job in jobs}
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                yield futures[future], pickle.loads(future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _pickled_result(function: Callable[[Job], Result], job: Job) -> bytes:
+    return pickle.dumps(function(job))
 
 
 def set_up_worker() -> None:

@@ -1,6 +1,5 @@
 """Layers on handwritten digits, trained and evaluated on clean and corrupted images."""
 
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +64,16 @@ def run(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambd
     longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)
     finished = {}
     for job, result in run_in_workers(run_job, longest_first, workers=workers):
-        evaluated = pickle.loads(result)
-        accuracy = 100 * evaluated.metrics["accuracy"]
+        accuracy = 100 * result.metrics["accuracy"]
         say(f"{len(finished) + 1} of {len(jobs)}: {job.name}, test accuracy {accuracy:.2f} %")
-        finished[job.name] = section(evaluated)
+        finished[job.name] = section(result)
     return [finished[job.name] for job in jobs]
 
 
-def run_job(job: Job) -> bytes:
-    """Train, or resume, and evaluate a run; return its result as a pickle, which needs no shared memory for tensors."""
+def run_job(job: Job) -> RunResult:
+    """Train, or resume, and evaluate a run in a worker, without a progress bar."""
     train.train(job.settings, job.folder, name=job.name, resume=True, progress=False)
-    return pickle.dumps(_evaluate(job))
+    return _evaluate(job)
 
 
 def _evaluate(job: Job) -> RunResult:
