@@ -1,8 +1,10 @@
 """Comparisons of rows by subject, with their tables and figures: ``probattn compare``."""
 
+import csv
 import functools
+import io
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
+from probattn.inference.io.atomic_write import write_text
 from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
@@ -70,18 +73,49 @@ def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
 
 
 def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Write each comparison as Markdown, LaTeX and CSV, and the figures as SVG; return the paths.
+    """Write each comparison as Markdown, LaTeX and CSV, the values of each seed, and the figures; return the paths.
 
     Files of a former comparison in this folder are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     generated_files.remove_outdated(folder, rows.sources)
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
+    paths.append(folder / "seeds.csv")
+    write_text(paths[-1], seeds_csv(rows))
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.svg")
         save_figure(paths[-1], figure)
     generated_files.record(folder, paths, rows.sources)
     return paths
+
+
+def seeds_csv(rows: Rows) -> str:
+    """Return the unscaled metrics of each run as CSV, for other tests than the intervals of the tables.
+
+    A line has row, seed, subject (a test set; ``shift`` is the mean over corruptions and severities), the OOD detector
+    if there is one, metric and value. Ensembles, which have no seed, and missing values are left out.
+    """
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["row", "seed", "subject", "detector", "metric", "value"])
+    for row in itertools.chain.from_iterable(group for name, group in rows.groups.items() if name != ENSEMBLES):
+        for seed, scores in rows.scores[row].items():
+            for subject, detector, values in _subjects(scores):
+                texts = map(table_formats.csv_text, (subject, detector))
+                start = [table_formats.csv_text(row), seed, *texts]
+                writer.writerows([*start, key, repr(float(value))] for key, value in values.items() if value == value)
+    return file.getvalue()
+
+
+def _subjects(scores: Scores) -> Iterator[tuple[str, str, Mapping[str, float]]]:
+    """Yield subject, OOD detector ("" for other subjects) and metrics."""
+    yield TEST, "", scores.test
+    for name, values in scores.domain.items():
+        yield f"{DOMAIN}{name}", "", values
+    yield SHIFT, "", scores.mean_shift
+    for name, detectors in scores.ood.items():
+        for detector, values in detectors.items():
+            yield f"ood-{name}", detector, values
 
 
 def _compare(

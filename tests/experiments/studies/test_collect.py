@@ -30,6 +30,27 @@ def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):
     assert found.groups == {"single models": ["digits/softmax", "digits/kep-svgp"]}
 
 
+def test_the_values_of_each_seed_as_csv():
+    nan = math.nan
+    scores = {
+        "=one": {
+            0: Scores({"nll": 0.1 + 0.2}, {"far": {"nll": 1.0}}, {"fog": {1: {"nll": 2.0}, 3: {"nll": 4.0}}}),
+            3: Scores({"nll": 0.5, "auroc": nan}, ood={"letters": {"entropy": {"auroc": 0.75}}}),
+        },
+        "one, ensemble of 2": {0: Scores({"nll": 0.25})},
+    }
+    rows = collect.Rows(scores, {}, {collect.SINGLE: ["=one"], collect.ENSEMBLES: ["one, ensemble of 2"]}, ["=one"])
+    lines = [
+        "row,seed,subject,detector,metric,value",
+        "'=one,0,test,,nll,0.30000000000000004",
+        "'=one,0,domain-far,,nll,1.0",
+        "'=one,0,shift,,nll,3.0",
+        "'=one,3,test,,nll,0.5",
+        "'=one,3,ood-letters,entropy,auroc,0.75",
+    ]
+    assert compare.seeds_csv(rows).splitlines() == lines
+
+
 def test_each_method_is_a_row_compared_with_the_plain_twin(tmp_path):
     by = {"posterior": scored(0.1), "mc-dropout": scored(0.2), "laplace+temperature": scored(0.3)}
     soft, kep = (run(tmp_path / layer, f"digits/{layer}", methods=by) for layer in ("softmax", "kep-svgp"))
