@@ -1,12 +1,11 @@
 """``probattn demo``: train and compare layers on handwritten digits."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, check_folder, interruptible, say, show_table
+from probattn.experiments.cli.terminal import CORES, COUNT, check_folder, interruptible, say, show_table
 
 
 def demo(
@@ -19,7 +18,7 @@ def demo(
     layers: Annotated[
         str, typer.Option(help="Comma-separated layers of the digits presets, or all (each layer once).")
     ] = "softmax,kep-svgp,sparse-cgp",
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = CORES,
 ) -> None:
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     with interruptible("the same command continues after the last whole epoch"):
@@ -35,7 +34,7 @@ def demo(
         results = [section.result for section in sections]
         for result in results:
             for sentence in posterior_words.warnings(result):
-                say(sentence)
+                say(f"{result.label}: {sentence}")
         show_table(terminal(report.summary_table(results)))
         show_table(terminal(report.shift_table(results)))
         report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

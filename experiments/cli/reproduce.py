@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,6 +10,7 @@ import typer
 from rich.table import Column, Table
 
 from probattn.experiments.cli.terminal import (
+    CORES,
     COUNT,
     MAX_RUNS,
     Data,
@@ -44,7 +44,7 @@ def reproduce(
         "runs/reproduce"
     ),
     data: Data = None,
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = CORES,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how long it will take and what is missing.")
     ] = False,

@@ -1,6 +1,5 @@
 """``probattn study`` and ``probattn compare``: runs over seeds and their comparison."""
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import typer
 
 from probattn.experiments.cli.terminal import (
+    CORES,
     COUNT,
     MAX_RUNS,
     Data,
@@ -65,7 +65,7 @@ def study(
         list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
     ] = None,
     data: Data = None,
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = CORES,
 ) -> None:
     """Train presets over seeds, evaluate them by every method (images also corrupted and OOD), and compare them."""
     with interruptible("the same command continues where it stopped"):

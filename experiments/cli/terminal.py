@@ -91,6 +91,8 @@ Encoder = Annotated[
     str | None,
     typer.Option(metavar="FOLDER", help="Pretrained Hugging Face encoder of the finetune presets: network.encoder."),
 ]
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Number of cores that this process may use."""
 COUNT = {"min": 1, "max": 2**31 - 1}
 SEED = {"min": 0, "max": 2**63 - 1}
 """Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""

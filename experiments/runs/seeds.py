@@ -1,5 +1,6 @@
 """Training one setting with several seeds."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,9 +74,10 @@ def train_seeds(
             histories.append(runs.train(job.settings, job.folder, name=name, root=root, resume=resume, say=say))
         return histories
     finished = {}
-    for job, history in run_in_workers(_train, jobs, workers=workers):
-        finished[job.folder] = history
-        say(f"{len(finished)} of {seeds}: seed {job.settings.train.seed}, {len(history.epochs)} epochs")
+    with contextlib.closing(run_in_workers(_train, jobs, workers=workers)) as results:
+        for job, history in results:
+            finished[job.folder] = history
+            say(f"{len(finished)} of {seeds}: seed {job.settings.train.seed}, {len(history.epochs)} epochs")
     return [finished[job.folder] for job in jobs]
 
 

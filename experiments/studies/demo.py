@@ -1,5 +1,6 @@
 """Layers on handwritten digits, trained and evaluated on clean and corrupted images."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +62,13 @@ def run(jobs: Sequence[Job], *, workers: int, say: Callable[[str], None] = lambd
             train.train(job.settings, job.folder, name=job.name, resume=True, say=say)
             sections.append(section(_evaluate(job)))
         return sections
-    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)
+    longest_first = sorted(jobs, key=lambda job: job.settings.warm_start is None)  # slow layers have a warm start
     finished = {}
-    for job, result in run_in_workers(run_job, longest_first, workers=workers):
-        accuracy = 100 * result.metrics["accuracy"]
-        say(f"{len(finished) + 1} of {len(jobs)}: {job.name}, test accuracy {accuracy:.2f} %")
-        finished[job.name] = section(result)
+    with contextlib.closing(run_in_workers(run_job, longest_first, workers=workers)) as results:
+        for job, result in results:
+            accuracy = 100 * result.metrics["accuracy"]
+            say(f"{len(finished) + 1} of {len(jobs)}: {job.name}, test accuracy {accuracy:.2f} %")
+            finished[job.name] = section(result)
     return [finished[job.name] for job in jobs]
 
 

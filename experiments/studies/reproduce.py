@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,11 +179,11 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None] = lambda text: N
         raise DatasetError("; ".join(plan.missing))
     for job in plan.jobs:
         train.check(job.settings, job.folder, resume=True)
-    finished = run_in_workers(run_job, plan.jobs, workers=workers)
-    for number, (job, accuracy) in enumerate(finished, 1):
-        changes = f" ({', '.join(job.model.changes)})" if job.model.changes else ""
-        where = f"{job.model.preset}{changes}, seed {job.seed}"
-        say(f"{number} of {len(plan.jobs)}: {where}, test accuracy {100 * accuracy:.2f} %")
+    with contextlib.closing(run_in_workers(run_job, plan.jobs, workers=workers)) as finished:
+        for number, (job, accuracy) in enumerate(finished, 1):
+            changes = f" ({', '.join(job.model.changes)})" if job.model.changes else ""
+            where = f"{job.model.preset}{changes}, seed {job.seed}"
+            say(f"{number} of {len(plan.jobs)}: {where}, test accuracy {100 * accuracy:.2f} %")
 
 
 def run_job(job: Job) -> float:

@@ -1,5 +1,6 @@
 """Studies: presets over seeds, trained and evaluated by several methods, under shift and on OOD images; resumable."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -99,9 +100,9 @@ def run_study(
         Exception: the first one of a run; runs that have not started are skipped.
     """
     by = tuple(map(methods.check, by))
-    finished = run_in_workers(functools.partial(run_job, by=by), jobs, workers=workers)
-    for number, (job, accuracy) in enumerate(finished, 1):
-        say(f"{number} of {len(jobs)}: {job.preset}, seed {job.seed}, test accuracy {100 * accuracy:.2f} %")
+    with contextlib.closing(run_in_workers(functools.partial(run_job, by=by), jobs, workers=workers)) as finished:
+        for number, (job, accuracy) in enumerate(finished, 1):
+            say(f"{number} of {len(jobs)}: {job.preset}, seed {job.seed}, test accuracy {100 * accuracy:.2f} %")
 
 
 def run_job(job: Job, by: Sequence[str]) -> float:

@@ -1,5 +1,6 @@
 """Sweeps: settings of a study's presets that are chosen on validation data, before all seeds are trained."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -225,10 +226,12 @@ def run_sweeps(
     candidates = [candidate for each in planned.values() for candidate in each]
     todo = [job for jobs in zip(*(candidate.jobs for candidate in candidates), strict=True) for job in jobs]
     values: dict[Path, float] = {}
-    for job, value in run_in_workers(validation_value, todo, workers=workers):
-        values[job.folder] = value
-        monitor, own = job.settings.train.monitor or "nll", ", ".join(job.own)
-        say(f"sweep, {len(values)} of {len(todo)}: {job.preset}, {own}, seed {job.seed}, valid {monitor} {value:.4f}")
+    with contextlib.closing(run_in_workers(validation_value, todo, workers=workers)) as finished:
+        for job, value in finished:
+            values[job.folder] = value
+            monitor, own = job.settings.train.monitor or "nll", ", ".join(job.own)
+            where = f"{job.preset}, {own}, seed {job.seed}"
+            say(f"sweep, {len(values)} of {len(todo)}: {where}, valid {monitor} {value:.4f}")
     choices = []
     for name, each in planned.items():
         monitor = each[0].jobs[0].settings.train.monitor or "nll"

@@ -16,7 +16,7 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import export, seeds, train
-from probattn.experiments.studies import posterior_check, reproduce, study, sweep
+from probattn.experiments.studies import demo, posterior_check, reproduce, study, sweep
 from probattn.experiments.studies.reproductions import ENTRIES
 
 KEP = "digits/kep-svgp"
@@ -215,6 +215,7 @@ def without_work() -> Iterator[None]:
             (seeds, "run_in_workers", in_turn),
             (sweep, "run_in_workers", in_turn),
             (study, "run_in_workers", in_turn),
+            (demo, "run_in_workers", in_turn),
             (reproduce, "run_time", accept),
         ):
             stack.enter_context(patch.object(module, name, replacement))

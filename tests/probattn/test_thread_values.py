@@ -22,8 +22,9 @@ def test_another_thread_has_the_initial_value():
     value = ThreadValue("initial")
     with ThreadPoolExecutor(1) as other, value.replaced("here"):
         assert other.submit(lambda: value.value).result() == "initial"
-        with ThreadPoolExecutor(1) as third:
-            third.submit(lambda: value.replaced("there").__enter__()).result()
+        there = value.replaced("there")
+        other.submit(there.__enter__).result()
+        assert other.submit(lambda: value.value).result() == "there"
         assert value.value == "here"
 
 

@@ -154,3 +154,27 @@ def test_the_process_itself(tmp_path, assignments, tiny, is_one_message):
     done = subprocess.run(training, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert is_one_message(done.stderr, tmp_path / "run", "holds a run", "--resume")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [False, True], ids=["while workers start", "while they train"])
+def test_ctrl_c_ends_all_workers(tmp_path, begun):
+    """Ctrl-C reaches the whole group of processes: no traceback, and no run is begun or goes on."""
+    demo = [*START, "demo", "--layers", "softmax,kernel,kep-svgp", "--workers", "2", "--out", str(tmp_path / "runs")]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(demo, **streams, preexec_fn=heard) as process:
+        try:
+            assert process.stdout.readline().startswith("3 runs of 20 epochs, 2 at a time")
+            time.sleep(1)
+            while begun and not list(tmp_path.glob("runs/*/last.pt")):
+                assert process.poll() is None
+                time.sleep(0.02)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate()
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines() == ["stopped; the same command continues after the last whole epoch"]
+    assert len(list(tmp_path.glob("runs/*"))) <= 2
+    assert not list(tmp_path.glob("runs/*/metrics.json"))

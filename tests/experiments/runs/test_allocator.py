@@ -40,7 +40,7 @@ HOW = {
     "command": "from probattn.experiments.cli import main; main.app = lambda **_: None\n"
     "try: main.main()\nexcept SystemExit: pass",
     "worker": "from probattn.experiments.runs import workers\n"
-    "workers.threading.Thread.start = lambda _: 0; workers.set_up_worker()",
+    "workers.threading.Thread.start = lambda _: 0; workers.set_up_worker(None)",
 }
 
 

@@ -1,9 +1,28 @@
-"""Worker processes: results arrive whole, errors too."""
+"""Worker processes: results arrive whole, errors too, and nothing runs on after them."""
+
+import contextlib
+import multiprocessing
+import os
+import time
 
 import pytest
 import torch
 
 from probattn.experiments.runs.workers import run_in_workers
+
+JOBS = ("first", "second", "third", "fourth")
+
+
+def fail_or_stay(job):
+    folder, name = job
+    (folder / name).touch()
+    if name == "first":
+        raise ValueError("of the first job")
+    time.sleep(300)
+
+
+def end_abruptly(status):
+    os._exit(status)
 
 
 def test_tensors_arrive_without_shared_memory():
@@ -12,6 +31,21 @@ def test_tensors_arrive_without_shared_memory():
     assert not any(result.is_shared() for result in results.values())
 
 
-def test_an_error_of_a_worker_is_raised_here():
-    with pytest.raises(RuntimeError, match="-1"):
-        list(run_in_workers(torch.empty, [-1], workers=1))
+def test_after_an_error_workers_end_and_no_job_begins(tmp_path):
+    before = set(multiprocessing.active_children())
+    with pytest.raises(ValueError, match="of the first job"):
+        list(run_in_workers(fail_or_stay, [(tmp_path, name) for name in JOBS], workers=2))
+    assert set(multiprocessing.active_children()) <= before
+    assert {path.name for path in tmp_path.iterdir()} <= {"first", "second"}
+
+
+def test_closing_ends_the_workers():
+    before = set(multiprocessing.active_children())
+    with contextlib.closing(run_in_workers(time.sleep, [0, 300, 300], workers=2)) as results:
+        assert next(results) == (0, None)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_worker_that_ends_abruptly():
+    with pytest.raises(ChildProcessError, match="--workers"):
+        list(run_in_workers(end_abruptly, [7], workers=1))

@@ -88,13 +88,13 @@ def test_workers_end_with_a_study_that_is_killed(tmp_path):
     """Workers that survive would continue training, in folders that the next study uses as well."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import multiprocessing, os, time\n"
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from probattn.experiments.runs.workers import set_up_worker\n"
+        "import os, time\n"
+        "from probattn.experiments.runs.workers import run_in_workers\n"
+        "def job(seconds):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    time.sleep(seconds)\n"
         "if __name__ == '__main__':\n"
-        "    with ProcessPoolExecutor(1, multiprocessing.get_context('spawn'), set_up_worker) as pool:\n"
-        "        print(pool.submit(os.getpid).result(), flush=True)\n"
-        "        pool.submit(time.sleep, 300).result()\n"
+        "    list(run_in_workers(job, [300], workers=1))\n"
     )
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
         worker = int(parent.stdout.readline())
