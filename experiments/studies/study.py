@@ -97,7 +97,7 @@ def run_study(
         say: called with a message after each run.
 
     Raises:
-        Exception: the first one of a run; runs that have not started are skipped.
+        Exception: the first one of a run; the others are stopped, and continue when the study does.
     """
     by = tuple(map(methods.check, by))
     with contextlib.closing(run_in_workers(functools.partial(run_job, by=by), jobs, workers=workers)) as finished:
