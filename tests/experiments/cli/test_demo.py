@@ -5,7 +5,7 @@ import re
 import pytest
 
 from probattn.experiments.config import presets
-from probattn.experiments.reporting import report
+from probattn.experiments.reporting import posterior_words, report
 from probattn.experiments.runs import train
 from probattn.experiments.runs.folder import read_record
 
@@ -17,15 +17,29 @@ def occurrences(name, text):
     return len(re.findall(rf"(?<![\w/-]){re.escape(name)}(?![\w/-])", text))
 
 
+def headings(name, text):
+    """The number of lines that are a name alone."""
+    return text.splitlines().count(name)
+
+
+def rows(name, text):
+    """The number of table rows that name a run."""
+    return sum(occurrences(name, line) for line in text.splitlines() if line.startswith("│"))
+
+
 def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path, monkeypatch, tiny, is_one_message):
     for name in (KEP, SOFTMAX):
         monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(tiny))
+    warnings = {KEP: ["posterior of u: not converged"], SOFTMAX: []}
+    monkeypatch.setattr(posterior_words, "warnings", lambda result: warnings[result.label])
     demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1)
     code, text, _ = command(*demo, "--epochs", 3)
     assert code == 0
     for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier"):
         assert word in text
-    assert text.count(KEP) == text.count(SOFTMAX) == 3  # a heading and a row in each table
+    assert headings(KEP, text) == headings(SOFTMAX, text) == 1
+    assert rows(KEP, text) == rows(SOFTMAX, text) == 2  # one in each table
+    assert [line for line in text.splitlines() if "posterior" in line] == [f"{KEP}: posterior of u: not converged"]
     assert text.count("corrupted images") == 1
     assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
     assert KEP in (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
@@ -55,7 +69,8 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, co
     code, text, _ = command(*demo, "--layers", "all")
     assert code == 0
     assert shown.pop() == names
-    assert [name for name in names if occurrences(name, text) != 3] == []  # a heading and a row in each table
+    assert [name for name in names if headings(name, text) != 1] == []
+    assert [name for name in names if rows(name, text) != 2] == []  # one in each table
     for name in names:
         folder = tmp_path / "demo" / name.partition("/")[2]
         settings = read_record(folder).settings
