@@ -53,7 +53,7 @@ class SpellingEmbedding(nn.Module):
         On a CPU each distinct word is embedded once, without its padding; elsewhere that would wait for the device.
         """
         words = characters.flatten(0, -2)
-        if characters.device.type != "cpu" or errors.gathered() is not None:
+        if characters.device.type != "cpu" or errors.recorded_failures() is not None:
             return self._embed(words).unflatten(0, characters.shape[:-1])
         words, inverse = torch.unique(words, dim=0, return_inverse=True)
         longest = max(1, (words != 0).sum(-1).max())

@@ -53,7 +53,7 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
     for name, site in latent.items():
         if name in guided:
             _check_site(name, site, guided[name])
-            if scale and errors.gathered() is None:
+            if scale and errors.recorded_failures() is None:
                 _check_scale(name, site, guided[name])
 
 
@@ -147,7 +147,7 @@ def _is_within(guide: dict, p: dist.TorchDistribution) -> bool:
 
 
 def _holds(support: Constraint, value: torch.Tensor) -> bool:
-    if errors.gathered() is not None:  # the host must not wait for the device
+    if errors.recorded_failures() is not None:  # the host must not wait for the device
         return True
     try:
         return bool(support.check(value).all())

@@ -167,10 +167,12 @@ class _PosteriorPredictive:
         if self.late is None:
             yield
             return
-        with errors.deferred() as flags:
+        with errors.deferred() as failures:
             yield
-        for flag in (*invalid_arguments(likelihood), *flags):
-            self.late.add(flag, "outputs", number)
+        for failed in invalid_arguments(likelihood):
+            failures.add(failed)
+        if failures.flag is not None:
+            self.late.add(failures.flag, "outputs", number)
 
     def read_late_checks(self) -> None:
         """Raise the error of the first batch that was refused."""

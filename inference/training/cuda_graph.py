@@ -138,10 +138,10 @@ class CUDAGraphStep:
                 outcomes.append(Outcome(loss.detach(), self.objective.terms()))
             outcome = Outcome.total(outcomes)
             if self.eager.clip_norm is not None:
-                failures.append(~self.eager.clip_gradients().isfinite())
+                failures.add(~self.eager.clip_gradients().isfinite())
             self.optimizers.step()
-            failures.append(~outcome.loss.isfinite())
-            self.failed.logical_or_(torch.stack(failures).any())
+            failures.add(~outcome.loss.isfinite())
+            self.failed.logical_or_(failures.flag)
         self.objective.elbo.traces = ()  # which hold this step's autograd graph
         return outcome
 

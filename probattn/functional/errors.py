@@ -8,11 +8,31 @@ from torch import Tensor
 from probattn.thread_values import ThreadValue
 
 _WHERE = ThreadValue("")
-_FAILURES: ThreadValue[list[Tensor] | None] = ThreadValue(None)
 
 
 class NumericalError(ArithmeticError):
     """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message names the layer."""
+
+
+class Failures:
+    """Whether anything failed, as one flag on the device.
+
+    One tensor, since code that appends to a list is compiled anew for each length of the list.
+
+    Attributes:
+        flag: boolean scalar, True if anything failed; None before anything was recorded.
+    """
+
+    def __init__(self) -> None:
+        self.flag: Tensor | None = None
+
+    def add(self, failed: Tensor) -> None:
+        """Record whether any entry of a boolean tensor is True."""
+        failed = failed.any()
+        self.flag = failed if self.flag is None else self.flag | failed
+
+
+_FAILURES: ThreadValue[Failures | None] = ThreadValue(None)
 
 
 @contextmanager
@@ -23,34 +43,31 @@ def located(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[list[Tensor]]:
-    """Record failures as flags on the device instead of raising, as CUDA graphs and exported programs need.
+def deferred() -> Iterator[Failures]:
+    """Record failures on the device instead of raising, as CUDA graphs and exported programs need.
 
-    Every matrix gets the smallest jitter, needed or not; what would be an error, or need a larger jitter, sets a flag.
-
-    Yields:
-        the list of flags, boolean scalars on the device, True where something failed.
+    Every matrix gets the smallest jitter, needed or not; what would be an error, or need a larger jitter, sets the flag.
     """
-    flags: list[Tensor] = []
-    with _FAILURES.replaced(flags):
-        yield flags
+    failures = Failures()
+    with _FAILURES.replaced(failures):
+        yield failures
 
 
-def gathered() -> list[Tensor] | None:
-    """Return the list of flags of :func:`deferred`, or None outside."""
+def recorded_failures() -> Failures | None:
+    """Return what :func:`deferred` records, or None outside."""
     return _FAILURES.value
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
-    """Raise an error if any entry failed; under :func:`deferred`, record a flag instead.
+    """Raise an error if any entry failed; under :func:`deferred`, record it instead.
 
     Args:
         failed: boolean, ``(rows, ...)``.
         error: builds the error from the rows of all entries that failed.
     """
-    failures = gathered()
+    failures = recorded_failures()
     if failures is not None:
-        failures.append(failed.any())
+        failures.add(failed)
     elif failed.any():
         raise error(failed.nonzero()[:, 0].tolist())
 

@@ -36,12 +36,12 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     Raises:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
-    failures = errors.gathered()
+    failures = errors.recorded_failures()
     if torch.compiler.is_exporting():
         return _exportable_cholesky(matrix, _positive(matrix, scale))
     if failures is not None:
         factor, failed = _try_cholesky(_with_jitter(matrix, JITTERS[matrix.dtype][0] * _positive(matrix, scale)))
-        failures.append(failed.any())
+        failures.add(failed)
         return factor
     factor, failed = _try_cholesky(matrix)
     if not failed.any():
