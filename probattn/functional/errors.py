@@ -46,7 +46,7 @@ def located(where: str) -> Iterator[None]:
 def deferred() -> Iterator[Failures]:
     """Record failures on the device instead of raising, as CUDA graphs and exported programs need.
 
-    Every matrix gets the smallest jitter, needed or not; what would be an error, or need a larger jitter, sets the flag.
+    Every matrix gets the smallest jitter, needed or not. What would be an error or need a larger jitter sets the flag.
     """
     failures = Failures()
     with _FAILURES.replaced(failures):
@@ -78,8 +78,9 @@ def check_finite(x: Tensor, name: str) -> Tensor:
     Raises:
         NumericalError: a NaN or Inf in x.
     """
-    where, size = subject(name), x.numel()
-    refuse(~x.isfinite(), lambda rows: NumericalError(f"{where}: NaN or Inf in {len(rows)} of {size} entries"))
+    refuse(
+        ~x.isfinite(), lambda rows: NumericalError(f"{subject(name)}: NaN or Inf in {len(rows)} of {x.numel()} entries")
+    )
     return x
 
 
