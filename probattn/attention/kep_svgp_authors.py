@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from probattn.attention.kep_svgp import KEPSVGPAttention
+from probattn.attention.merge import Add, Concat
 from probattn.functional import dtypes, kep_svgp
 
 _TRIL = transform_to(constraints.lower_cholesky)
@@ -16,14 +17,16 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
 
     Each example has inducing variables of its own, whose posterior q(u_d) = N(m_d, L_d L_dᵀ) is the same for all: their
     whole KL stands beside the log-likelihood of each example. F at token n is ``F_nd = [E + R]_n Λ⁻¹ (m_d + L_d ε_n)``,
-    or W₁ [E; R] in place of E + R; the noise ε_n ~ N(0, I) is independent for each token and shared by the outputs d.
-    Each output has the law (16) at one token, but not over tokens: u is one function there, with correlated values.
+    with noise ε_n ~ N(0, I) that is independent for each token and shared by the outputs d; merged by weights, it is
+    W₁ [F^e; F^r], with noise of its own for each token of either branch. Added, each output has the law (16) at one
+    token, but not over tokens: u is one function there, with correlated values.
     For results of the paper; :class:`~probattn.attention.kep_svgp.KEPSVGPAttention` is for new work.
 
-    Sites: ``noise``, latent, local, ε, event ``(head, token, inducing index)``, whose posterior is its prior; ``kl``, a
-    local factor −KL(q(u) ‖ N(0, Λ²)), without KL weight; ``ksvd`` as in the base class, with ``penalty="authors"``.
+    Sites: ``noise``, latent, local, ε, whose posterior is its prior, event ``(head, token, inducing index)``, with the
+    tokens of both branches one after the other where weights merge them; ``kl``, a local factor −KL(q(u) ‖ N(0, Λ²)),
+    without KL weight; ``ksvd`` as in the base class, with ``penalty="authors"``.
     Parameters: ``loc``, m ``(head, output, inducing index)``, and ``raw_tril``, L with the logarithm of its diagonal,
-    both N(0, 1) at the start; ``scale``, Λ, there log-uniform on [e⁻², 1].
+    both N(0, 1) at the start; ``scale``, Λ, there log-uniform on [e⁻², 1]; W_e and W_r, there orthogonal.
 
     Args:
         dim, heads, rank, merge, pair, tokens, multiple, eta, bias: as in the base class.
@@ -47,6 +50,10 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         self.scale = torch.empty(heads, rank).uniform_(-2.0, 0.0).exp()
         self.loc = nn.Parameter(torch.randn(heads, rank, rank))
         self.raw_tril = nn.Parameter(torch.randn(heads, rank, rank, rank))
+        with torch.no_grad():
+            self.projection.weights.mul_(self.head_dim**0.5)
+            if isinstance(self.merge, Concat):
+                self.merge.weights.div_(3**0.5)  # the variance of nn.Linear's weights
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
         """Return no sites: the posterior is part of the layer."""
@@ -59,14 +66,17 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Run the program once; arguments and result as in the base class."""
         x, lam = self.checked(x, mask), self.scale
-        e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
-        self.penalise(lambda: scores, lam, x, mask)
+        e, r, *_ = found = self.scores_of(self.queries_and_keys(x), x, mask)
+        self.penalise(lambda: found, lam, x, mask)
         loc, tril = dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
         self.penalty("kl", lambda: kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3]))
-        merged = self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)) / lam.unsqueeze(-2)
+        branches = [{"e": e, "r": r}[branch] for branch in self.pair]
+        is_sum = isinstance(self.merge, Add)
+        scores = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(-2)
         with self.precise():
-            merged = dtypes.at_least_float32(merged)
-            law = dist.Normal(torch.zeros_like(merged), merged.new_ones(()), validate_args=False).to_event(3)
+            scores = dtypes.at_least_float32(scores)
+            law = dist.Normal(torch.zeros_like(scores), scores.new_ones(()), validate_args=False).to_event(3)
             noise = self.sample_local("noise", law, law)
-            values = merged @ loc.mT + torch.einsum("...hni,hdij,...hnj->...hnd", merged, tril, noise)
+            values = scores @ loc.mT + torch.einsum("...hni,hdij,...hnj->...hnd", scores, tril, noise)
+            values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
         return dtypes.apply_linear(self.out, self.join_heads(values))

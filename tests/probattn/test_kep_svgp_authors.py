@@ -24,7 +24,7 @@ def posterior(layer):
     return layer.loc.detach(), raw.tril(-1) + raw.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
 
 
-@pytest.mark.parametrize("options", [{}, {"merge": "concat", "tokens": 5}, {"pair": "ee"}, {"pair": "rr"}])
+@pytest.mark.parametrize("options", [{}, {"pair": "ee"}, {"pair": "rr"}])
 def test_each_token_has_the_papers_law_and_tokens_are_independent(options):
     layer, number = make(**options), 40_000
     layer.out = torch.nn.Identity()
@@ -55,6 +55,35 @@ def test_the_outputs_of_a_token_share_their_noise():
             for d in range(2):
                 u = loc[h, d] + tril[h, d] @ noise[0, h, n]
                 assert_close(f[0, n, h, d], (e + r)[0, h, n] / layer.scale[h] @ u)
+
+
+def test_concatenated_branches_have_noise_of_their_own_and_w1_mixes_the_tokens():
+    layer, x = make(merge="concat", tokens=5), torch.randn(1, 5, 6, dtype=torch.float64)
+    layer.out = torch.nn.Identity()
+    with torch.no_grad():
+        noise = torch.randn(1, 2, 10, 2, dtype=torch.float64)
+        f = poutine.condition(layer, data={"noise": noise})(x).unflatten(-1, (2, 2))
+    loc, tril = posterior(layer)
+    e, r, *_ = layer.scores(x)
+    for h in range(2):
+        for d in range(2):
+            u = [loc[h, d] + tril[h, d] @ noise[0, h, n] for n in range(10)]
+            branch_e = [e[0, h, n] / layer.scale[h] @ u[n] for n in range(5)]
+            branch_r = [r[0, h, n] / layer.scale[h] @ u[5 + n] for n in range(5)]
+            assert_close(f[0, :, h, d], layer.merge.weights @ torch.stack(branch_e + branch_r))
+
+
+def test_initial_values_are_those_of_the_authors_code():
+    torch.manual_seed(0)
+    layer = AuthorsKEPSVGPAttention(128, 4, rank=8, merge="concat", tokens=64)
+    for projection in layer.projection.weights.detach().chunk(2, dim=-1):  # (H, rows, s), orthonormal columns
+        assert_close(projection.mT @ projection, torch.eye(8).expand(4, 8, 8), rtol=0, atol=1e-5)
+    linear = torch.nn.Linear(128, 64).weight.detach()
+    assert_close(layer.merge.weights.std(), linear.std(), rtol=0.05, atol=0)
+    assert_close(layer.merge.weights.abs().max(), linear.abs().max(), rtol=0.01, atol=0)
+    assert ((layer.scale >= torch.tensor(-2.0).exp()) & (layer.scale <= 1)).all()
+    for value in (layer.loc, layer.raw_tril):
+        assert_close(value.std(), torch.tensor(1.0), rtol=0.1, atol=0)
 
 
 def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():

@@ -17,6 +17,7 @@ from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import study
 from probattn.inference import CheckpointError
 from probattn.inference.io import checkpoint
+from probattn.inference.training.optimizers import make_optimizers
 from probattn.inference.training.parameter_groups import lr_factors
 from probattn.inference.training.trainer import Trainer
 
@@ -76,6 +77,20 @@ def test_only_the_encoder_has_the_encoders_learning_rate(corpus, encoder, name):
     assert fast == new | {"network.head.weight", "network.head.bias"}
     assert all(factor == 0.05 for each, factor in factors.items() if each not in fast)
     assert (presets.twin("finetune/cola"), presets.twin("finetune/imdb")) == (SOFTMAX, "finetune/imdb-softmax")
+
+
+@pytest.mark.parametrize("name", [KEP, SOFTMAX])
+def test_weights_decay_and_norms_and_biases_do_not(corpus, encoder, name):
+    settings = tiny(name, encoder)
+    assert settings.train.weight_decay > 0
+    assert settings.train.decoupled_weight_decay
+    model, guide = build(settings, load_data(settings, corpus))
+    made = make_optimizers(model, guide, options=settings.train, num_data=10, steps_per_epoch=1)
+    decay = {id(each): group["weight_decay"] for group in made.optimizer.param_groups for each in group["params"]}
+    for parameter_name, parameter in model.named_parameters():
+        is_weight = parameter_name.endswith("weight") and "norm" not in parameter_name.lower()
+        if is_weight or parameter_name.endswith("bias") or "norm" in parameter_name.lower():
+            assert decay[id(parameter)] == (settings.train.weight_decay if is_weight else 0.0), parameter_name
 
 
 @pytest.mark.parametrize("name", [KEP, SOFTMAX])
