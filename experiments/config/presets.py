@@ -139,8 +139,8 @@ _DIGITS_SGPA = _with_warm_start(
 
 # Fine-tuning of a pretrained encoder with the usual values for BERT: learning rate 5e-5 with linear warm-up and decay,
 # batch 32, 4 epochs, weight decay 0.01 (AdamW). The head and what is new in the replaced layer learn twenty times as
-# fast; its query and key maps are pretrained (the names are those of this library's layers and of BERT's). Best epoch by
-# validation NLL: accuracy still rises where calibration falls.
+# fast; its query and key maps are pretrained (the names are those of this library's layers and of BERT's). Best epoch
+# by validation NLL: accuracy still rises where calibration falls.
 _FINETUNE_COLA = Settings(
     data=DataSettings(name="cola", batch_size=32),
     network=EncoderSettings(max_length=64),
