@@ -64,7 +64,8 @@ def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:
     """
     (model, guide), last = copy.deepcopy((run.model, run.guide)), _objectives(run)[-1]
     with alpha(last.alpha):
-        refit_guide(model, guide, _training_batches(run), epochs=REFIT_EPOCHS, kl_weight=last.kl)
+        weights = {"kl_weight": last.kl, "local_kl_weight": last.local_kl}
+        refit_guide(model, guide, _training_batches(run), epochs=REFIT_EPOCHS, **weights)
     return model, guide
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.guides import Guide
-from probattn.handlers import is_global_latent, kl_weight
+from probattn.handlers import is_global_latent
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.convergence_records import Convergence, ParameterConvergence, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientPair, balance, gradients, scalars
@@ -95,8 +95,8 @@ def convergence(
             if refit_epochs and options["per_example"] and kl_weights[0] > 0:
 
                 def refit() -> None:
-                    with kl_weight(1.0, local=kl_weights[1]):
-                        refit_guide(model, guide, data, epochs=refit_epochs, kl_weight=kl_weights[0])
+                    weights = dict(zip(("kl_weight", "local_kl_weight"), kl_weights, strict=True))
+                    refit_guide(model, guide, data, epochs=refit_epochs, **weights)
 
                 refits = refit_gains(Measure(model, guide, batches, passes=passes, **options), refit)
     num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)

@@ -26,7 +26,7 @@ class GuideRefit:
     """Result of :func:`refit_guide`.
 
     Args:
-        elbo_before, elbo_after: ELBO in nats per example, without penalties and with the KL times ``kl_weight``.
+        elbo_before, elbo_after: ELBO in nats per example, without penalties and with the KLs times their weights.
         kl_before, kl_after: KL of each global site in nats, without weight.
         sd_before, sd_after: standard deviation of the guide relative to the prior's, averaged over each site's scalars,
             for sites of :class:`~probattn.guides.Guide` whose distributions have one.
@@ -53,6 +53,7 @@ def refit_guide(
     lr: float = 0.2,
     num_samples: int = 4,
     kl_weight: float = 1.0,
+    local_kl_weight: float = 1.0,
     tolerance: float = 1e-4,
 ) -> GuideRefit:
     """Maximise the ELBO over the guide's parameters from their present values, with the model fixed.
@@ -72,6 +73,7 @@ def refit_guide(
         lr: initial length of natural-gradient steps, at most 1; Adam's rate is a tenth of it.
         num_samples: posterior samples per example.
         kl_weight: weight of the KL of global sites; 1 is the ELBO.
+        local_kl_weight: weight of the KL of local sites; 1 is the ELBO.
         tolerance: in nats per example.
 
     Raises:
@@ -80,6 +82,7 @@ def refit_guide(
     """
     bounds = {"epochs": epochs >= 1, "lr": 0 < lr <= 1, "num_samples": num_samples >= 1}
     bounds |= {"kl_weight": 0 < kl_weight < math.inf, "tolerance": 0 <= tolerance < math.inf}
+    bounds |= {"local_kl_weight": 0 <= local_kl_weight < math.inf}
     if wrong := [name for name, holds in bounds.items() if not holds]:
         raise ValueError(f"out of bounds: {', '.join(wrong)} (see refit_guide)")
     guide = as_module(guide)
@@ -89,16 +92,25 @@ def refit_guide(
         if guides.is_lazy(guide):
             guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
         guides.check(model, guide)
-        fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight)
+        fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight, local_kl_weight=local_kl_weight)
         return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)
 
 
 class _Refit:
     """State of a refit; arguments are those of :func:`refit_guide`."""
 
-    def __init__(self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, kl_weight: float) -> None:
+    def __init__(
+        self,
+        model: Program,
+        guide: nn.Module,
+        data: Iterable,
+        *,
+        num_samples: int,
+        kl_weight: float,
+        local_kl_weight: float,
+    ) -> None:
         self.model, self.guide, self.data = model, guide, data
-        self.num_samples, self.kl_weight = num_samples, kl_weight
+        self.num_samples, self.kl_weight, self.local_kl_weight = num_samples, kl_weight, local_kl_weight
         self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
         self.elbo, self.mean_size = TraceMeanField_ELBO(), 1.0
 
@@ -153,7 +165,7 @@ class _Refit:
     def _loss(self, batch: tuple) -> Tensor:
         """Return −ELBO of the data set, estimated on a batch, in nats."""
         batch = tuple(part.to(self.device) for part in batch)
-        with draws("example"), draws(self.num_samples), kl_weight(self.kl_weight):
+        with draws("example"), draws(self.num_samples), kl_weight(self.kl_weight, local=self.local_kl_weight):
             loss = self.elbo.differentiable_loss(self.model, self.guide, *batch)
         if not loss.isfinite():
             parts = {"model": as_module(self.model), "guide": self.guide}

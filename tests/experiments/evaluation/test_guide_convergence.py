@@ -1,12 +1,13 @@
 """Convergence of a run's guide: its start, learning rates and data are those of the training."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.evaluation import evaluate, methods
+from probattn.experiments.evaluation import evaluate, guide_convergence, methods
 from probattn.experiments.evaluation.guide_convergence import refitted, run_convergence
 from probattn.experiments.evaluation.options import EvaluationOptions
 from probattn.experiments.runs.build import build
@@ -60,6 +61,14 @@ def test_the_method_refit_predicts_with_a_guide_of_higher_elbo_and_leaves_the_ru
     torch.testing.assert_close(prediction.probs, expected.probs)
     kl, kl_refitted = (posterior_summary(*each)[0]["kl"] for each in ((run.model, run.guide), (model, guide)))
     assert kl_refitted < kl  # two epochs of Adam leave the initial narrow posterior far above the optimum's KL
+
+
+def test_refit_has_the_weights_of_the_trainings_objective(kep, monkeypatch):
+    run, seen = open_run(kep), {}
+    settings = run.settings.with_changes(["train.kl_weight=0.3", "train.local_kl_weight=0.2"])
+    monkeypatch.setattr(guide_convergence, "refit_guide", lambda *_, **options: seen.update(options))
+    refitted(replace(run, settings=settings))
+    assert (seen["kl_weight"], seen["local_kl_weight"]) == (0.3, 0.2)
 
 
 def test_refit_is_refused_where_there_is_nothing_to_refit(softmax):

@@ -2,11 +2,12 @@
 
 import math
 
+import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
+from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
@@ -74,6 +75,42 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     assert result.elbo_after > result.elbo_before + 0.1
     if kl_weight == 1:
         assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
+
+
+class LocalAndGlobal(nn.Module):
+    """y ~ N(u, 1) and local z ~ N(u, 1), whose guide stays N(0, 1)."""
+
+    num_data = DATA
+
+    def forward(self, x, y=None):
+        u = pyro.sample("u", dist.Normal(torch.zeros((), dtype=F64), 1.0))
+        with pyro.plate("data", len(x), dim=-1):
+            pyro.sample("z", dist.Normal(u, 1.0), infer={"local": True})
+            pyro.sample("y", dist.Normal(u, 1.0), obs=y)
+
+
+class NormalGuide(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.loc = PyroParam(torch.tensor(2.0, dtype=F64))
+        self.sd = PyroParam(torch.tensor(0.1, dtype=F64), dist.constraints.positive)
+
+    def forward(self, x, y=None):
+        pyro.sample("u", dist.Normal(self.loc, self.sd))
+        with pyro.plate("data", len(x), dim=-1):
+            pyro.sample("z", dist.Normal(torch.zeros(len(x), dtype=F64), 1.0), infer={"local": True})
+
+
+@pytest.mark.parametrize(("kl_weight", "local_kl_weight"), [(1.0, 1.0), (0.5, 0.1), (1.0, 0.0)])
+def test_kls_of_local_sites_have_a_weight_of_their_own(kl_weight, local_kl_weight):
+    """The objective is w KL(q ‖ N(0, 1)) + v N E[u²] / 2 − Σ E log N(y; u, 1), by hand."""
+    torch.manual_seed(0)
+    y, guide = torch.randn(DATA, dtype=F64) + 1, NormalGuide()
+    weights = {"kl_weight": kl_weight, "local_kl_weight": local_kl_weight}
+    refit_guide(LocalAndGlobal(), guide, [(torch.zeros(DATA), y)], lr=0.5, num_samples=64, tolerance=1e-6, **weights)
+    precision = kl_weight + local_kl_weight * DATA + DATA
+    assert guide.loc.item() == pytest.approx(y.sum().item() / precision, abs=0.03)
+    assert guide.sd.item() == pytest.approx((kl_weight / precision) ** 0.5, rel=0.1)
 
 
 def test_the_kl_before_is_that_of_the_guide_and_the_penalty_is_no_part_of_the_elbo():
