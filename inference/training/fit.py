@@ -178,8 +178,12 @@ def fit(
             log.write_options(asdict(options))
         steps = options.steps_per_epoch(len(train))
         bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
-        stack.callback(trainer.checkpoints.wait)  # also after an error: what is being written belongs to the run
-        trainer.run(log, stack.enter_context(bar))
+        try:
+            trainer.run(log, stack.enter_context(bar))
+        except BaseException:
+            trainer.checkpoints.finish_writing()
+            raise
+        trainer.checkpoints.wait()
     trainer.checkpoints.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)

@@ -140,13 +140,22 @@ class RunCheckpoints:
         self.guide.load_state_dict(weights["guide"])
 
     def wait(self) -> None:
-        """Wait until all files are written.
+        """Wait until all files are written, on all ranks.
 
         Raises:
             OSError, TypeError: one could not be.
         """
         if self.writer is not None:
             broadcast_result(self.writer.wait)
+
+    def finish_writing(self) -> None:
+        """Wait for the files of this process alone, after an error: other ranks may be waiting for something else.
+
+        Raises:
+            OSError, TypeError: as :meth:`wait`.
+        """
+        if self.writer is not None:
+            self.writer.wait()
 
     def _save(self, name: str, **extra: Any) -> None:
         """Write a checkpoint on rank 0; all ranks wait for it, or for the copy of the weights."""

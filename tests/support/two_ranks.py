@@ -32,6 +32,7 @@ from probattn.inference.distributed.random_state import capture_all_ranks, resto
 from probattn.inference.elbo import ELBOS
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
+from probattn.inference.training import trainer
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
 
@@ -350,7 +351,27 @@ def fail():
         fabric.backward(module(torch.ones(4, 3)).sum())
 
 
-def torchrun(*arguments, restarts=0):
+class FailsOnRankOne(DataLoader):
+    """Loader that fails on rank 1 at the second batch of the second epoch."""
+
+    epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        for number, batch in enumerate(super().__iter__()):
+            if world().rank == 1 and (self.epochs, number) == (2, 1):
+                raise ValueError("this is the cause")
+            yield batch
+
+
+def fail_in_fit(folder):
+    """A run whose files are written in the background, as on GPUs, and in which rank 1 fails."""
+    trainer.writes_in_background = lambda _: True
+    loader = FailsOnRankOne(TensorDataset(*data()), batch_size=BATCH)
+    fit(*build(), loader, out=Path(folder), options=TrainOptions(epochs=3, lr=0.01), progress=False)
+
+
+def torchrun(*arguments, restarts=0, timeout=480):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launcher, f"--max-restarts={restarts}", __file__, *map(str, arguments)]
     return subprocess.run(
@@ -358,7 +379,7 @@ def torchrun(*arguments, restarts=0):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=480,
+        timeout=timeout,
         env=os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     )
 

@@ -24,6 +24,14 @@ def test_torchrun_names_the_rank_that_died_and_not_those_that_died_of_it():
     assert "Connection" not in cause
 
 
+@pytest.mark.slow  # waits for torchrun to end the job
+def test_a_rank_that_fails_while_files_are_written_ends_the_run(tmp_path):
+    done = torchrun("fail_in_fit", tmp_path, timeout=120)
+    assert done.returncode != 0
+    assert "[rank1]: ValueError: this is the cause" in done.stdout
+    assert (tmp_path / "last.pt").exists()
+
+
 def test_one_process_calls_the_function_itself():
     assert world() == (0, 1)
     assert report_first_error(main) is main
