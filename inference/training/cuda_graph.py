@@ -50,9 +50,11 @@ class CUDAGraphStep:
 
     def __init__(self, step: Step, *, like: Tensor, max_batches: int = 1) -> None:
         self.eager, self.objective, self.optimizers = step, step.objective, step.optimizers
-        self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields)))
-        self.loss_weights = like.new_zeros(max_batches).unbind()
-        self.lrs = like.new_zeros(len(self.groups)).unbind()
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        self.coefficients = StepCoefficients(*like.new_zeros(len(StepCoefficients._fields), dtype=dtype))
+        self.loss_weights = like.new_zeros(max_batches, dtype=dtype).unbind()
+        # PyTorch's fused Adam reads a rate that is a tensor of a GPU as float32, whatever the parameters are.
+        self.lrs = like.new_zeros(len(self.groups), dtype=torch.float32 if like.is_cuda else dtype).unbind()
         self.constants = self._constants()
         self._written: dict[int, float] = {}
         self.failed = torch.zeros((), dtype=torch.bool, device=like.device)

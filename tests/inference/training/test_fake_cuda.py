@@ -4,6 +4,7 @@ While a CUDA graph is captured, no operation may read a tensor on the host or co
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import pyro
 import pytest
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from probattn import guides
 from probattn.functional import errors
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions
+from probattn.inference.training import cuda_graph
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, ViT, likelihoods
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
@@ -119,3 +121,16 @@ def test_a_loss_needs_nothing_of_the_host(case, precision, elbo, monkeypatch):
     assert failures.flag.device.type == "cuda"
     assert loss.device.type == "cuda"
     assert transfers.seen == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_learning_rates_on_a_gpu_are_float32_and_coefficients_are_not_narrower(dtype, monkeypatch):
+    """PyTorch's fused Adam reads the rate of a GPU as float32, and refuses another dtype."""
+    monkeypatch.setattr(cuda_graph, "make_graph_cache", lambda _: None)
+    with FakeTensorMode():
+        weight = torch.nn.Parameter(torch.zeros(2, 3, dtype=dtype, device="cuda"))
+        optimizers = SimpleNamespace(all=[torch.optim.Adam([weight], lr=0.1)])
+        step = cuda_graph.CUDAGraphStep(SimpleNamespace(objective=None, optimizers=optimizers), like=weight)
+    assert [each.dtype for each in step.lrs] == [torch.float32]
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert {each.dtype for each in (*step.coefficients, *step.loss_weights)} == {wide}
