@@ -87,7 +87,7 @@ class ImageLoader(BatchLoader):
         order = torch.arange(self.num_data)
         if self.shuffle:
             order = torch.randperm(self.num_data, generator=self.generator)
-        for indices in order.to(self.device).split(self.batch_size)[: len(self)]:
+        for indices in order.to(self.device, non_blocking=True).split(self.batch_size)[: len(self)]:
             batch = self._data.select(indices)
             pixels = batch.images
             if self.augment:

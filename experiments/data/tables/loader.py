@@ -55,5 +55,5 @@ class TableLoader(BatchLoader):
         order = torch.arange(self.num_data)
         if self.shuffle:
             order = torch.randperm(self.num_data, generator=self.generator)
-        for indices in order.to(self.device).split(self.batch_size):
+        for indices in order.to(self.device, non_blocking=True).split(self.batch_size):
             yield self._features[indices], self._labels[indices]

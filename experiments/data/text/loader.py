@@ -98,7 +98,7 @@ class TextLoader(BatchLoader):
         steps = torch.arange(int(length))
         mask = steps < lengths
         positions = (self._starts[indices][:, None] + steps).where(mask, 0)
-        mask, positions, indices = (each.to(self.device) for each in (mask, positions, indices))
+        mask, positions, indices = (each.to(self.device, non_blocking=True) for each in (mask, positions, indices))
         tokens = self._tokens[positions]
         tokens = tokens.float() if tokens.is_floating_point() else tokens.long()
         padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
