@@ -1,5 +1,6 @@
 """Captured steps: are they legal, equal to the steps that are not captured, and right after an epoch was repeated?"""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -39,6 +40,8 @@ STEPS = 8
 """Steps of which those after the first three are replays."""
 MAX_DIFFERENCE = 1e-2
 """Largest difference of a weight after :data:`STEPS` steps of learning rate 1e-3, by the order of additions."""
+MAX_LOSS_DIFFERENCE = {"32": 1e-2, "bf16-mixed": 3e-2}
+"""Largest difference of a loss, by precision; with the batch or the noise of another step it is 0.05 to 0.4."""
 
 
 def capture_cases(scope: Scope) -> Mapping[str, Callable[[], Answer]]:
@@ -54,7 +57,9 @@ def capture_problems(answers: Mapping[str, Answer]) -> list[str]:
     found = [f"the step of {case} is not captured ({why}): {switch}" for case, why in failed(answers).items()]
     for case, answer in measured(answers).items():
         if not answer["worst weight"] <= MAX_DIFFERENCE:
-            found.append(f"replays of {case} differ by {answer['worst weight']:.1e}: {switch}")
+            found.append(f"weights after replays of {case} differ by {answer['worst weight']:.1e}: {switch}")
+        if not answer["worst loss"] <= MAX_LOSS_DIFFERENCE[case.rpartition(", ")[2]]:
+            found.append(f"losses of replays of {case} differ by {answer['worst loss']:.1e}: {switch}")
         if answer["flagged"]:
             found.append(f"a step of {case} was flagged as failed: expect epochs that are repeated without graphs")
     return found
@@ -130,6 +135,9 @@ def rollback_problems(answers: Mapping[str, Answer]) -> list[str]:
     for case, why in failed(answers).items():
         switch = "train.compile=false" if "compiled" in case else "train.capture=false"
         found.append(f"a run of {case} whose epoch was repeated ended ({why}): set {switch}")
+    for case, answer in measured(answers).items():
+        if not answer["worst"] <= MAX_LOSS_DIFFERENCE["32"]:
+            found.append(f"a repeated epoch of {case} changes losses by {answer['worst']:.1e}: set train.capture=false")
     return found
 
 
@@ -140,13 +148,16 @@ def _repeat_an_epoch(name: str, compiled: bool, device: str) -> Answer:
         asked.append(has_failed(step))
         return asked[-1] or len(asked) == 2
 
+    expected = _fit(name, device, epochs=4, compile=compiled)
     with patch.object(CUDAGraphStep, "has_failed", fails_once):
         losses = _fit(name, device, epochs=4, compile=compiled)
-    return {"losses": losses}
+    worst = max(abs(one - other) for one, other in zip(losses, expected, strict=True))
+    return {"losses": losses, "worst": worst if math.isfinite(sum(losses)) else math.nan}
 
 
 def _fit(name: str, device: str, **options: Any) -> list[float]:
     model, guide = small_model(LAYERS[name], num_data=192)
+    torch.manual_seed(1)
     options = TrainOptions(capture=True, accelerator=device, num_samples=2, **options)
     history = fit(model, guide, random_batches(device, 6), options=options, progress=False)
     return [each["train_loss"] for each in history.epochs]

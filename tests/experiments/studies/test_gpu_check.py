@@ -1,6 +1,7 @@
 """The checks of a GPU: their logic on a CPU, what they write and when they stop, and what their answers mean."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ import torch
 from probattn.experiments.studies.gpu import captures, check, compiled, kernels, runs, speed
 from probattn.experiments.studies.gpu.stage import Scope, Stage
 from probattn.inference.io.sealed_files import read_json
+from probattn.inference.training import cuda_graph
+from probattn.inference.training.run_checkpoints import RunCheckpoints
 
 CPU = Scope("cpu")
+NAN = float("nan")
 
 
 @pytest.mark.parametrize("stage", [*check.STAGES])
@@ -48,6 +52,33 @@ def test_the_help_names_the_stages_and_an_unknown_one_is_refused(command, tmp_pa
     code, _, err = command("check-gpu", "--device", "cpu", "--stages", "speed", "--out", tmp_path / "a.json")
     assert code == 1
     assert "no stage speed; the stages are capture, solvers" in err
+
+
+class Stale:
+    """Cache of graphs whose replays see the batch that was captured."""
+
+    def __init__(self, warmup=3):
+        self.warmup, self.calls, self.captured = warmup, 0, None
+
+    def current_stream(self):
+        return nullcontext()
+
+    def __call__(self, function, batches):
+        self.calls += 1
+        self.captured = batches if self.calls <= self.warmup else self.captured
+        return function(self.captured)
+
+
+def test_replays_of_a_stale_batch_are_found(monkeypatch):
+    monkeypatch.setattr(cuda_graph, "make_graph_cache", lambda _: Stale())
+    answers = {"softmax, 32": captures.capture_cases(CPU)["softmax, 32"]()}
+    assert any("losses of replays of softmax, 32 differ" in each for each in captures.capture_problems(answers))
+
+
+def test_weights_that_a_repeated_epoch_does_not_restore_are_found(monkeypatch):
+    monkeypatch.setattr(RunCheckpoints, "load_weights", lambda *_: None)
+    answers = {"kep-svgp": captures.rollback_cases(CPU)["kep-svgp"]()}
+    assert any("repeated epoch of kep-svgp changes losses" in each for each in captures.rollback_problems(answers))
 
 
 def stage(cases):
@@ -97,16 +128,36 @@ ERROR = {"error": "RuntimeError: not permitted"}
         (captures.capture_problems, {"sgpa, 32": ERROR}, "the step of sgpa, 32 is not captured .* train.capture=false"),
         (
             captures.capture_problems,
-            {"cgp, 32": {"worst weight": 0.5, "flagged": False}},
-            "replays of cgp, 32 differ by 5.0e-01: set train.capture=false",
+            {"cgp, 32": {"worst weight": 0.5, "worst loss": 0.0, "flagged": False}},
+            "weights after replays of cgp, 32 differ by 5.0e-01: set train.capture=false",
         ),
-        (captures.capture_problems, {"cgp, 32": {"worst weight": float("nan"), "flagged": False}}, "differ by nan"),
-        (captures.capture_problems, {"cgp, 32": {"worst weight": 0.0, "flagged": True}}, "repeated without graphs"),
+        (
+            captures.capture_problems,
+            {"cgp, 32": {"worst weight": NAN, "worst loss": 0, "flagged": False}},
+            "weights .* by nan",
+        ),
+        (
+            captures.capture_problems,
+            {"cgp, 32": {"worst weight": 0, "worst loss": NAN, "flagged": False}},
+            "losses .* nan",
+        ),
+        (
+            captures.capture_problems,
+            {"cgp, bf16-mixed": {"worst weight": 0.0, "worst loss": 0.05, "flagged": False}},
+            "losses of replays of cgp, bf16-mixed differ by 5.0e-02",
+        ),
+        (
+            captures.capture_problems,
+            {"cgp, 32": {"worst weight": 0.0, "worst loss": 0.0, "flagged": True}},
+            "repeated without graphs",
+        ),
         (compiled.compiled_problems, {"cgp, 32": ERROR}, "blocks of cgp, 32 are not compiled .* train.compile=false"),
         (compiled.compiled_problems, {"cgp, 32": {"relative difference": 0.01}}, "differ by 1.0e-02 of their norm"),
         (compiled.compiled_problems, {"cgp, 32": {"relative difference": float("nan")}}, "differ by nan"),
         (captures.rollback_problems, {"sgpa, compiled": ERROR}, "set train.compile=false"),
         (captures.rollback_problems, {"sgpa": ERROR}, "set train.capture=false"),
+        (captures.rollback_problems, {"sgpa": {"worst": 0.1}}, "repeated epoch of sgpa changes losses by 1.0e-01"),
+        (captures.rollback_problems, {"sgpa": {"worst": NAN}}, "changes losses by nan"),
         (kernels.solver_problems, {"4 of 16 × 16": ERROR}, "are not captured"),
         (kernels.solver_problems, {"4 of 16 × 16": {"worst": 1.0, "failed": [0]}}, "wrong by 1.0e"),
         (kernels.solver_problems, {"4 of 16 × 16": {"worst": 0.0, "failed": []}}, "do not tell which of them failed"),
