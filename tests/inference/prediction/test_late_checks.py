@@ -31,16 +31,24 @@ def build(likelihood=None, layer="kep-svgp"):
     return model, guides.for_model(model), [(torch.randn(2, 1, 4, 4), torch.zeros(2).long()) for _ in range(NUMBER)]
 
 
-def waits(number):
-    model, guide, batches = build()
+def waits(number, layer):
+    model, guide, batches = build(layer=layer)
     with Synchronisations() as synchronisations:
         predict(model, guide, batches[:number], num_samples=2, seed=0)
     return len(synchronisations.seen)
 
 
 @pytest.mark.usefixtures("_late")
-def test_the_host_waits_as_often_for_many_batches_as_for_one():
-    assert waits(1) == waits(NUMBER)
+@pytest.mark.parametrize("layer", ["softmax", "kep-svgp", "kep-svgp-concat", "kep-svgp-authors"])
+def test_the_host_waits_as_often_for_many_batches_as_for_one(layer):
+    assert waits(1, layer) == waits(NUMBER, layer)
+
+
+@pytest.mark.usefixtures("_late")
+@pytest.mark.parametrize(("layer", "number"), [("kernel", 1), ("sgpa", 5), ("sparse-cgp", 6)])
+def test_other_layers_wait_for_each_check_and_each_jitter_of_a_batch(layer, number):
+    """Which jitter a matrix needs is read on the host; the documentation gives these numbers."""
+    assert waits(NUMBER, layer) - waits(1, layer) == (NUMBER - 1) * number
 
 
 @pytest.mark.parametrize("likelihood", [likelihoods.Categorical(), likelihoods.Gaussian(scale=1.0)])
