@@ -199,8 +199,9 @@ PANELS = (
         "Singular spectrum of attention",
         lambda result: model_diagnostics.spectrum(result.spectra),
         "Singular values of the attention kernel (lines, averaged over examples) and Λ (markers), the scale of the "
-        "prior of u. The two need not agree: predictions and the KL do not depend on Λ, which only the KSVD term "
-        "moves, and this term, one equation per head and example, can vanish without a singular value decomposition. "
+        "prior of u; with projection=svd the markers are the singular values that E carries. Otherwise the two need "
+        "not agree: predictions and the KL do not depend on Λ, which only the KSVD term moves, and this term, one "
+        "equation per head and example, can vanish without a singular value decomposition. "
         "What counts is the share of the kernel's energy that E keeps; a spectrum that falls fast beyond the last "
         "marker means that this rank can keep most of it.",
         "Not drawn: this network has no KEP-SVGP attention.",

@@ -237,7 +237,8 @@ class LowRank(Covariance):
 
     def explained(self, inner: Tensor) -> Tensor:
         """Return tr(Σ⁻¹ U J Uᵀ) for J ``(..., H, m, m)``: ``(..., H)``; UᵀΣ⁻¹U = I − (I + UᵀU/σ²)⁻¹."""
-        solved = torch.cholesky_solve(inner, self.capacitance)
+        half = triangular.solve_lower(self.capacitance, inner)
+        solved = triangular.solve_lower(self.capacitance, half.mT)  # with the trace of C⁻¹ J, C the capacitance
         return (inner - solved).diagonal(dim1=-2, dim2=-1).sum(-1)
 
 

@@ -158,11 +158,12 @@ def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):
 
 def test_predictions_have_draws_of_their_own_for_each_example():
     model, guide = model_and_guide()
-    prediction = predict(model, guide, torch.randn(1, 1, 8, 8).expand(4, 1, 8, 8), num_samples=6)
-    samples = prediction.sample_probs if hasattr(prediction, "sample_probs") else None
-    assert prediction.probs.shape == (4, 3)
-    assert (prediction.probs[0] - prediction.probs[1]).abs().max() > 0
-    assert samples is None or samples.shape[0] == 6
+    same = torch.randn(1, 1, 8, 8).expand(4, 1, 8, 8)
+    prediction = predict(model, guide, same, num_samples=6, keep_draws=True)
+    assert prediction.draws.shape == (6, 4, 3)
+    flat = prediction.draws.flatten(0, 1)
+    distances = torch.cdist(flat, flat) + torch.eye(24)
+    assert distances.min() > 0
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])

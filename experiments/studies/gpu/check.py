@@ -7,9 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import probattn
+from probattn import experiments, inference, models
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.studies.gpu import captures, compiled, kernels, runs, speed
-from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage
+from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage, failed
+from probattn.inference.io.digest import digest
 from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.inference.non_finite import first_line
 
@@ -57,7 +62,8 @@ def run(
     Args:
         stages: the stages.
         scope: device and size.
-        path: file of the answers; those of another device or version of PyTorch are replaced.
+        path: file of the answers; those of another device or version of PyTorch are replaced, and errors of another
+            source code.
         minutes: no case starts later than this; a case takes seconds, an epoch of a compiled mode a few minutes.
         say: called with a line for each case, and with the problems of each stage that is complete.
     """
@@ -65,6 +71,12 @@ def run(
     content = read_json(path) if path.exists() else {}
     if content.get("environment") != here:
         content = {"environment": here, "stages": {}}
+    source = _source_digest()
+    if content.setdefault("source", source) != source:
+        content["source"] = source
+        for answers in content["stages"].values():
+            for case in failed(answers):
+                del answers[case]
     for stage in stages:
         answers = content["stages"].setdefault(stage.name, {})
         for case, function in stage.cases(scope).items():
@@ -76,12 +88,29 @@ def run(
             answers[case] = answer(function)
             write_json(path, content)
             say(f"{stage.name}, {case}: {in_words(answers[case])}")
-            if "CUDA error" in answers[case].get("error", ""):
-                say("after an error of CUDA the process is of no more use; the same command continues")
+            if "error" in answers[case] and not is_usable(scope.device):
+                say("after this error the process cannot use the device; the same command continues")
                 return content
         for problem in stage.problems(answers):
             say(f"{stage.name}: {problem}")
     return content
+
+
+def is_usable(device: str) -> bool:
+    """Return False if the device computes nothing in this process any more, as after an illegal access to memory."""
+    try:
+        return torch.ones(2, device=device).sum().item() == 2
+    except RuntimeError:
+        return False
+
+
+def _source_digest() -> str:
+    """Return the digest of this library's source code."""
+    found = {}
+    for package in (probattn, inference, models, experiments):
+        root = Path(package.__path__[0])
+        found |= {f"{package.__name__}/{file.relative_to(root)}": file.read_bytes() for file in root.rglob("*.py")}
+    return digest(found)
 
 
 def answer(function: Callable[[], Answer]) -> Answer:

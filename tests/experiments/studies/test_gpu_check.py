@@ -2,6 +2,7 @@
 
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,7 +86,8 @@ def stage(cases):
     return Stage("made up", "?", lambda scope: cases, lambda answers: [])
 
 
-def test_a_later_call_runs_the_cases_that_are_left(tmp_path):
+def test_a_later_call_runs_the_cases_that_are_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "is_usable", lambda device: False)
     calls = []
 
     def case(name, error=None):
@@ -110,6 +112,33 @@ def test_a_later_call_runs_the_cases_that_are_left(tmp_path):
     check.run([stage({"four": case("four")})], **options | {"minutes": 0, "say": said.append})
     assert said == ["time is over; the same command continues"]
     assert calls == ["one", "two", "three"]
+
+
+def test_errors_are_tried_again_after_a_change_of_the_code_alone(tmp_path, monkeypatch):
+    calls = []
+
+    def one():
+        calls.append("one")
+        raise RuntimeError("not permitted while a stream is captured")
+
+    cases, options = {"one": one, "two": lambda: calls.append("two") or {}}, {"scope": CPU, "path": tmp_path / "a.json"}
+    check.run([stage(cases)], minutes=1, **options)
+    check.run([stage(cases)], minutes=1, **options)
+    assert calls == ["one", "two"]
+    monkeypatch.setattr(check, "_source_digest", lambda: "changed")
+    check.run([stage(cases)], minutes=1, **options)
+    check.run([stage(cases)], minutes=1, **options)
+    assert calls == ["one", "two", "one"]
+
+
+def test_the_digest_is_of_all_packages():
+    assert check.is_usable("cpu")
+    before = check._source_digest()
+    assert before == check._source_digest()
+    with pytest.MonkeyPatch.context() as patched:
+        read = Path.read_bytes
+        patched.setattr(Path, "read_bytes", lambda file: read(file) + b" " * (file.name == "cuda_graph.py"))
+        assert check._source_digest() != before
 
 
 def test_answers_of_another_machine_are_replaced(tmp_path, monkeypatch):

@@ -40,6 +40,22 @@ def test_a_call_whose_time_is_over_asks_for_another(call, body, minutes):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("problem", "capture"),
+    [
+        ("capture: the step of kep-svgp concat, bf16-mixed is not captured (why): set train.capture=false", "false"),
+        ("capture: losses of replays of softmax, 32 differ by 1.0e-01: set train.capture=false", "false"),
+        ("rollback: a repeated epoch of kep-svgp, compiled changes losses by 0.1: set train.capture=false", "false"),
+        ("capture: the step of kep-svgp student-t, 32 is not captured (why): set train.capture=false", "true"),
+        ("rollback: a run of kep-svgp, compiled whose epoch was repeated ended (why): set train.compile=false", "true"),
+    ],
+)
+def test_what_the_checks_say_of_these_layers_is_switched_off(call, problem, capture):
+    code, _, calls = call(f'[ "$1" = check-gpu ] && echo "{problem}" || true')
+    assert code == 0
+    assert f"--set train.capture={capture}" in calls[1]
+
+
 def test_an_error_ends_the_script(call):
     code, _, calls = call('[ "$1" = check-gpu ] && echo in order || exit 3')
     assert code == 1
