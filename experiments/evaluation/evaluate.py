@@ -24,7 +24,7 @@ from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction, attention_spectra, posterior_summary, posterior_variants, token_similarity
-from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
+from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary, local_latent_sites
 from probattn.inference.distributed.collectives import (
     broadcast_result,
     gather_results,
@@ -210,7 +210,7 @@ def _run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(batches)))]
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
-    posterior = posterior_summary(model, guide)
+    posterior = [*posterior_summary(model, guide), *layer_posterior_summary(model)]
     has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image, is_table = isinstance(data, Images), isinstance(data, Table)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
@@ -33,28 +34,45 @@ def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100)
     """
     if not isinstance(guide, Guide):
         raise TypeError(f"posterior_summary takes a guide of guides.for_model, got {type(guide).__name__}")
-    rows = []
     with torch.no_grad():
-        for site, prior in latent_sites(model):
-            posterior = guide.get_submodule(site)(prior)
-            try:
-                kl = kl_divergence(posterior, prior)
-            except NotImplementedError:
-                u = posterior.sample((num_samples,))
-                kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
-            (_, prior_std), (mean, std) = moments_of(prior), moments_of(posterior)
-            rows.append(
-                {
-                    "site": site,
-                    "kl": kl.sum().item(),
-                    "size": prior.event_shape.numel(),
-                    "prior_std": prior_std.mean().item(),
-                    "posterior_std": std.mean().item(),
-                    "std_ratio": spread(std / prior_std),
-                    "posterior_mean_rms": mean.square().mean().sqrt().item(),
-                }
-            )
-    return rows
+        return [
+            _summary(site, guide.get_submodule(site)(prior), prior, num_samples=num_samples)
+            for site, prior in latent_sites(model)
+        ]
+
+
+def layer_posterior_summary(model: nn.Module) -> list[dict[str, Any]]:
+    """Summarise the posteriors that layers hold themselves, with rows as in :func:`posterior_summary`.
+
+    A layer says so by a method ``posterior_and_prior``, as
+    :class:`~probattn.attention.kep_svgp_authors.AuthorsKEPSVGPAttention` does; its ``site`` is the layer's name and u.
+    """
+    with torch.no_grad():
+        return [
+            _summary(f"{name}.u", *module.posterior_and_prior(), num_samples=1)
+            for name, module in model.named_modules()
+            if hasattr(module, "posterior_and_prior")
+        ]
+
+
+def _summary(
+    site: str, posterior: dist.TorchDistribution, prior: dist.TorchDistribution, *, num_samples: int
+) -> dict[str, Any]:
+    try:
+        kl = kl_divergence(posterior, prior)
+    except NotImplementedError:
+        u = posterior.sample((num_samples,))
+        kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
+    (_, prior_std), (mean, std) = moments_of(prior), moments_of(posterior)
+    return {
+        "site": site,
+        "kl": kl.sum().item(),
+        "size": prior.event_shape.numel(),
+        "prior_std": prior_std.mean().item(),
+        "posterior_std": std.mean().item(),
+        "std_ratio": spread(std / prior_std),
+        "posterior_mean_rms": mean.square().mean().sqrt().item(),
+    }
 
 
 def spread(values: Tensor) -> tuple[float, float, float]:

@@ -59,6 +59,13 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         """Return no sites: the posterior is part of the layer."""
         return {}
 
+    def posterior_and_prior(self) -> tuple[dist.TorchDistribution, dist.TorchDistribution]:
+        """Return q(u) and its prior, events ``(head, output, inducing index)``."""
+        loc, tril = dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
+        scale = self.scale.unsqueeze(-2).expand_as(loc)
+        prior = dist.MultivariateNormal(torch.zeros_like(loc), scale_tril=scale.diag_embed()).to_event(2)
+        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(2), prior
+
     def is_stochastic(self) -> bool:
         """Return True, since the noise is sampled at the tokens."""
         return True
