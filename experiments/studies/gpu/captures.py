@@ -12,12 +12,14 @@ from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttenti
 from probattn import guides as guide_for
 from probattn.attention.base import LayerFactory
 from probattn.experiments.studies.gpu.stage import Answer, Scope, Stage, failed, measured
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import TrainOptions, fit
+from probattn.inference.elbo import ELBOS
 from probattn.inference.training.cuda_graph import CUDAGraphStep
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import make_optimizers
 from probattn.inference.training.step import Step
-from probattn.models import Classifier, ViT
+from probattn.models import Classifier, TextTransformer, ViT
+from probattn.models.embeddings import SpelledEmbedding
 
 LAYERS: dict[str, LayerFactory] = {
     "softmax": SoftmaxAttention.partial(dropout=0.1),
@@ -36,8 +38,15 @@ LAYERS: dict[str, LayerFactory] = {
     "sparse cgp": SparseCGPAttention.partial(inducing=8),
     "sparse cgp collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
 }
-STEPS = 8
-"""Steps of which those after the first three are replays."""
+OTHER_STEPS: dict[str, dict[str, str]] = {
+    "kep-svgp, natural gradients": {"guide_optimizer": "ngd"},
+    "kep-svgp, sampled KL": {"elbo": "trace"},
+}
+"""Steps of KEP-SVGP on images with other training options."""
+TEXTS = "kep-svgp, texts"
+"""Steps of KEP-SVGP on padded texts of spelled words, of two lengths: graphs of two shapes share a pool of memory."""
+STEPS = 16
+"""Steps of which those after the first three of each shape of batches are replays."""
 MAX_DIFFERENCE = 1e-2
 """Largest difference of a weight after :data:`STEPS` steps of learning rate 1e-3, by the order of additions."""
 MAX_LOSS_DIFFERENCE = {"32": 1e-2, "bf16-mixed": 3e-2}
@@ -48,7 +57,8 @@ def capture_cases(scope: Scope) -> Mapping[str, Callable[[], Answer]]:
     """Return a case for each layer and precision: steps that are captured beside steps that are not."""
     layers = ["softmax", "kep-svgp"] if scope.is_small else list(LAYERS)
     precisions = ("32",) if scope.is_small else ("32", "bf16-mixed")
-    return {f"{name}, {each}": partial(_compare, name, each, scope.device) for each in precisions for name in layers}
+    names = [*layers, *OTHER_STEPS, TEXTS]
+    return {f"{name}, {each}": partial(_compare, name, each, scope.device) for each in precisions for name in names}
 
 
 def capture_problems(answers: Mapping[str, Answer]) -> list[str]:
@@ -72,10 +82,11 @@ def _compare(name: str, precision: str, device: str) -> Answer:
         if not replays:
             step.graphs = None
         torch.manual_seed(1)
+        batches = random_texts(device, STEPS) if name == TEXTS else random_batches(device, STEPS)
         with step.stream():
             losses = [
                 step([batch], StepCoefficients(0.1 * number, 1.0, 1.0)).loss.clone()
-                for number, batch in enumerate(random_batches(device, STEPS))
+                for number, batch in enumerate(batches)
             ]
         ends.append((torch.stack(losses), [each.detach().clone() for each in parameters], step.has_failed()))
     (losses, weights, flagged), (replayed, replayed_weights, replayed_flagged) = ends
@@ -85,17 +96,21 @@ def _compare(name: str, precision: str, device: str) -> Answer:
 
 
 def _steps(name: str, precision: str, device: str) -> tuple[CUDAGraphStep, list[torch.nn.Parameter]]:
-    model, guide = small_model(LAYERS[name], num_data=1000)
+    model, guide = small_text_model() if name == TEXTS else small_model(_layer(name), num_data=1000)
     model.to(device)
     guide.to(device)
-    elbo = TraceMeanField_ELBO()
-    options = TrainOptions(precision=precision, epochs=9)
+    options = TrainOptions(precision=precision, epochs=9, **OTHER_STEPS.get(name, {}))
+    elbo = ELBOS[options.elbo]()
     objective = Objective(elbo(model, guide).train(), elbo, options=options, num_data=1000)
     settings = {"options": options, "num_data": 1000, "steps_per_epoch": STEPS, "capturable": device == "cuda"}
     optimizers = make_optimizers(model, guide, **settings)
     parts = {"model": model, "guide": guide}
     eager = Step(objective, optimizers, backward=torch.Tensor.backward, clip_norm=1.0, parts=parts)
     return CUDAGraphStep(eager, like=next(model.parameters())), [*model.parameters(), *guide.parameters()]
+
+
+def _layer(name: str) -> LayerFactory:
+    return LAYERS["kep-svgp" if name in OTHER_STEPS else name]
 
 
 def small_model(layer: LayerFactory, *, num_data: int) -> tuple[Classifier, guide_for.Guide]:
@@ -116,6 +131,29 @@ def random_batches(device: str, number: int, size: int = 32) -> list[tuple[torch
         )
         for _ in range(number)
     ]
+
+
+def small_text_model() -> tuple[Classifier, guide_for.Guide]:
+    """Return a transformer for texts of spelled words, with two blocks of KEP-SVGP attention, and its guide."""
+    torch.manual_seed(0)
+    sizes = {"max_length": 12, "classes": 10, "dim": 32, "depth": 2, "heads": 4, "mlp_dim": 32, "dropout": 0.1}
+    network = TextTransformer(SpelledEmbedding(50, 20, 32), attention=LAYERS["kep-svgp"], **sizes)
+    model = Classifier(network, num_data=1000)
+    return model, guide_for.for_model(model)
+
+
+def random_texts(device: str, number: int, size: int = 32) -> list[tuple[torch.Tensor, ...]]:
+    """Return batches of random words, labels and masks, of 8 and 12 tokens in turn, always the same."""
+    generator, batches = torch.Generator().manual_seed(0), []
+    for index in range(number):
+        tokens = (8, 12)[index % 2]
+        lengths = torch.randint(2, tokens + 1, (size, 1), generator=generator)
+        words = torch.randint(1, 50, (size, tokens, 1), generator=generator)
+        characters = torch.randint(1, 20, (size, tokens, 5), generator=generator)
+        labels, mask = torch.randint(10, (size,), generator=generator), torch.arange(tokens) < lengths
+        ids = torch.cat((words, characters), dim=-1) * mask.unsqueeze(-1)
+        batches.append(tuple(each.to(device) for each in (ids, labels, mask)))
+    return batches
 
 
 def rollback_cases(scope: Scope) -> Mapping[str, Callable[[], Answer]]:
