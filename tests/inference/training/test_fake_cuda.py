@@ -3,6 +3,7 @@
 While a CUDA graph is captured, no operation may read a tensor on the host or copy one from it.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from probattn.functional import errors
 from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions
 from probattn.inference.training import cuda_graph
 from probattn.inference.training.objective import Objective, StepCoefficients
+from probattn.inference.training.step import Step
 from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, ViT, likelihoods
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
@@ -120,6 +122,30 @@ def test_a_loss_needs_nothing_of_the_host(case, precision, elbo, monkeypatch):
             failures.add(~loss.isfinite())
     assert failures.flag.device.type == "cuda"
     assert loss.device.type == "cuda"
+    assert transfers.seen == []
+
+
+@pytest.mark.parametrize("layer", ["softmax-dropout", "kep-svgp", "sgpa-joint", "cgp-learned", "sparse-cgp"])
+def test_backward_and_clipping_need_nothing_of_the_host(layer, monkeypatch):
+    """On the meta device, as there is no backward pass of fake CUDA tensors without a driver."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *args: False)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda *args: torch.bfloat16)
+    with pyro.validation_enabled(False):
+        model, _ = image_case(layer)
+        guide = guides.for_model(model)
+        for part in (model, guide):
+            part.to("meta")
+        elbo = TraceMeanField_ELBO()
+        objective = Objective(elbo(model, guide).train(), elbo, options=TrainOptions(), num_data=10)
+        optimizer = torch.optim.SGD([*model.parameters(), *guide.parameters()], lr=0.1)
+        optimizers = SimpleNamespace(all=[optimizer], optimizer=optimizer)
+        step = Step(objective, optimizers, backward=torch.Tensor.backward, clip_norm=1.0, parts={"model": model})
+        x, y = torch.empty(4, 1, 4, 4, device="meta"), torch.empty(4, dtype=torch.long, device="meta")
+        with errors.deferred() as failures, Transfers() as transfers:
+            objective((x, y), StepCoefficients(*torch.empty(3, device="meta"))).backward()
+            failures.add(~step.clip_gradients().isfinite())
+    assert failures.flag.is_meta
     assert transfers.seen == []
 
 

@@ -141,6 +141,26 @@ def test_no_graph_outlives_its_run(monkeypatch):
     assert len(alive) == 3
 
 
+def accumulator(parameter):
+    """The autograd node that adds up the gradient of a parameter: the one that is alive, or a new one."""
+    return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+
+
+@pytest.mark.parametrize("layer", IN_EVERY_RUN)
+def test_a_step_leaves_no_autograd_node_behind(layer):
+    """Nodes remember the stream of their step, and a capture on another one refuses them."""
+    step, parameters = steps_of(layer)
+    parameters = [each for each in parameters if each.requires_grad]
+    with without_garbage_collection(), step.stream():
+        step([batch(0)], StepCoefficients(0.1, 1.0, 1.0))
+        for parameter in parameters:
+            accumulator(parameter).metadata["seen"] = True
+        assert not any("seen" in accumulator(parameter).metadata for parameter in parameters)
+        held = accumulator(parameters[0])
+        held.metadata["seen"] = True
+        assert "seen" in accumulator(parameters[0]).metadata
+
+
 def test_no_garbage_is_collected_during_a_capture(monkeypatch):
     replay_on_cpu(monkeypatch)
     seen = []
