@@ -98,8 +98,8 @@ class TrainOptions:
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
             (see :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
         log_every: number of steps between two log records.
-        checkpoint_every: number of epochs between two ``last.pt``; it is also written after an epoch that is the best
-            so far, and after the last. A resumed run repeats the epochs since then.
+        checkpoint_every: number of epochs between two ``last.pt``; it is also written after an epoch whose validation
+            is the best so far, and after the last. A resumed run repeats the epochs since then.
 
     Raises:
         ValueError: a value out of bounds; names all of them.

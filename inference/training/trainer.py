@@ -157,10 +157,11 @@ class Trainer:
                 self.best_epoch, self.best_value = self.epoch, self.value
             log.write("epoch", self.step, epoch=self.epoch, seconds=time.perf_counter() - started, **values)
             progress.epoch_done(self.epoch, values)
-            due = self.is_best or self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
+            is_turn = self.epoch % self.options.checkpoint_every == 0 or self.is_finished()
+            due = is_turn or (self.is_best and self.value is not None)
             if self.checkpoints.folder is not None and due:
                 self.checkpoints.save_last(self._state(since=self._start))
-            if self.is_best:
+            if self.is_best and due:
                 self.checkpoints.keep_best(epoch=self.epoch, value=self.value)
         self.callbacks.call("on_train_end", self)
 

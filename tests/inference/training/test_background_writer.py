@@ -56,13 +56,13 @@ def test_a_snapshot_does_not_change_with_its_tensors():
     assert (copied["list"][1], copied["number"]) == ((1, "a"), 3)
 
 
-def run(folder, **options):
+def run(folder, *, validates=True, **options):
     torch.manual_seed(0)
     sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 8}
     model = Classifier(ViT(depth=1, attention=SoftmaxAttention, **sizes), num_data=6)
     batches = [(torch.randn(3, 1, 4, 4), torch.arange(3)) for _ in range(2)]
     options = TrainOptions(**{"epochs": 3, "num_samples": 1, "lr": 0.01} | options)
-    valid = [(torch.randn(3, 1, 4, 4), torch.arange(3))]
+    valid = [(torch.randn(3, 1, 4, 4), torch.arange(3))] if validates else None
     guide = guides.for_model(model)
     return fit(model, guide, batches, valid, options=options, out=folder, progress=False)
 
@@ -121,6 +121,11 @@ def test_last_is_written_every_few_epochs_after_the_best_and_at_the_end(tmp_path
     )
     values = iter([3.0, 2.0, 4.0, 4.0, 4.0, 4.0, 4.0])
     monkeypatch.setattr(trainer, "validate", lambda *args, **kwargs: {"nll": next(values), "accuracy": 0.0})
-    history = run(tmp_path, epochs=7, checkpoint_every=4)
+    history = run(tmp_path / "validates", epochs=7, checkpoint_every=4)
     assert saved == [1, 2, 4, 7]
     assert history.best_epoch == 2
+    saved.clear()
+    history = run(tmp_path / "does not", validates=False, epochs=7, checkpoint_every=4)
+    assert saved == [4, 7]
+    assert history.best_epoch == 7
+    assert [each["epoch"] for each in content_of(tmp_path / "does not")] == [7, 7]
