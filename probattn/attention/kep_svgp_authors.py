@@ -61,7 +61,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
 
     def posterior_and_prior(self) -> tuple[dist.TorchDistribution, dist.TorchDistribution]:
         """Return q(u) and its prior, events ``(head, output, inducing index)``."""
-        loc, tril = dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
+        loc, tril = self._loc_and_tril()
         scale = self.scale.unsqueeze(-2).expand_as(loc)
         prior = dist.MultivariateNormal(torch.zeros_like(loc), scale_tril=scale.diag_embed()).to_event(2)
         return dist.MultivariateNormal(loc, scale_tril=tril).to_event(2), prior
@@ -75,7 +75,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         x, lam = self.checked(x, mask), self.scale
         e, r, *_ = found = self.scores_of(self.queries_and_keys(x), x, mask)
         self.penalise(lambda: found, lam, x, mask)
-        loc, tril = dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))
+        loc, tril = self._loc_and_tril()
         self.penalty("kl", lambda: kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3]))
         branches = [{"e": e, "r": r}[branch] for branch in self.pair]
         is_sum = isinstance(self.merge, Add)
@@ -87,3 +87,6 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             values = scores @ loc.mT + torch.einsum("...hni,hdij,...hnj->...hnd", scores, tril, noise)
             values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
         return dtypes.apply_linear(self.out, self.join_heads(values))
+
+    def _loc_and_tril(self) -> tuple[Tensor, Tensor]:
+        return dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))

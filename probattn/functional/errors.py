@@ -15,7 +15,7 @@ class NumericalError(ArithmeticError):
 
 
 class Failures:
-    """Whether anything failed, as one flag on the device.
+    """Outcome of several checks as one flag on the device.
 
     One tensor, since code that appends to a list is compiled anew for each length of the list.
 

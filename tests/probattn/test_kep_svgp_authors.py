@@ -43,14 +43,20 @@ def test_each_token_has_the_papers_law_and_tokens_are_independent(options):
     assert (torch.corrcoef(tokens.T) - torch.eye(5)).abs().max() < 7 / number**0.5
 
 
-def test_the_outputs_of_a_token_share_their_noise():
-    layer, x = make(), torch.randn(1, 5, 6, dtype=torch.float64)
-    layer.out = torch.nn.Identity()
+def values_and_scores(layer, *, noises):
+    """F of one example of five tokens, the noise that it was computed from, and its scores."""
+    x, layer.out = torch.randn(1, 5, 6, dtype=torch.float64), torch.nn.Identity()
+    noise = torch.randn(1, 2, noises, 2, dtype=torch.float64)
     with torch.no_grad():
-        noise = torch.randn(1, 2, 5, 2, dtype=torch.float64)
         f = poutine.condition(layer, data={"noise": noise})(x).unflatten(-1, (2, 2))
-    loc, tril = posterior(layer)
     e, r, *_ = layer.scores(x)
+    return f, noise, e, r
+
+
+def test_the_outputs_of_a_token_share_their_noise():
+    layer = make()
+    f, noise, e, r = values_and_scores(layer, noises=5)
+    loc, tril = posterior(layer)
     for h in range(2):
         for n in range(5):
             for d in range(2):
@@ -59,13 +65,9 @@ def test_the_outputs_of_a_token_share_their_noise():
 
 
 def test_concatenated_branches_have_noise_of_their_own_and_w1_mixes_the_tokens():
-    layer, x = make(merge="concat", tokens=5), torch.randn(1, 5, 6, dtype=torch.float64)
-    layer.out = torch.nn.Identity()
-    with torch.no_grad():
-        noise = torch.randn(1, 2, 10, 2, dtype=torch.float64)
-        f = poutine.condition(layer, data={"noise": noise})(x).unflatten(-1, (2, 2))
+    layer = make(merge="concat", tokens=5)
+    f, noise, e, r = values_and_scores(layer, noises=10)
     loc, tril = posterior(layer)
-    e, r, *_ = layer.scores(x)
     for h in range(2):
         for d in range(2):
             u = [loc[h, d] + tril[h, d] @ noise[0, h, n] for n in range(10)]
