@@ -161,6 +161,7 @@ _FINETUNE_IMDB = replace(
     _FINETUNE_COLA, data=DataSettings(name="imdb", batch_size=32), network=EncoderSettings(max_length=256)
 )
 _FINETUNE_KEP_SVGP = KEPSVGPSettings(rank=5, merge="add", eta=1.0)
+_FINETUNE_SPARSE_CGP = replace(_SPARSE_COLLAPSED, last=1, inducing=8, noise=0.5)
 
 
 # The KEP-SVGP authors' form (their code): their layer, objective and initial values, and the best epoch by validation
@@ -258,6 +259,7 @@ PRESETS: dict[str, Settings] = {
     "cgp/cola-sgpa": replace(_CGP_COLA, layer=_COLA_SGPA),
     "cgp/cola-softmax": _CGP_COLA,
     "finetune/cola": _with_kep_svgp(_FINETUNE_COLA, _FINETUNE_KEP_SVGP),
+    "finetune/cola-sparse": _with_annealing(replace(_FINETUNE_COLA, layer=_FINETUNE_SPARSE_CGP)),
     "finetune/cola-softmax": _FINETUNE_COLA,
     "finetune/imdb": _with_kep_svgp(_FINETUNE_IMDB, _FINETUNE_KEP_SVGP),
     "finetune/imdb-softmax": _FINETUNE_IMDB,

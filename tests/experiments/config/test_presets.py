@@ -236,6 +236,13 @@ def test_presets_of_texts(name, network, train, layer):
     assert PRESETS[name].flat() == flat(data=data(corpus, 32), network=network, layer=layer, train=train)
 
 
+def test_fine_tuning_with_sparse_cgp_has_its_layer_in_the_last_place():
+    layer = SPARSE_CGP | {"last": 1, "inducing": 8, "noise": 0.5, "alpha": 0.1}
+    changes = {f"layer.{key}": value for key, value in layer.items()} | {"train.alpha_start": 0.0}
+    softmax = {key: value for key, value in PRESETS["finetune/cola-softmax"].flat().items() if "layer." not in key}
+    assert PRESETS["finetune/cola-sparse"].flat() == softmax | changes
+
+
 def test_tempered_sgpa_differs_in_the_weight_of_the_kl_alone():
     weights = {"train.kl_weight": 0.01, "train.local_kl_weight": 0.01}
     assert PRESETS["digits/sgpa-tempered"].flat() == PRESETS["digits/sgpa"].flat() | weights
@@ -277,6 +284,7 @@ def test_there_are_no_other_presets():
         "cgp/cifar100",
         "cgp/cifar100-softmax",
         *(f"finetune/{corpus}{layer}" for corpus in ("imdb", "cola") for layer in ("", "-softmax")),
+        "finetune/cola-sparse",
     }
     assert len(TWINS) == 9
 
@@ -290,6 +298,7 @@ def test_there_are_no_other_presets():
         *((f"kep-svgp/{data}-paper", f"kep-svgp/{data}-softmax") for data in ("cifar10", "cifar100", "imdb", "cola")),
         *((name, "cgp/cifar10-softmax") for name in PRESETS if name.startswith("cgp/cifar10-")),
         *((name, f"{name}-softmax") for name in TWINS),
+        ("finetune/cola-sparse", "finetune/cola-softmax"),
     ],
 )
 def test_twins_differ_in_the_layer_and_its_training_alone(name, twin):

@@ -25,7 +25,15 @@ pytest.importorskip("transformers")
 from tiny_encoder import write_encoder  # noqa: E402
 
 TINY = ("network.max_length=12", "train.epochs=2", "train.log_every=1")
-KEP, SOFTMAX = "finetune/cola", "finetune/cola-softmax"
+KEP, SOFTMAX, SPARSE = "finetune/cola", "finetune/cola-softmax", "finetune/cola-sparse"
+NEW = {  # a replaced layer's parameters that are not the encoder's
+    "softmax": set(),
+    "kep-svgp": {"projection.weights", "scale_unconstrained", "out.weight", "out.bias"},
+    "sparse-cgp": {
+        *("inducing.0", "inducing.1", "latent.weight", "log_noise", "log_scales"),
+        *("out.weight", "out.bias"),
+    },
+}
 
 
 @pytest.fixture(autouse=True)
@@ -61,20 +69,18 @@ def tiny(name, encoder, *changes):
     return presets.preset(name).with_changes([*changes, *rank, f"network.encoder={encoder}"])
 
 
-@pytest.mark.parametrize("name", [KEP, SOFTMAX, "finetune/imdb", "finetune/imdb-softmax"])
+@pytest.mark.parametrize("name", [KEP, SOFTMAX, SPARSE, "finetune/imdb", "finetune/imdb-softmax"])
 def test_only_the_encoder_has_the_encoders_learning_rate(corpus, encoder, name):
     settings = presets.preset(name).with_changes(
         [f"network.encoder={encoder}", "network.max_length=12", "data.name=cola"]
     )
-    if "softmax" not in name:
+    if settings.layer.name == "kep-svgp":
         settings = settings.with_changes(["layer.rank=3"])
     model, _ = build(settings, load_data(settings, corpus))
     factors = lr_factors(model, settings.train.lr_scale)
     fast = {each for each, factor in factors.items() if factor == 1}
     layer = "network.encoder.wrapped.encoder.layer.1.attention.self.layer."
-    new = {"projection.weights", "scale_unconstrained", "out.weight", "out.bias"}
-    new = set() if "softmax" in name else {layer + each for each in new}
-    assert fast == new | {"network.head.weight", "network.head.bias"}
+    assert fast == {layer + each for each in NEW[settings.layer.name]} | {"network.head.weight", "network.head.bias"}
     assert all(factor == 0.05 for each, factor in factors.items() if each not in fast)
     assert (presets.twin("finetune/cola"), presets.twin("finetune/imdb")) == (SOFTMAX, "finetune/imdb-softmax")
 
