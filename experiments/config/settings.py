@@ -127,6 +127,19 @@ class Settings:
         with readable_errors():
             return Settings(**parts)
 
+    def changes_from(self, base: "Settings") -> list[str]:
+        """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others.
+
+        Where a part is of another kind, these are its kind and the values that differ from the kind's defaults.
+        """
+        assumed = base.flat()
+        for part, selector in SELECTORS.items():
+            ours, theirs = getattr(self, part), getattr(base, part)
+            if type(ours) is not type(theirs):
+                values = {each.name: each.default for each in fields(ours)} | _kept(type(ours), theirs, part=part)
+                assumed |= {f"{part}.{name}": _flat(value) for name, value in values.items() if name != selector}
+        return [f"{key}={value}" for key, value in self.flat().items() if (key, value) not in assumed.items()]
+
 
 class Change(NamedTuple):
     """A change of a setting.
@@ -209,13 +222,18 @@ def _selected(parts: dict[str, Any], changes: Iterable[Change]) -> dict[str, typ
     return found
 
 
+def _kept(kind: type, old: Any, *, part: str) -> dict[str, Any]:
+    """Return the values that a part keeps when it becomes of another kind: none of layers."""
+    common = _types(type(old)).keys() & _types(kind).keys() - {SELECTORS[part]} if part != "layer" else ()
+    return {name: getattr(old, name) for name in common}
+
+
 def _changed(value: Any, kind: type, new: dict[str, Any], old: Any, *, part: str, changes: Iterable[Change]) -> Any:
     """Return a part of the settings with new values; if it is to be of another kind, with the values that both have."""
 
     def build(given: dict[str, Any]) -> Any:
         if isinstance(value, type):
-            common = _types(type(old)).keys() & _types(kind).keys() - {SELECTORS[part]} if part != "layer" else ()
-            given = {name: getattr(old, name) for name in common} | given
+            given = _kept(kind, old, part=part) | given
         return replace(value, **given) if value is not None and not isinstance(value, type) else kind(**given)
 
     try:

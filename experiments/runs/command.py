@@ -7,11 +7,9 @@ from probattn.experiments.config.settings import Settings
 
 
 def train_command(name: str, settings: Settings) -> str:
-    """Return the ``probattn train`` command of a preset with these settings."""
-    defaults = PRESETS[name].flat() if name in PRESETS else {}
-    changes = [
-        f"--set {shlex.quote(f'{key}={value}')}"
-        for key, value in settings.flat().items()
-        if (key, value) not in defaults.items()
-    ]
-    return " ".join(["probattn train", name, *changes])
+    """Return the ``probattn train`` command of a preset with these settings; all of them for a preset that is gone."""
+    if name in PRESETS:
+        changes = settings.changes_from(PRESETS[name])
+    else:
+        changes = [f"{key}={value}" for key, value in settings.flat().items()]
+    return " ".join(["probattn train", name, *(f"--set {shlex.quote(each)}" for each in changes)])

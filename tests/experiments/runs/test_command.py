@@ -27,3 +27,23 @@ def test_the_reports_command_repeats_the_warm_start(name, changes):
     words = train_command(name, settings).split()
     assert presets.preset(words[2]).with_changes(words[4::2]) == settings
     assert words[3::2] == ["--set"] * len(words[4::2])
+
+
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_the_changes_between_any_two_presets_make_the_one_of_the_other(name):
+    for other in presets.PRESETS.values():
+        changes = presets.preset(name).changes_from(other)
+        assert other.with_changes(changes) == presets.preset(name), changes
+
+
+def test_the_command_of_another_layer_names_only_what_was_changed():
+    changes = ["layer.name=sparse-cgp", "layer.last=1", "train.alpha_start=0.0"]
+    settings = presets.preset("finetune/cola-softmax").with_changes(changes)
+    assert train_command("finetune/cola-softmax", settings).split(" --set ")[1:] == changes
+
+
+def test_the_command_of_a_preset_that_is_gone_names_every_setting():
+    settings = presets.preset(KEP)
+    words = train_command("digits/gone", settings).split(" --set ")
+    assert words[0] == "probattn train digits/gone"
+    assert len(words[1:]) == len(settings.flat())
