@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import CORES, COUNT, check_folder, interruptible, say, show_table
+from probattn.experiments.cli.terminal import CORES, COUNT, check_folder, interruptible, say, show_metrics
 
 
 def demo(
@@ -24,7 +24,6 @@ def demo(
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
         from probattn.experiments.reporting import posterior_words, report
-        from probattn.experiments.reporting.table_formats import terminal
         from probattn.experiments.studies import demo as runs
 
         jobs = runs.plan(presets.digits(layers), epochs=epochs, out=out)
@@ -35,7 +34,7 @@ def demo(
         for result in results:
             for sentence in posterior_words.warnings(result):
                 say(f"{result.label}: {sentence}")
-        show_table(terminal(report.summary_table(results)))
-        show_table(terminal(report.shift_table(results)))
+        show_metrics(report.summary_table(results))
+        show_metrics(report.shift_table(results))
         report.write(out / "report.html", sections, title="probattn demo: handwritten digits")
     say(f"report: {out / 'report.html'}")

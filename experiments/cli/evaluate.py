@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_table, split_words
+from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
 
 def evaluate(
@@ -60,7 +60,7 @@ def evaluate(
         return
     for title, table in evaluation_tables.terminal_tables(done).items():
         say(f"\n{title}", style="bold")
-        show_table(table)
+        show_metrics(table)
     say("\nDecisions", style="bold")
     for sentence in done.result.decisions.describe():
         say(sentence)

@@ -19,6 +19,7 @@ from probattn.experiments.cli.terminal import (
     fail,
     interruptible,
     say,
+    show_metrics,
     show_table,
 )
 
@@ -116,13 +117,12 @@ def _announce(plan: Plan, *, workers: int) -> None:
 
 
 def _show_results(plan: Plan, out: Path) -> None:
-    from probattn.experiments.reporting.table_formats import terminal
     from probattn.experiments.studies import against_paper, reproduction_report
 
     found = reproduction_report.compared(plan)
     for each in found:
         say(f"\n{each.part.title}{f', {plan.scale.label}' if plan.scale.label else ''}", style="bold")
         for table in against_paper.tables(each):
-            show_table(terminal(table))
+            show_metrics(table)
     for path in reproduction_report.write(plan, found, out):
         say(str(path))

@@ -18,7 +18,7 @@ from probattn.experiments.cli.terminal import (
     fail,
     interruptible,
     say,
-    show_table,
+    show_metrics,
     split_words,
 )
 
@@ -71,7 +71,6 @@ def study(
     with interruptible("the same command continues where it stopped"):
         from probattn.experiments.config import presets as known
         from probattn.experiments.evaluation import methods
-        from probattn.experiments.reporting.table_formats import terminal
         from probattn.experiments.studies import study as whole
         from probattn.experiments.studies import sweep as sweeps
         from probattn.experiments.studies import sweep_tables
@@ -90,7 +89,7 @@ def study(
             say("\n".join(sweeps.budgets(names, planned, seeds=seeds, sweep_seeds=sweep_seeds)))
             choices = sweeps.run_sweeps(swept, planned, workers=workers, say=say)
             sweep_tables.write(out, choices)
-            show_table(terminal(sweep_tables.sweep_table(choices)))
+            show_metrics(sweep_tables.sweep_table(choices))
             say("\n".join(sweeps.outcome(choices)))
             own = {choice.preset: choice.changes for choice in choices}
             todo = whole.plan(names, seeds=seeds, own=own, **common)
@@ -102,7 +101,6 @@ def study(
 
 def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
     from probattn.experiments.reporting.table import to_table
-    from probattn.experiments.reporting.table_formats import terminal
     from probattn.experiments.studies import compare as compared
     from probattn.experiments.studies.collect import rows
 
@@ -111,6 +109,6 @@ def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), not
     for key, comparison in found.items():
         if not key.startswith("ood-") or key.endswith("-auroc"):
             say(f"\n{compared.title(key)}", style="bold")
-            show_table(terminal(to_table(comparison)))
+            show_metrics(to_table(comparison))
     compared.write(out, gathered, found)
     say(f"tables and figures: {out}")

@@ -1,5 +1,7 @@
 """Input and output of the command: shared options, messages, tables, errors."""
 
+from __future__ import annotations
+
 import functools
 import os
 import sys
@@ -7,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,6 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from probattn.experiments.displayable import ENCODABLE, displayable
+
+if TYPE_CHECKING:
+    from probattn.experiments.reporting.table import Table as MetricsTable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
@@ -131,6 +136,14 @@ def show_table(table: Table) -> None:
     if measure().minimum > console.width:
         table.padding = padding
     Console(width=max(console.width, measure().minimum), quiet=console.quiet).print(table)
+
+
+def show_metrics(table: MetricsTable) -> None:
+    """Print a table of numbers, on a narrow terminal as several tables of fewer columns."""
+    from probattn.experiments.reporting.table_formats import terminal_parts
+
+    for part in terminal_parts(table, width=console.width):
+        show_table(part)
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table as RichTable
-
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
@@ -15,7 +13,7 @@ from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.table import Grid, to_table
+from probattn.experiments.reporting.table import Grid, Table, to_table
 from probattn.inference.metrics import DISPLAY, ood
 
 SHIFT_METRICS = ("accuracy", "nll", "ece")
@@ -44,7 +42,7 @@ def evaluation_tables(evaluation: Evaluation) -> dict[str, Comparison | Grid]:
     return found
 
 
-def terminal_tables(evaluation: Evaluation) -> dict[str, RichTable]:
+def terminal_tables(evaluation: Evaluation) -> dict[str, Table]:
     """Return the tables for the terminal by title: those of all methods, details of the posterior predictive only."""
     titles = {
         "test": "Test data",
@@ -54,7 +52,7 @@ def terminal_tables(evaluation: Evaluation) -> dict[str, RichTable]:
         f"ood-{methods.POSTERIOR}": "Out-of-distribution (OOD) images",
     }
     found = evaluation_tables(evaluation)
-    return {title: table_formats.terminal(to_table(found[key])) for key, title in titles.items() if key in found}
+    return {title: to_table(found[key]) for key, title in titles.items() if key in found}
 
 
 def save(run: Path, evaluation: Evaluation, *, baselines: Sequence[EvaluatedRun] = ()) -> list[Path]:

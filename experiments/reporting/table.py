@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probattn.experiments.evaluation.metric_display import arrow, best_of, displays, format_number, format_value, unit
 from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Comparison
@@ -82,6 +82,22 @@ class Table:
     columns: tuple[Column, ...]
     groups: tuple[tuple[str, tuple[Row, ...]], ...]
     note: str = ""
+
+    @property
+    def baselines(self) -> set[str]:
+        """Names of the rows that others are compared with."""
+        return {row.baseline for _, rows in self.groups for row in rows if row.baseline}
+
+    def split(self, *, size: int) -> list[Table]:
+        """Return tables of at most ``size`` columns with all rows; the last has the note."""
+        starts = range(0, max(len(self.columns), 1), size)
+        return [self._columns(slice(at, at + size), self.note if at == starts[-1] else "") for at in starts]
+
+    def _columns(self, chosen: slice, note: str) -> Table:
+        groups = (
+            (heading, tuple(replace(row, entries=row.entries[chosen]) for row in rows)) for heading, rows in self.groups
+        )
+        return Table(self.corner, self.columns[chosen], tuple(groups), note)
 
 
 def to_table(source: Comparison | Grid) -> Table:
@@ -162,7 +178,9 @@ def _comparison_note(comparison: Comparison) -> str:
     parts = [f"Mean ± standard deviation over {seeds} seeds." if counts[-1] > 1 else "One seed."]
     if comparison.baselines:
         percent = f"{100 * CONFIDENCE:g} %"
-        parts.append(f"In brackets the {percent} interval of the paired difference to the row named, * where it")
+        baselines = set(comparison.baselines.values())
+        against = baselines.pop() if len(baselines) == 1 else "the row named"
+        parts.append(f"In brackets the {percent} interval of the paired difference to {against}, * where it")
         parts.append("excludes 0; a difference without an interval has its sign.")
     if any(comparison.best.values()):
         parts.append("The best of each group is bold." if len(comparison.groups) > 1 else "The best is bold.")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv as csv_format
 import io
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -18,22 +21,51 @@ from probattn.inference.io.atomic_write import write_text
 
 
 def terminal(table: Table) -> RichTable:
-    """Return a table for the terminal, whose cells fold at spaces on a narrow one."""
+    """Return a table for the terminal: names fold at spaces on a narrow one, numbers and intervals do not.
+
+    A baseline that all rows share is in the note alone.
+    """
     rich = RichTable(
         caption=Text(displayable(table.note), style="table.caption") if table.note else None, caption_justify="left"
     )
     rich.add_column(Text(displayable(table.corner)), overflow="fold")
-    for column in table.columns:
-        title = f"{displayable(column.title)} {column.arrow}".strip()
-        rich.add_column(Text(f"{title}\n{column.unit}" if column.unit else title), justify="right", overflow="fold")
+    for at, column in enumerate(table.columns):
+        heading = Text(f"{displayable(column.title)} {column.arrow}".strip())
+        if column.unit:
+            heading.append(f"\n{column.unit}")
+        cells = [heading, *(_rich_entry(row.entries[at]) for _, rows in table.groups for row in rows)]
+        width = max(cell_len(line) for cell in cells for line in cell.plain.split("\n"))
+        rich.add_column(heading, justify="right", no_wrap=True, min_width=width)
+    several = len(table.baselines) > 1
     for heading, rows in table.groups:
         if heading:
             rich.add_row(Text(displayable(heading), style="italic"))
         for row in rows:
-            name = displayable(row.name) + (f"\n  vs {displayable(row.baseline)}" if row.baseline else "")
-            rich.add_row(Text(name), *map(_rich_entry, row.entries))
+            against = f"\n  vs {displayable(row.baseline)}" if row.baseline and several else ""
+            rich.add_row(Text(displayable(row.name) + against), *map(_rich_entry, row.entries))
         rich.add_section()
     return rich
+
+
+def terminal_parts(table: Table, *, width: int) -> list[RichTable]:
+    """Return a table as the fewest tables that fit a terminal of ``width`` characters, each with some of the columns.
+
+    A table with names too long for that is returned whole.
+    """
+    count = len(table.columns)
+    for number in range(1, count + 1):
+        parts = [terminal(part) for part in table.split(size=math.ceil(count / number))]
+        if all(_minimum_width(part) <= width for part in parts):
+            return parts
+    return [terminal(table)]
+
+
+def _minimum_width(table: RichTable) -> int:
+    """Return the number of characters that a table needs without spaces beside its lines."""
+    padding, table.padding = table.padding, 0
+    minimum = Console(width=10_000).measure(table).minimum
+    table.padding = padding
+    return minimum
 
 
 def markdown(table: Table) -> str:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from rich.cells import cell_len
 from rich.console import Console
 
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting.table import Grid, to_table
 from probattn.experiments.reporting.table_formats import csv as to_csv
-from probattn.experiments.reporting.table_formats import latex, markdown, terminal
+from probattn.experiments.reporting.table_formats import latex, markdown, terminal, terminal_parts
 from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "aurc": DISPLAY["aurc"], "auroc": DISPLAY["auroc"]}
@@ -150,7 +151,7 @@ def test_terminal_table():
     table = terminal(to_table(comparison(groups=GROUPS)))
     cells = read_terminal(table)
     assert list(cells) == ["method", "ACC ↑\n%", "NLL ↓\n×10", "AURC ↓\n×10³", "AUROC ↑\n%"]
-    names = ["Single models", "softmax", "kep\n  vs softmax", "Ensembles", "ensemble\n  vs softmax"]
+    names = ["Single models", "softmax", "kep", "Ensembles", "ensemble"]
     assert cells.pop("method") == names
     assert [row.end_section for row in table.rows] == [False, False, True, False, True]
     for number, column in enumerate(cells.values()):
@@ -159,10 +160,35 @@ def test_terminal_table():
     assert bold_parts(table) == BOLD["kep"]
 
 
-def test_terminal_table_folds_between_numbers_only():
-    text = printed(terminal(to_table(comparison())), 64)
-    for piece in ("90.00", "±10.00", "[2.58,", "27.42]*", "[-2.48,", "2.48]"):
+def test_baselines_are_named_row_by_row_if_they_differ():
+    table = to_table(comparison(baselines={"kep": "softmax", "ensemble": "kep"}))
+    assert read_terminal(terminal(table))["method"] == ["softmax", "kep\n  vs softmax", "ensemble\n  vs kep"]
+    assert "the paired difference to the row named," in table.note
+
+
+@pytest.mark.parametrize(("width", "parts"), [(59, 1), (58, 2), (37, 2), (36, 4), (26, 4)])
+def test_a_narrow_terminal_has_tables_of_fewer_columns(width, parts):
+    tables = terminal_parts(to_table(comparison(groups=GROUPS)), width=width)
+    assert len(tables) == parts
+    cells = [read_terminal(table) for table in tables]
+    names = [each.pop("method") for each in cells]
+    assert names == [names[0]] * parts
+    whole = read_terminal(terminal(to_table(comparison(groups=GROUPS))))
+    del whole["method"]
+    assert [item for each in cells for item in each.items()] == list(whole.items())
+    assert [table.caption is None for table in tables] == [True] * (parts - 1) + [False]
+    text = ""
+    for table in tables:
+        table.padding = 0
+        text += printed(table, width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    for piece in ("90.00 ±10.00", "[2.58, 27.42]*", "[-2.48, 2.48]"):
         assert piece in text
+
+
+def test_a_name_too_long_for_the_terminal_leaves_the_table_whole():
+    table = compare({"a" * 100: {0: {"nll": 1.0, "accuracy": 0.5}}})
+    assert [len(part.columns) for part in terminal_parts(to_table(table), width=80)] == [3]
 
 
 def test_names_are_no_markup():
@@ -186,8 +212,8 @@ def test_markdown_table():
     assert page.bold == BOLD["kep"]
     assert page.italic == ["Single models", "Ensembles"]
     assert page.text == (
-        "Mean ± standard deviation over 1 to 3 seeds. In brackets the 95 % interval of the paired difference to the "
-        "row named, * where it excludes 0; a difference without an interval has its sign. "
+        "Mean ± standard deviation over 1 to 3 seeds. In brackets the 95 % interval of the paired difference to "
+        "softmax, * where it excludes 0; a difference without an interval has its sign. "
         "The best of each group is bold."
     )
 
@@ -272,7 +298,7 @@ def test_any_name_survives_every_format(names, title):
     records = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert [(r["group"], r["row"], r["baseline"]) for r in records] == [(heading, first, ""), (heading, second, first)]
     displayed = read_terminal(terminal(to_table(table)))
-    assert displayed["method"] == [heading, first, f"{second}\n  vs {first}"]
+    assert displayed["method"] == [heading, first, second]
 
 
 def test_what_looks_like_an_entity_is_none():
