@@ -1,6 +1,7 @@
 """Base class of loaders of batches from tensors on the device."""
 
 import torch
+from torch import Tensor
 
 
 class BatchLoader:
@@ -15,10 +16,14 @@ class BatchLoader:
     Attributes:
         num_data, batch_size, shuffle: as given.
         generator: as given; save and restore its state to resume.
+        order: positions in the data of the examples of an epoch that is not shuffled ``(num_data,)``; None if that is
+            the data's own order.
 
     Raises:
         ValueError: ``batch_size`` is below 1, or ``generator`` is not on the CPU.
     """
+
+    order: Tensor | None = None
 
     def __init__(self, num_data: int, *, batch_size: int, shuffle: bool, generator: torch.Generator | None) -> None:
         if batch_size < 1:

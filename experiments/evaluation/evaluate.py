@@ -203,11 +203,11 @@ def _run_result(
     shift_source: str,
 ) -> RunResult:
     model, guide, data = run.model, run.guide, run.dataset.test
-    batches, test = run.batches(data), predictions["test"]
+    test = predictions["test"]
     log = run.folder / "log.jsonl"
     records = read_log(log) if log.exists() else []
     epochs = [record for record in records if record["kind"] == "epoch"]
-    examples = [tuple(part[:EXAMPLES] for part in next(iter(batches)))]
+    examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
     posterior = [*posterior_summary(model, guide), *layer_posterior_summary(model)]
@@ -234,7 +234,9 @@ def _run_result(
         convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
         if posterior and options.convergence
         else None,
-        variants=posterior_variants(model, guide, batches, num_samples=num_samples, drawn=test) if has_latents else {},
+        variants=posterior_variants(model, guide, run.batches_by_length(data), num_samples=num_samples, drawn=test)
+        if has_latents
+        else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,
         shift_source=shift_source,

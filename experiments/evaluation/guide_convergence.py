@@ -47,7 +47,7 @@ def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Converge
             run.model,
             run.guide,
             train,
-            valid=run.batches(valid) if run.dataset.classes else None,
+            valid=run.batches_by_length(valid) if run.dataset.classes else None,
             initial=initial,
             total_lr=options.guide_lr_scale * sum(rates),
             kl_weights=(steps[-1].kl, steps[-1].local_kl),

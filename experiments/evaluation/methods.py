@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 
 import torch
@@ -20,6 +21,7 @@ from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
 from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.prediction.aggregate import PER_EXAMPLE
 from probattn.inference.prediction.predictor import PosteriorPredictive
 
 POSTERIOR = "posterior"
@@ -30,7 +32,7 @@ class CachedForward:
 
     def __init__(self, run: TrainedRun, data: Images | Texts | Table, *, num_samples: int, seed: int) -> None:
         self.run, self.num_samples, self.seed = run, num_samples, seed
-        self.batches = run.batches(data)
+        self.batches = run.batches_by_length(data)
 
     @functools.cached_property
     def features(self) -> Features:
@@ -75,7 +77,7 @@ def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
 
 def _laplace(run: TrainedRun, num_samples: int) -> Method:
     # link="draws": the probit approximation has a mean only, without draws
-    predictor = Laplace(_predictor(run, num_samples), link="draws").fit(run.batches(run.dataset.train))
+    predictor = Laplace(_predictor(run, num_samples), link="draws").fit(run.batches_by_length(run.dataset.train))
 
     def predict(forward: CachedForward) -> Prediction:
         cached = forward.features
@@ -86,13 +88,13 @@ def _laplace(run: TrainedRun, num_samples: int) -> Method:
 
 
 def _sv_dkl(run: TrainedRun, num_samples: int) -> Method:
-    predictor = SVDKL(_predictor(run, num_samples)).fit(run.batches(run.dataset.train))
+    predictor = SVDKL(_predictor(run, num_samples)).fit(run.batches_by_length(run.dataset.train))
     return lambda forward: predictor.predict_features(forward.features)
 
 
 def _temperature(base: Method, valid: CachedForward) -> Method:
-    temperature = fit_temperature(predict(base, valid))
-    return lambda forward: scale(predict(base, forward), temperature)
+    temperature = fit_temperature(_apply(base, valid))
+    return lambda forward: scale(_apply(base, forward), temperature)
 
 
 BASE_METHODS: dict[str, Callable[[TrainedRun, int], Method]] = {
@@ -172,7 +174,19 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
 
 
 def predict(method: Method, forward: CachedForward) -> Prediction:
-    """Return the prediction of a method; its own draws start from the seed after that of the forward pass."""
+    """Return the prediction of a method, in the order of the data, by :meth:`TrainedRun.batches_by_length`."""
+    prediction, order = _apply(method, forward), forward.batches.order
+    if order is None:
+        return prediction
+    fields = {name: getattr(prediction, name) for name in PER_EXAMPLE}
+    rank = order.argsort()
+    moved = {name: None if value is None else value[rank.to(value.device)] for name, value in fields.items()}
+    draws = None if prediction.draws is None else prediction.draws[:, rank.to(prediction.draws.device)]
+    return replace(prediction, **moved, draws=draws)
+
+
+def _apply(method: Method, forward: CachedForward) -> Prediction:
+    """Apply a method; its own draws start from the seed after that of the forward pass."""
     _ = forward.prediction
     torch.manual_seed(forward.seed + 1)
     return method(forward)

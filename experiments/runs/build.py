@@ -195,7 +195,8 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
 
-    Captured steps get texts of few lengths. On a GPU, images are validated in larger batches than they are trained in.
+    Captured steps get texts of few lengths. Texts are validated and tested in the order of their length. On a GPU,
+    images are validated in larger batches than they are trained in.
     """
     common = {"batch_size": settings.data.batch_size, "device": device}
     few = {"num_lengths": NUM_LENGTHS} if settings.train.capture and isinstance(dataset, TextDataset) else {}
@@ -203,6 +204,8 @@ def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     if device == "cuda" and isinstance(dataset, ImageDataset):
         most = min(GPU_CHUNK_SIZE // settings.train.num_samples, MAX_VALIDATION_BATCH)
         common["batch_size"] = max(settings.data.batch_size, most)
+    if isinstance(dataset, TextDataset):
+        common["by_length"] = True
     return Loaders(train, dataset.batches(dataset.valid, **common), dataset.batches(dataset.test, **common))
 
 

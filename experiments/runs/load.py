@@ -10,6 +10,7 @@ from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.tables.datasets import Table
+from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.build import (
     Dataset,
@@ -47,6 +48,17 @@ class TrainedRun:
             DatasetError: images of another size or number of channels than the network was trained on.
         """
         return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
+
+    def batches_by_length(self, data: Images | Texts | Table) -> Loader:
+        """Return batches of texts from the shortest to the longest, with less padding; of other data :meth:`batches`.
+
+        Raises:
+            DatasetError: as for :meth:`batches`.
+        """
+        if not isinstance(self.dataset, TextDataset):
+            return self.batches(data)
+        options = {"batch_size": self.settings.data.batch_size, "device": self.device}
+        return self.dataset.batches(data, **options, by_length=True)
 
 
 def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:

@@ -84,8 +84,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             scores = dtypes.at_least_float32(scores)
             law = dist.Normal(torch.zeros_like(scores), scores.new_ones(()), validate_args=False).to_event(3)
             noise = self.sample_local("noise", law, law)
-            outer = (scores.unsqueeze(-1) * noise.unsqueeze(-2)).flatten(-2)  # s_i ε_j: one product with all L_d
-            values = scores @ loc.mT + outer @ tril.flatten(-2).mT
+            values = kep_svgp.function_values_per_token(scores, loc, tril, noise)
             values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
         return dtypes.apply_linear(self.out, self.join_heads(values))
 

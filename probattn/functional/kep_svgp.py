@@ -6,6 +6,7 @@ The inducing variables u of output d are row d of a matrix ``(H, s, s)``.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -30,6 +31,26 @@ def function_values(e: Tensor, lam: Tensor, u: Tensor) -> Tensor:
         ``(..., H, N, s)``.
     """
     return ((u / lam.unsqueeze(-2)) @ e.mT).mT
+
+
+def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise: Tensor) -> Tensor:
+    """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in the authors' code.
+
+    F is one product of m and of the lower triangles of all L_d with e and its products with the noise, which have
+    tokens last in memory: in half the time of the products with whole matrices and tokens first.
+
+    Args:
+        e: scores divided by λ, E Λ⁻¹, ``(..., H, N, s)``.
+        loc: m ``(H, s, s)``, output before inducing index.
+        scale_tril: L ``(H, s, s, s)``; what is above its diagonals is not read.
+        noise: ε ``(..., H, N, s)``, the same for every output.
+
+    Returns:
+        ``(..., H, N, s)``.
+    """
+    row, column = torch.tril_indices(*scale_tril.shape[-2:], device=e.device)
+    products = e.mT[..., row, :] * noise.mT[..., column, :]
+    return (loc @ e.mT + scale_tril[..., row, column] @ products).mT
 
 
 def marginals(e: Tensor, lam: Tensor, loc: Tensor, scale_tril: Tensor) -> Moments:

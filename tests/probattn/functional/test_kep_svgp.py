@@ -1,5 +1,7 @@
 """KEP-SVGP's closed forms against brute force and torch.distributions, in float64 (MATH 1, tests a-d, f)."""
 
+import itertools
+
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -33,6 +35,17 @@ def merged(kind, e, r):
         "concat": lambda: kep_svgp.merge_tokens(e, r, weights),
     }
     return merges[kind]()
+
+
+def test_values_with_inducing_variables_of_each_token_are_loops_over_tokens_and_outputs():
+    e, noise, loc = randn(4, H, N, S), randn(4, H, N, S, seed=1), randn(H, S, S, seed=2)
+    scale_tril = tril(H, S, S, seed=3)
+    values = kep_svgp.function_values_per_token(e, loc, scale_tril, noise)
+    upper = randn(H, S, S, S, seed=4).triu(1)
+    assert torch.equal(kep_svgp.function_values_per_token(e, loc, scale_tril + upper, noise), values)
+    for b, h, n, d in itertools.product(range(4), range(H), range(N), range(S)):
+        u = loc[h, d] + scale_tril[h, d] @ noise[b, h, n]
+        assert_close(values[b, h, n, d], e[b, h, n] @ u)
 
 
 @pytest.mark.parametrize("kind", ["e", "r", "add", "concat"])

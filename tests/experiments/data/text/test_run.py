@@ -234,6 +234,24 @@ def test_predictions_of_changed_texts_are_made_anew(command, trained, corpus):
     torch.testing.assert_close(before.flip(0), after, rtol=1e-4, atol=1e-4)
 
 
+def test_stored_predictions_are_in_the_order_of_the_data_though_computed_by_length(command, trained):
+    assert command("evaluate", trained, "--method", "temperature")[0] == 0
+    run, stored = open_run(trained), read_evaluated_run(trained)
+    data = run.dataset.test
+    order = run.batches_by_length(data).order
+    assert not torch.equal(order, torch.arange(len(data)))
+    torch.manual_seed(0)
+    expected = predict(run.model, run.guide, run.batches(data), num_samples=10)
+    found, scaled = (stored.predictions(stored.test_sets, name)["test"] for name in ("posterior", "temperature"))
+    assert torch.equal(found.labels, data.labels)
+    assert torch.equal(scaled.labels, data.labels)
+    torch.testing.assert_close(found.probs, expected.probs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.expected_entropy, expected.expected_entropy, rtol=1e-4, atol=1e-5)
+    logits, logits_scaled = (each.probs.double().logit()[:, 1] for each in (expected, scaled))
+    temperature = (logits @ logits) / (logits @ logits_scaled)
+    torch.testing.assert_close(logits_scaled * temperature, logits, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.usefixtures("blank_figures")
 def test_a_report_of_texts_advises_nothing_that_is_for_images(command, trained):
     assert command("evaluate", trained)[0] == 0
