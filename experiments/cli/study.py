@@ -29,7 +29,7 @@ def compare(
         Path, typer.Option(callback=check_folder, help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")
     ] = Path("runs/comparison"),
 ) -> None:
-    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax baseline, best in bold."""
+    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax twin by the same method."""
     _compare(folders, out)
 
 

@@ -32,7 +32,8 @@ class Rows:
 
     Args:
         scores: row → seed → scores.
-        baselines: row → the row of its softmax twin, if that is among them.
+        baselines: row → the row of its softmax twin, if that is among them: by the same method if the twin was
+            evaluated by it with the same seeds, or else alone. Methods on top of the twin are compared with it alone.
         groups: heading → rows.
         plain: the rows of the posterior predictive.
         sources: digests of what the scores of each run and method were computed from.
@@ -80,7 +81,7 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
     labels = {kind: _label(kind, settings) + _unfinished(members) for kind, members in kinds.items()}
     single: dict[str, dict[int, Scores]] = {}
     ensembles: dict[str, dict[int, Scores]] = {}
-    baselines: dict[str, str] = {}
+    twins: dict[str, tuple[str, str]] = {}
     for kind, members in kinds.items():
         label, twin = labels[kind], labels.get(_twin(kind, settings, tuned))
         for run in members:
@@ -93,15 +94,22 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
                     )
                 single[row][seed] = scores
                 if twin is not None and row != twin:
-                    baselines[row] = twin
+                    twins[row] = twin, methods.row_label(twin, method)
         mixed = ensemble(members)
         if mixed is not None:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
+    baselines = {row: _baseline(row, *each, seeds=single) for row, each in twins.items()}
     groups = {heading: list(part) for heading, part in ((SINGLE, single), (ENSEMBLES, ensembles)) if part}
     sources = {f"{run.folder}: {method}": each for run in runs for method, each in digests(run.provenance).items()}
     shift_source = next((run.shift_source for run in runs if run.shift_source), "")  # the same, as their digests are
     sizes = {name: size for run in runs for name, size in run.sizes.items()}  # the same, too
     return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note, shift_source, sizes)
+
+
+def _baseline(row: str, twin: str, alike: str, *, seeds: Mapping[str, Collection[int]]) -> str:
+    """Return the row that one is compared with: ``alike``, its twin by the same method, or else the twin alone."""
+    shared = set(seeds[row]) & set(seeds[twin])
+    return alike if alike != row and shared <= set(seeds.get(alike, ())) and shared else twin
 
 
 def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:

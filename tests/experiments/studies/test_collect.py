@@ -51,14 +51,30 @@ def test_the_values_of_each_seed_as_csv():
     assert compare.seeds_csv(rows).splitlines() == lines
 
 
-def test_each_method_is_a_row_compared_with_the_plain_twin(tmp_path):
+def test_each_method_is_a_row_compared_with_the_twin_by_the_same_method(tmp_path):
     by = {"posterior": scored(0.1), "mc-dropout": scored(0.2), "laplace+temperature": scored(0.3)}
     soft, kep = (run(tmp_path / layer, f"digits/{layer}", methods=by) for layer in ("softmax", "kep-svgp"))
     found = collect.rows([soft, kep])
     names = ["", " + MC dropout", " + KFLLLA + temperature scaling"]
     assert list(found.scores) == [f"digits/{layer}{name}" for layer in ("softmax", "kep-svgp") for name in names]
     assert found.scores["digits/kep-svgp + KFLLLA + temperature scaling"][0] == Scores({"accuracy": 0.3})
-    assert found.baselines == {row: "digits/softmax" for row in found.scores if row != "digits/softmax"}
+    above_softmax = {f"digits/softmax{name}": "digits/softmax" for name in names[1:]}
+    assert found.baselines == above_softmax | {f"digits/kep-svgp{name}": f"digits/softmax{name}" for name in names}
+
+
+def test_a_method_that_the_twin_lacks_with_some_seed_is_compared_with_the_plain_twin(tmp_path):
+    kinds = {
+        "softmax": [("mc-dropout", "temperature"), ("temperature",)],
+        "kep-svgp": [("mc-dropout", "temperature", "refit")] * 2,
+    }
+    folders = []
+    for layer, seeds in kinds.items():
+        for seed, names in enumerate(seeds):
+            by = {name: scored(0.1) for name in ("posterior", *names)}
+            folders.append(run(tmp_path / f"{layer}-{seed}", f"digits/{layer}", seed=seed, methods=by))
+    baselines, row = collect.rows(folders).baselines, "digits/kep-svgp + "
+    assert baselines[f"{row}temperature scaling"] == "digits/softmax + temperature scaling"
+    assert baselines[f"{row}MC dropout"] == baselines[f"{row}guide refitted"] == "digits/softmax"
 
 
 def test_without_the_twin_there_is_no_baseline(tmp_path):
