@@ -58,9 +58,7 @@ class TextDataset:
         texts = [encoded[index] for index in chosen.tolist()]
         return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
 
-    def batches(
-        self, texts: Texts, *, batch_size: int, device: str = "cpu", by_length: bool = False
-    ) -> TextLoader:
+    def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu", by_length: bool = False) -> TextLoader:
         """Return a loader of any texts in their order, or by their length (see :class:`TextLoader`)."""
         options = {"batch_size": batch_size, "device": device, "by_length": by_length}
         return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
