@@ -86,6 +86,29 @@ def spectrum_by_layer(spectra: Mapping[str, Spectrum]) -> Figure | None:
     return figure
 
 
+def spectrum_by_model(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | None:
+    """Draw the cumulative share of the singular values, a panel per layer, a line per model (paper, Fig. 4a and b).
+
+    Args:
+        models: name → spectra, as for :func:`spectrum`; layers that a model lacks have no line of it.
+    """
+    layers = dict.fromkeys(layer for spectra in models.values() for layer in spectra)
+    if not layers:
+        return None
+    figure, axes = style.panel_grid(len(layers), height=2.8)
+    for ax, layer in zip(axes, layers, strict=True):
+        rows = {name: style.to_numpy(spectra[layer].values) for name, spectra in models.items() if layer in spectra}
+        shares = {name: _cumulative(values) for name, values in rows.items()}
+        _draw_lines(ax, shares, x="component", y="cumulative share of the singular values" if ax is axes[0] else "")
+        ax.axhline(0.95, color=style.INK, lw=1, ls="--", label="95 %")
+        ax.set_title(style.wrapped(layer), **style.TITLE)
+        ax.set_ylim(0, 1.02)
+        style.percent(ax.yaxis)
+    handles = {handle.get_label(): handle for ax in axes for handle in ax.get_legend_handles_labels()[0]}
+    style.legend(figure, most=4, handles=list(handles.values()))
+    return figure
+
+
 def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     """Draw the mean cosine between tokens after each attention layer, a line per run (CGP paper, Fig. III).
 
@@ -148,8 +171,14 @@ def _series(rows: Sequence[Mapping], x: str, key: str) -> tuple[np.ndarray, np.n
 
 
 def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object) -> tuple[Figure, Axes]:
-    """Draw each row against 1, 2, … with its own colour and dashes."""
+    """Return a figure of one panel with :func:`_draw_lines`."""
     figure, ax = style.subplots((style.SIZE[0], style.SIZE[1]))
+    _draw_lines(ax, rows, x=x, y=y, **markers)
+    return figure, ax
+
+
+def _draw_lines(ax: Axes, rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object) -> None:
+    """Draw each row against 1, 2, … with its own colour and dashes."""
     for number, (name, row) in enumerate(rows.items()):
         dashes = ("-", "--", ":", "-.")[number // len(style.LINES) % 4]
         look = {"color": style.colour(number), "ls": dashes, "lw": 1.6, **markers}
@@ -157,7 +186,6 @@ def _lines(rows: Mapping[str, np.ndarray], *, x: str, y: str, **markers: object)
     ax.set_xlabel(x, labelpad=1)
     ax.set_ylabel(y)
     ax.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=style.ROUND))
-    return figure, ax
 
 
 def _cumulative(values: np.ndarray) -> np.ndarray:

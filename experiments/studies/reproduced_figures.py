@@ -43,9 +43,9 @@ def confidence(plan: Plan, part: Part) -> Figures:
 
 
 def spectrum(plan: Plan, part: Part) -> Figures:
-    """Draw the cumulative share of the singular values by layer, a figure per row, of the first seed (Fig. 4)."""
+    """Draw the cumulative share of the singular values by layer, a line per row, of the first seed (Fig. 4)."""
     results = _results(plan, part)
-    return {_slug(name): model_diagnostics.spectrum_by_layer(result.spectra) for name, result in results.items()}
+    return {"": model_diagnostics.spectrum_by_model({name: result.spectra for name, result in results.items()})}
 
 
 def similarity(plan: Plan, part: Part) -> Figures:

@@ -39,9 +39,7 @@ def write(plan: Plan, found: list[Compared], out: Path) -> list[Path]:
                 if figure is not None:
                     paths.append(path.with_name("-".join(filter(None, (path.name, name))) + ".svg"))
                     if plan.scale.label:
-                        figure.text(
-                            0.995, 0.995, plan.scale.label, ha="right", va="top", fontsize="small", color=style.GREY
-                        )
+                        figure.suptitle(plan.scale.label, x=0.995, ha="right", **style.LABEL)
                     save_figure(paths[-1], figure)
     texts = {".md": report(plan, found, figures=paths), ".csv": against_paper.csv_text(found)}
     for suffix, text in texts.items():

@@ -68,6 +68,23 @@ def test_spectrum_by_layer_leaves_out_heads_and_layers_of_zeros():
     assert model_diagnostics.spectrum_by_layer({"b": spectrum(0 * values, torch.empty(2, 0))}) is None
 
 
+def test_spectrum_by_model_has_a_panel_for_each_layer_and_a_line_for_each_model_that_has_it():
+    values = torch.tensor([[4.0, 3, 1], [1, 1, 0]])
+    models = {
+        "softmax": {layer: spectrum(values, torch.empty(2, 0)) for layer in ("network.a", "network.b")},
+        "kep": {"network.b": spectrum(values[:1], torch.ones(1, 2))},
+    }
+    figure = model_diagnostics.spectrum_by_model(models)
+    assert [ax.get_title("left") for ax in figure.axes] == ["a", "b"]
+    first, second = ([line.get_ydata() for line in ax.lines] for ax in figure.axes)
+    mean = [(4 / 8 + 1 / 2) / 2, (7 / 8 + 2 / 2) / 2, 1]
+    assert [list(line) for line in first] == [pytest.approx(mean), [0.95, 0.95]]
+    assert [list(line) for line in second] == [pytest.approx(mean), pytest.approx([4 / 8, 7 / 8, 1]), [0.95, 0.95]]
+    assert figure.axes[0].lines[0].get_color() == figure.axes[1].lines[0].get_color()
+    assert {text.get_text() for text in figure.legends[0].texts} == {"softmax", "kep", "95 %"}
+    assert model_diagnostics.spectrum_by_model({"softmax": {}}) is None
+
+
 def test_many_lines_are_told_apart_by_colour_and_dashes():
     spectra = {f"layer {i}": spectrum(torch.ones(1, 3), torch.empty(1, 0)) for i in range(20)}
     (ax,) = model_diagnostics.spectrum_by_layer(spectra).axes
