@@ -181,8 +181,7 @@ def predict(method: Method, forward: CachedForward) -> Prediction:
     fields = {name: getattr(prediction, name) for name in PER_EXAMPLE}
     rank = order.argsort()
     moved = {name: None if value is None else value[rank.to(value.device)] for name, value in fields.items()}
-    draws = None if prediction.draws is None else prediction.draws[:, rank.to(prediction.draws.device)]
-    return replace(prediction, **moved, draws=draws)
+    return replace(prediction, **moved)
 
 
 def _apply(method: Method, forward: CachedForward) -> Prediction:

@@ -92,20 +92,22 @@ def spectrum_by_model(models: Mapping[str, Mapping[str, Spectrum]]) -> Figure | 
     Args:
         models: name → spectra, as for :func:`spectrum`; layers that a model lacks have no line of it.
     """
-    layers = dict.fromkeys(layer for spectra in models.values() for layer in spectra)
-    if not layers:
+    shares: dict[str, dict[str, np.ndarray]] = {}
+    for layer in dict.fromkeys(layer for spectra in models.values() for layer in spectra):
+        values = {name: spectra[layer].values for name, spectra in models.items() if layer in spectra}
+        found = {name: _cumulative(style.to_numpy(each)) for name, each in values.items()}
+        if any(np.isfinite(share).any() for share in found.values()):
+            shares[layer] = {name: found.get(name, np.full(1, np.nan)) for name in models}  # a colour for each model
+    if not shares:
         return None
-    figure, axes = style.panel_grid(len(layers), height=2.8)
-    for ax, layer in zip(axes, layers, strict=True):
-        rows = {name: style.to_numpy(spectra[layer].values) for name, spectra in models.items() if layer in spectra}
-        shares = {name: _cumulative(values) for name, values in rows.items()}
-        _draw_lines(ax, shares, x="component", y="cumulative share of the singular values" if ax is axes[0] else "")
+    figure, axes = style.panel_grid(len(shares), height=2.8)
+    for ax, (layer, rows) in zip(axes, shares.items(), strict=True):
+        _draw_lines(ax, rows, x="component", y="cumulative share of the singular values" if ax is axes[0] else "")
         ax.axhline(0.95, color=style.INK, lw=1, ls="--", label="95 %")
         ax.set_title(style.wrapped(layer), **style.TITLE)
         ax.set_ylim(0, 1.02)
         style.percent(ax.yaxis)
-    handles = {handle.get_label(): handle for ax in axes for handle in ax.get_legend_handles_labels()[0]}
-    style.legend(figure, most=4, handles=list(handles.values()))
+    style.legend(figure, most=4, handles=axes[0].get_legend_handles_labels()[0])
     return figure
 
 

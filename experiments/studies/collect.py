@@ -33,7 +33,8 @@ class Rows:
     Args:
         scores: row → seed → scores.
         baselines: row → the row of its softmax twin, if that is among them: by the same method if the twin was
-            evaluated by it with the same seeds, or else alone. Methods on top of the twin are compared with it alone.
+            evaluated by it with the same seeds, or else by its last part (a temperature) or alone. Methods on top of
+            the twin are compared with it alone.
         groups: heading → rows.
         plain: the rows of the posterior predictive.
         sources: digests of what the scores of each run and method were computed from.
@@ -94,7 +95,7 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
                     )
                 single[row][seed] = scores
                 if twin is not None and row != twin:
-                    twins[row] = twin, methods.row_label(twin, method)
+                    twins[row] = twin, method
         mixed = ensemble(members)
         if mixed is not None:
             ensembles[f"{label}, ensemble of {len(members)}"] = {0: mixed}
@@ -106,10 +107,17 @@ def rows(folders: Sequence[Path], *, tuned: Collection[str] = (), note: str = ""
     return Rows(single | ensembles, baselines, groups, list(labels.values()), sources, note, shift_source, sizes)
 
 
-def _baseline(row: str, twin: str, alike: str, *, seeds: Mapping[str, Collection[int]]) -> str:
-    """Return the row that one is compared with: ``alike``, its twin by the same method, or else the twin alone."""
+def _baseline(row: str, twin: str, method: str, *, seeds: Mapping[str, Collection[int]]) -> str:
+    """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
+
+    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``.
+    """
     shared = set(seeds[row]) & set(seeds[twin])
-    return alike if alike != row and shared <= set(seeds.get(alike, ())) and shared else twin
+    parts = method.split("+")
+    rows = [methods.row_label(twin, "+".join(parts[start:])) for start in range(len(parts))]
+    if not shared or row in rows:  # nothing to pair, or a method on top of the twin itself
+        return twin
+    return next((alike for alike in rows if shared <= set(seeds.get(alike, ()))), twin)
 
 
 def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[str] = ()) -> bool:

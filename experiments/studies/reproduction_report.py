@@ -1,8 +1,10 @@
-"""Files of a reproduced table or figure: Markdown, CSV and PNG."""
+"""Files of a reproduced table or figure: Markdown, CSV and SVG."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from probattn.experiments.evaluation.metric_display import arrow, unit
 from probattn.experiments.plots import style
@@ -38,14 +40,20 @@ def write(plan: Plan, found: list[Compared], out: Path) -> list[Path]:
             for name, figure in FIGURES[plan.entry.figure](plan, part).items():
                 if figure is not None:
                     paths.append(path.with_name("-".join(filter(None, (path.name, name))) + ".svg"))
-                    if plan.scale.label:
-                        figure.suptitle(plan.scale.label, x=0.995, ha="right", **style.LABEL)
+                    label_size(figure, plan.scale.label)
                     save_figure(paths[-1], figure)
     texts = {".md": report(plan, found, figures=paths), ".csv": against_paper.csv_text(found)}
     for suffix, text in texts.items():
         paths.append(path.with_name(path.name + suffix))
         write_text(paths[-1], text)
     return paths
+
+
+def label_size(figure: Figure, label: str) -> None:
+    """Write the label of a reduced size, if there is one, above a figure, before the note that it has there."""
+    if label:
+        note = "; ".join(filter(None, (label, figure.get_suptitle())))
+        figure.suptitle(note, x=0.005, ha="left", **style.LABEL)
 
 
 def report(plan: Plan, found: list[Compared], *, figures: list[Path]) -> str:

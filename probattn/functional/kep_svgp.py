@@ -37,7 +37,7 @@ def function_values_per_token(e: Tensor, loc: Tensor, scale_tril: Tensor, noise:
     """Return F_nd = e_n (m_d + L_d ε_n), with inducing variables of its own for each token, as in the authors' code.
 
     F is one product of m and of the lower triangles of all L_d with e and its products with the noise, which have
-    tokens last in memory: in half the time of the products with whole matrices and tokens first.
+    tokens last in memory: on a CPU in half the time of the products with whole matrices and tokens first.
 
     Args:
         e: scores divided by λ, E Λ⁻¹, ``(..., H, N, s)``.

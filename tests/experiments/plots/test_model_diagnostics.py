@@ -70,19 +70,23 @@ def test_spectrum_by_layer_leaves_out_heads_and_layers_of_zeros():
 
 def test_spectrum_by_model_has_a_panel_for_each_layer_and_a_line_for_each_model_that_has_it():
     values = torch.tensor([[4.0, 3, 1], [1, 1, 0]])
-    models = {
-        "softmax": {layer: spectrum(values, torch.empty(2, 0)) for layer in ("network.a", "network.b")},
-        "kep": {"network.b": spectrum(values[:1], torch.ones(1, 2))},
-    }
+    both = {layer: spectrum(values, torch.empty(2, 0)) for layer in ("network.a", "network.b")}
+    zeros = {"network.c": spectrum(0 * values, torch.empty(2, 0))}
+    models = {"kep": {"network.b": spectrum(values[:1], torch.ones(1, 2))}, "softmax": both | zeros}
     figure = model_diagnostics.spectrum_by_model(models)
-    assert [ax.get_title("left") for ax in figure.axes] == ["a", "b"]
-    first, second = ([line.get_ydata() for line in ax.lines] for ax in figure.axes)
+    lines = {ax.get_title("left"): {line.get_label(): line for line in ax.lines} for ax in figure.axes}
+    assert sorted(lines) == ["a", "b"]
     mean = [(4 / 8 + 1 / 2) / 2, (7 / 8 + 2 / 2) / 2, 1]
-    assert [list(line) for line in first] == [pytest.approx(mean), [0.95, 0.95]]
-    assert [list(line) for line in second] == [pytest.approx(mean), pytest.approx([4 / 8, 7 / 8, 1]), [0.95, 0.95]]
-    assert figure.axes[0].lines[0].get_color() == figure.axes[1].lines[0].get_color()
-    assert {text.get_text() for text in figure.legends[0].texts} == {"softmax", "kep", "95 %"}
-    assert model_diagnostics.spectrum_by_model({"softmax": {}}) is None
+    for panel in lines.values():
+        assert list(panel["softmax"].get_ydata()) == pytest.approx(mean)
+        assert panel["95 %"].get_ydata() == [0.95, 0.95]
+    assert list(lines["b"]["kep"].get_ydata()) == pytest.approx([4 / 8, 7 / 8, 1])
+    assert not np.isfinite(lines["a"]["kep"].get_ydata()).any()
+    assert lines["a"]["softmax"].get_color() == lines["b"]["softmax"].get_color() != lines["b"]["kep"].get_color()
+    legend = figure.legends[0]
+    assert [text.get_text() for text in legend.texts] == ["kep", "softmax", "95 %"]
+    assert [line.get_color() for line in legend.get_lines()[:2]] == [lines["b"][name].get_color() for name in models]
+    assert model_diagnostics.spectrum_by_model({"softmax": {}, "kep": zeros}) is None
 
 
 def test_many_lines_are_told_apart_by_colour_and_dashes():

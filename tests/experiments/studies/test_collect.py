@@ -65,7 +65,7 @@ def test_each_method_is_a_row_compared_with_the_twin_by_the_same_method(tmp_path
 def test_a_method_that_the_twin_lacks_with_some_seed_is_compared_with_the_plain_twin(tmp_path):
     kinds = {
         "softmax": [("mc-dropout", "temperature"), ("temperature",)],
-        "kep-svgp": [("mc-dropout", "temperature", "refit")] * 2,
+        "kep-svgp": [("mc-dropout", "temperature", "refit", "refit+temperature")] * 2,
     }
     folders = []
     for layer, seeds in kinds.items():
@@ -73,7 +73,8 @@ def test_a_method_that_the_twin_lacks_with_some_seed_is_compared_with_the_plain_
             by = {name: scored(0.1) for name in ("posterior", *names)}
             folders.append(run(tmp_path / f"{layer}-{seed}", f"digits/{layer}", seed=seed, methods=by))
     baselines, row = collect.rows(folders).baselines, "digits/kep-svgp + "
-    assert baselines[f"{row}temperature scaling"] == "digits/softmax + temperature scaling"
+    for name in ("temperature scaling", "guide refitted + temperature scaling"):
+        assert baselines[row + name] == "digits/softmax + temperature scaling"
     assert baselines[f"{row}MC dropout"] == baselines[f"{row}guide refitted"] == "digits/softmax"
 
 

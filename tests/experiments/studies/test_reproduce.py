@@ -13,6 +13,7 @@ from probattn.experiments.cli import reproduce as command
 from probattn.experiments.config.presets import preset
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.evaluation import methods
+from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.studies import estimate, reproduce, reproduction_report, reproductions
 from probattn.experiments.studies.entries import Entry, Model, Part, Row, columns_of, keys_of
 from probattn.experiments.studies.paper_tables import parse
@@ -187,6 +188,17 @@ def test_a_table_is_reproduced_beside_the_papers_and_a_second_call_trains_nothin
     assert {job.folder: (job.folder / "last.pt").stat().st_mtime_ns for job in planned.jobs} == before
     assert reproduction_report.report(planned, reproduction_report.compared(planned), figures=[]) == text
     assert plan(out=tmp_path, seeds=3).jobs[:4] == planned.jobs
+
+
+def test_the_label_of_a_reduced_size_leaves_a_figures_own_note():
+    fog = {"fog": {severity: {"nll": float(severity)} for severity in (1, 3)}}
+    figure = shift_plots.boxes({"MSP": fog}, metric="nll")
+    note = figure.get_suptitle()
+    assert "severities 1, 3" in note
+    reproduction_report.label_size(figure, "")
+    assert figure.get_suptitle() == note
+    reproduction_report.label_size(figure, "reduced (cpu)")
+    assert figure.get_suptitle() == f"reduced (cpu); {note}"
 
 
 @pytest.mark.slow
