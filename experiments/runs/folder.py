@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -57,17 +56,16 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        SettingsError: the folder holds a run of other settings than these, apart from more epochs.
+        SettingsError: the folder holds a run of other settings than these, apart from more epochs or patience.
     """
     if (out / "settings.json").exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
-        saved = read_record(out).settings.flat()
-        now = settings.flat()
-        if has_more_epochs(saved, now):
-            return
-        changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
-        if changed:
+        started = read_record(out).settings
+        same_options = not settings.train.differences(asdict(started.train))
+        if not (same_options and replace(started, train=settings.train) == settings):
+            saved, now = started.flat(), settings.flat()
+            changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
             raise SettingsError(
                 f"{out} holds a run of other settings: {'; '.join(changed)}; "
                 "resume it with its own settings, or choose another folder with --out"
@@ -80,7 +78,7 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 def claim(
     out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
 ) -> Iterator[None]:
-    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none, or more epochs now.
+    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none, or the run goes on.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -94,12 +92,6 @@ def claim(
         elif (record := read_record(out)).settings != settings:
             write_json(out / "settings.json", asdict(replace(record, settings=settings)))
         yield
-
-
-def has_more_epochs(saved: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return True if settings, as ``flat`` has them, differ in ``train.epochs`` alone, of which there are more now."""
-    key = "train.epochs"
-    return saved[key] < now[key] and {**saved, key: None} == {**now, key: None}
 
 
 def _is_leftover(path: Path) -> bool:

@@ -50,7 +50,7 @@ class TrainedRun:
         return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
 
     def batches_by_length(self, data: Images | Texts | Table) -> Loader:
-        """Return batches of texts from the shortest to the longest, with less padding; of other data :meth:`batches`.
+        """Return batches of texts from the longest to the shortest, with less padding; of other data :meth:`batches`.
 
         Raises:
             DatasetError: as for :meth:`batches`.

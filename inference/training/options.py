@@ -194,11 +194,16 @@ class TrainOptions:
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
-        An option that the saved run lacks is newer than it; its default is what that run did. More epochs alone are no
-        difference: a run may go on, at the learning rate that the schedule of the new number has then.
+        An option that the saved run lacks is newer than it; its default is what that run did. More epochs or patience
+        alone are no difference: a run may go on, at the learning rate that the schedule of the new number has then.
         """
         saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
         changed = {name: value for name, value in saved.items() if value != getattr(self, name)}
-        if changed.keys() == {"epochs"} and changed["epochs"] < self.epochs:
+        if all(_ends_later(name, value, getattr(self, name)) for name, value in changed.items()):
             return []
         return [f"{name}: {value!r} → {getattr(self, name)!r}" for name, value in changed.items()]
+
+
+def _ends_later(name: str, saved: int | None, now: int | None) -> bool:
+    """Return True for an option that only ends a run, and whose new value ends it no sooner."""
+    return name in ("epochs", "patience") and (now is None or (saved is not None and saved <= now))

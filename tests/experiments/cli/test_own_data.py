@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from probattn.experiments.data.preprocessing import read_preprocessing
+from probattn.inference.io import checkpoint
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
 COMMANDS = [
@@ -159,6 +161,25 @@ def test_a_resumed_run_has_its_settings_from_its_folder_and_may_have_more_epochs
     code, _, err = command("train", "--out", "run", "--resume", "--set", "network.dim=16")
     assert code == 1
     assert "network.dim: 8 → 16" in err
+
+
+def test_a_run_that_ended_early_goes_on_with_more_patience(command, home):
+    start = ["train", "tabular/csv", "--data", "diabetes.csv", "--epochs", "4", "--layer", "softmax"]
+    start += ["--set", "data.label_column=target", "--set", "data.task=regression"]
+    start = small(start, "train.lr=1e-12", "train.min_lr=0")
+    assert command(*start, "--out", "whole")[0] == 0
+    assert command(*start, "--out", "run", "--set", "train.patience=1")[0] == 0
+    early = [json.loads(line) for line in (home / "run/log.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert max(line["epoch"] for line in early) < 4
+    code, out, err = command("train", "--out", "run", "--resume", "--set", "train.patience=none")
+    assert code == 0, err
+    assert " of 4, valid nll" in out
+    whole, run = (checkpoint.read(home / name / "last.pt")["model"] for name in ("whole", "run"))
+    assert whole.keys() == run.keys()
+    assert all(torch.equal(whole[name], run[name]) for name in whole)
+    code, _, err = command("train", "--out", "run", "--resume", "--set", "train.patience=2")
+    assert code == 1
+    assert "train.patience: None → 2" in err
 
 
 def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):

@@ -136,6 +136,17 @@ def test_differences_name_the_option_with_both_values():
     assert TrainOptions(lr=0.2, seed=None).differences(saved) == ["lr: 0.1 → 0.2", "seed: 3 → None"]
 
 
+def test_only_a_later_end_of_a_run_is_no_difference():
+    saved = dataclasses.asdict(TrainOptions(epochs=5, patience=3))
+    for longer in ({"epochs": 6}, {"patience": 4}, {"patience": None}, {"epochs": 6, "patience": 4}):
+        assert TrainOptions(**({"epochs": 5, "patience": 3} | longer)).differences(saved) == []
+    assert TrainOptions(epochs=4, patience=3).differences(saved) == ["epochs: 5 → 4"]
+    assert TrainOptions(epochs=6, patience=2).differences(saved) == ["epochs: 5 → 6", "patience: 3 → 2"]
+    assert TrainOptions(epochs=5, patience=4, lr=0.5).differences(saved) == ["lr: 0.001 → 0.5", "patience: 3 → 4"]
+    patient = dataclasses.asdict(TrainOptions(epochs=5))
+    assert TrainOptions(epochs=5, patience=3).differences(patient) == ["patience: None → 3"]
+
+
 def test_an_option_that_a_saved_run_does_not_know_had_its_default_then():
     saved = dataclasses.asdict(TrainOptions(lr=0.1))
     for newer in ("schedule", "alpha_start", "alpha_end"):

@@ -91,15 +91,15 @@ def test_reading_in_order_leaves_the_generator_alone():
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
-def test_by_length_the_batches_ascend_and_order_says_which_sequence_is_where():
+def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where():
     lengths = skewed()
     batches = loader(lengths, batch_size=7, by_length=True)
-    seen, before = torch.cat([y for _, y, _ in batches]), 0
+    seen, shortest = torch.cat([y for _, y, _ in batches]), max(lengths)
     assert torch.equal(seen, batches.order)
-    assert seen.tolist() == sorted(range(len(lengths)), key=lambda index: lengths[index])
+    assert seen.tolist() == sorted(range(len(lengths)), key=lambda index: -lengths[index])
     for _, y, mask in batches:
-        assert before <= min(lengths[index] for index in y)
-        before = mask.shape[1]
+        assert mask.shape[1] <= shortest
+        shortest = min(lengths[index] for index in y)
     assert 10 * padding(batches) < padding(loader(lengths, batch_size=7))
     assert loader(lengths).order is None
 
