@@ -176,7 +176,8 @@ def run(plan: Plan, *, workers: int, say: Callable[[str], None] = lambda text: N
         Exception: the first one of a run; what is done stays.
     """
     if not plan.jobs:
-        raise DatasetError("; ".join(plan.missing))
+        titles = ", ".join(_union(plan.missing.values()))
+        raise DatasetError(f"the data of {plan.entry.name} are missing: {titles}")
     for job in plan.jobs:
         train.check(job.settings, job.folder, resume=True)
     with contextlib.closing(run_in_workers(run_job, plan.jobs, workers=workers)) as finished:

@@ -84,7 +84,7 @@ def test_a_block_without_its_data_has_no_runs_and_is_named(tmp_path):
     assert titles == ("CIFAR",)
     assert all(word in text for word in ("cifar100", str(tmp_path), "cifar100-jpeg", "network"))
     alone = plan(replace(TABLE, parts=(MISSING,)), out=tmp_path, root=tmp_path)
-    with pytest.raises(DatasetError, match="cifar100"):
+    with pytest.raises(DatasetError, match="^the data of made-up/table-1 are missing: CIFAR$"):
         reproduce.run(alone, workers=1)
 
 
