@@ -8,17 +8,13 @@ from collections.abc import Collection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import MISSING, arrow, format_value, unit
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, select
+from probattn.experiments.evaluation.metric_display import format_value
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
+from probattn.experiments.plots.row_panels import mark_missing, pages, row_panels
 from probattn.inference.metrics import MetricDisplay
 
-ROWS = 12
-"""Largest number of rows of a figure."""
-PANELS = 4
-"""Largest number of panels next to each other."""
 OFFSET = 0.28
 """Distance of the seeds below their mean, in rows."""
 BETTER, WORSE = "✓", "✗"
@@ -31,20 +27,12 @@ BASELINE = {"color": style.INK, "lw": 0.8, "ls": "-"}
 def figures(table: Comparison, *, main: Collection[str] = ()) -> dict[str, Figure]:
     """Draw a comparison in figures of at most twelve rows; return them by the ending of their names.
 
-    Of more rows only those in ``main`` are drawn, if any are; those of each group are a figure of their own if they do
-    not fit into one. A figure says how many rows only the table has. Without a finite mean there are no figures.
+    Rows are chosen by :func:`~probattn.experiments.plots.row_panels.pages`. A figure says how many rows only the table
+    has. Without a finite mean there are no figures.
     """
-    rows = table.rows
-    if len(rows) > ROWS:
-        rows = tuple(row for row in rows if row in main) or rows
-    left_out = len(table.rows) - len(rows)
-    if len(rows) <= ROWS:
-        parts = {"": rows}
-    else:
-        groups = [[row for row in group if row in rows] for group in table.groups.values()]
-        pages = [group[at : at + ROWS] for group in groups for at in range(0, len(group), ROWS)]
-        parts = {f"-{number}" if number > 1 else "": page for number, page in enumerate(pages, 1)}
-    drawn = {name: panels(select(table, part), left_out=left_out) for name, part in parts.items()}
+    chosen = pages(table, main=main)
+    left_out = len(table.rows) - sum(len(page.rows) for page in chosen.values())
+    drawn = {name: panels(page, left_out=left_out) for name, page in chosen.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
@@ -62,46 +50,15 @@ def panels(table: Comparison, *, left_out: int = 0) -> Figure | None:
     metrics = {k: m for k, m in table.metrics.items() if any(math.isfinite(table.cells[r][k].mean) for r in table.rows)}
     if not metrics:
         return None
-    places, headings = _places(table)
-    bands = math.ceil(len(metrics) / PANELS)
-    columns = math.ceil(len(metrics) / bands)
-    names = {at: row for row, at in places.items()} | headings
-    labels = {at: style.wrapped(names[at], 44) for at in sorted(names)}
-    lines = [line for label in labels.values() for line in label.split("\n")]
-    pitch = max(0.25, 0.06 + 0.13 * max(label.count("\n") + 1 for label in labels.values()))
-    size = (0.4 + 0.068 * max(map(len, lines)) + 1.9 * columns, (0.6 + pitch * len(labels)) * bands + 0.3)
-    figure, grid = style.subplots(size, bands, columns, sharey=True, squeeze=False)
-    axes = list(grid.flatten())
-    for ax in axes[len(metrics) :]:
-        ax.remove()
-    for ax, (key, metric) in zip(axes, metrics.items(), strict=False):
-        _panel(ax, table, key, metric, places)
-    axes[0].set_yticks(list(labels), list(labels.values()))
-    axes[0].set_ylim(max(places.values()) + 0.7, -0.7)
-    for ax in axes[: len(metrics) : columns]:
-        for label, at in zip(ax.get_yticklabels(), labels, strict=True):
-            label.set(color=style.INK, style="italic" if at in headings else "normal")
+    figure, axes, places = row_panels(table, metrics)
+    for key, ax in axes.items():
+        _panel(ax, table, key, metrics[key], places)
     figure.suptitle(_note(table, left_out), x=0.01, ha="left", **style.LABEL)
     style.legend(figure, most=4, handles=_handles(table))
     return figure
 
 
-def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
-    """Return the vertical position of each row, and the headings by position."""
-    places, headings, at = {}, {}, 0
-    for heading, rows in table.groups.items():
-        if heading:
-            headings[at] = heading
-            at += 1
-        for row in rows:
-            places[row] = at
-            at += 1
-    return places, headings
-
-
 def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places: dict[str, int]) -> None:
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", color=style.PALE, lw=0.4)
     for row, at in places.items():
         cell, best = table.cells[row][key], row in table.best[key]
         if math.isfinite(cell.mean):
@@ -112,8 +69,7 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places:
                 box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.5}
                 ax.annotate(value, (metric.scale * cell.mean, at), (0, 5), textcoords="offset points", bbox=box, **look)
         else:
-            look = {"va": "center", "fontsize": style.TEXT, "color": style.GREY}
-            ax.text(0.03, at, MISSING, transform=ax.get_yaxis_transform(), **look)
+            mark_missing(ax, at)
         if cell.significant:
             mark = BETTER if (cell.difference > 0) == metric.higher_is_better else WORSE
             look = {"va": "center", "ha": "right", "fontsize": style.TEXT, "color": style.INK}
@@ -121,12 +77,6 @@ def _panel(ax: Axes, table: Comparison, key: str, metric: MetricDisplay, places:
     for row, baseline in table.baselines.items():
         x = metric.scale * table.cells[baseline][key].mean
         ax.plot([x, x], [places[row] - 0.5, places[row] + 0.5], zorder=1, **BASELINE)
-    title = f"{metric.title} {unit(metric.scale)} {arrow(metric)}"
-    ax.set_title(" ".join(title.split()), **style.TITLE)
-    ax.xaxis.set_major_locator(MaxNLocator(3))
-    ax.xaxis.set_major_formatter(style.PLAIN)
-    ax.tick_params(axis="x", labelbottom=True)
-    ax.margins(x=0.14)
 
 
 def _row(ax: Axes, cell: Cell, scale: float, at: int, look: dict) -> None:

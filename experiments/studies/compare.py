@@ -14,6 +14,7 @@ from probattn.experiments.evaluation import generated_files
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
+from probattn.experiments.plots import differences as difference_plots
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
@@ -61,9 +62,10 @@ def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
     subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
     main = {*rows.plain, *(row for heading, group in rows.groups.items() if heading == ENSEMBLES for row in group)}
     drawn = {
-        f"{key}{part}": figure
+        f"{key}{kind}{part}": figure
         for key in subjects
-        for part, figure in comparison_plots.figures(found[key], main=main).items()
+        for kind, draw in (("", comparison_plots.figures), ("-differences", difference_plots.figures))
+        for part, figure in draw(found[key], main=main).items()
     }
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
     for metric in SHIFT_METRICS:
