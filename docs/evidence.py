@@ -27,10 +27,14 @@ ROWS = {
         "cifar10-30-epochs/test.csv",
         f"kep-svgp/cifar10 {WITH_GP}{TEMPERATURE}",
     ),
-    f"CoLA: KEP-SVGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola{TEMPERATURE}"),
-    f"CoLA: softmax plus GP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola {WITH_GP}{TEMPERATURE}"),
-    f"CoLA: sparse CGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola-sparse{TEMPERATURE}"),
+    f"CoLA, fine-tuned: KEP-SVGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola{TEMPERATURE}"),
+    f"CoLA, fine-tuned: softmax plus GP{TEMPERATURE}": (
+        "finetune-cola/test.csv",
+        f"finetune/cola {WITH_GP}{TEMPERATURE}",
+    ),
+    f"CoLA, fine-tuned: sparse CGP{TEMPERATURE}": ("finetune-cola/test.csv", f"finetune/cola-sparse{TEMPERATURE}"),
     "digits: KEP-SVGP": ("digits/test.csv", "digits/kep-svgp"),
+    "digits: sparse CGP": ("digits/test.csv", "digits/sparse-cgp"),
     "corrupted digits: KEP-SVGP": ("digits/shift.csv", "digits/kep-svgp"),
     "corrupted digits: sparse CGP": ("digits/shift.csv", "digits/sparse-cgp"),
 }
@@ -41,16 +45,18 @@ def comparison() -> Comparison:
     """Return the differences of :data:`ROWS` from softmax attention by the same method.
 
     Raises:
-        ValueError: a row that is not compared with softmax attention by the same method over five seeds.
+        ValueError: a row that is compared with another baseline, or over another number of seeds than five.
     """
     cells, baselines = {}, {}
     for label, (name, row) in ROWS.items():
         with (RESULTS / name).open(encoding="utf-8", newline="") as file:
             lines = {line["metric"]: line for line in csv.DictReader(file) if line["row"] == row}
         (baseline,) = {lines[metric]["baseline"] for metric in METRICS}
-        same_method = baseline.endswith(TEMPERATURE) == row.endswith(TEMPERATURE) and "softmax" in baseline
-        if not same_method or any(lines[metric]["n"] != "5" for metric in METRICS):
-            raise ValueError(f"{row} of {name} is compared with {baseline}, or not over five seeds")
+        layer, _, method = baseline.partition(" + ")
+        if not layer.endswith("softmax") or method != row.partition(" + ")[2]:
+            raise ValueError(f"{row} of {name} is compared with {baseline!r}, not with softmax by the same method")
+        if {lines[metric]["n"] for metric in METRICS} != {"5"}:
+            raise ValueError(f"{row} of {name} has other than five seeds")
         baselines[label] = baseline
         cells[label] = {metric: _cell(lines[metric]) for metric in METRICS}
     display = {metric: DISPLAY[metric] for metric in METRICS}

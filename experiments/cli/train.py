@@ -64,12 +64,13 @@ def train(
     ] = None,
     workers: Annotated[int, typer.Option(**COUNT, help="Runs trained at a time with --seeds, one thread each.")] = 1,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run in --out, with the settings that it was started with.")
+        bool, typer.Option("--resume", help="Resume the run in --out; only epochs and train.patience may be raised.")
     ] = False,
 ) -> None:
     """Train a preset. A run that was stopped at any moment continues with --resume."""
     with interruptible("the same command with --resume continues after the last whole epoch"):
         from probattn.experiments.runs import train as runs
+        from probattn.experiments.runs.folder import epochs_done
 
         changes = [*(set_ or ()), *encoder_change(encoder)]
         options = {"layer": layer, "epochs": epochs, "changes": changes, "data": data}
@@ -91,7 +92,7 @@ def train(
             runs = f"{shlex.quote(str(folder))}/seed-*"
             say(f'next: for run in {runs}; do probattn evaluate "$run"; done; probattn compare {runs}')
             return
-        done = runs.epochs_done(folder) if resume else 0
+        done = epochs_done(folder) if resume else 0
         history = runs.train(settings, folder, name=name, root=root, resume=resume, say=say)
     if len(history.epochs) == done:
         say(f"{folder} was finished already, after {done} epochs; nothing to do")

@@ -66,7 +66,7 @@ class Settings:
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":
-        """Return the settings of the warm start as a run of its own.
+        """Return the settings of the warm start as a run of its own, which early stopping does not end.
 
         Raises:
             SettingsError: there is no warm start.
@@ -74,7 +74,7 @@ class Settings:
         if self.warm_start is None:
             raise SettingsError("these settings have no warm start")
         options = asdict(self.warm_start)
-        train = _scaled(self.train, options.pop("epochs"))
+        train = replace(_scaled(self.train, options.pop("epochs")), patience=None)
         return replace(self, layer=KernelSettings(last=self.layer.last, **options), train=train, warm_start=None)
 
     def flat(self) -> dict[str, Any]:

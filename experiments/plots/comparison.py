@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from probattn.experiments.evaluation.metric_display import format_value
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
-from probattn.experiments.plots.row_panels import mark_missing, pages, row_panels
+from probattn.experiments.plots.row_panels import ARROWS, mark_missing, pages, row_panels, rows_left_out
 from probattn.inference.metrics import MetricDisplay
 
 OFFSET = 0.28
@@ -90,12 +90,10 @@ def _row(ax: Axes, cell: Cell, scale: float, at: int, look: dict) -> None:
 
 def _note(table: Comparison, left_out: int) -> str:
     """Return how to read the arrows and marks, and how many rows are missing."""
-    parts = ["↑ higher is better, ↓ lower is better"]
+    parts = [ARROWS]
     if any(table.cells[row][key].significant for row in table.rows for key in table.metrics):
         parts.append(f"{BETTER} better, {WORSE} worse than the baseline: the paired 95\u00a0% interval excludes 0")
-    if left_out:
-        parts.append(f"{left_out} more row{'s are' if left_out > 1 else ' is'} in the table")
-    return "\n".join(parts)
+    return "\n".join([*parts, *rows_left_out(left_out)])
 
 
 def _handles(table: Comparison) -> list[Line2D]:

@@ -18,6 +18,8 @@ ROWS = 12
 """Largest number of rows of a page."""
 PANELS = 4
 """Largest number of panels next to each other."""
+ARROWS = "↑ higher is better, ↓ lower is better"
+"""How to read the titles of panels."""
 
 
 def pages(table: Comparison, *, main: Collection[str] = ()) -> dict[str, Comparison]:
@@ -62,6 +64,11 @@ def row_panels(table: Comparison, metrics: dict[str, MetricDisplay]) -> tuple[Fi
         for label, at in zip(ax.get_yticklabels(), labels, strict=True):
             label.set(color=style.INK, style="italic" if at in headings else "normal")
     return figure, panels, places
+
+
+def rows_left_out(number: int) -> list[str]:
+    """Return a sentence on the rows that only the table has; none if there are none."""
+    return [f"{number} more row{'s are' if number > 1 else ' is'} in the table"] if number else []
 
 
 def mark_missing(ax: Axes, at: int) -> None:

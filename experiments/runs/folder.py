@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, readable_errors
 from probattn.experiments.runs.environment import environment
+from probattn.inference.io import checkpoint
 from probattn.inference.io.lock import LOCK, locked
 from probattn.inference.io.sealed_files import read_json, write_json
 
@@ -64,21 +65,44 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
         started = read_record(out).settings
         same_options = not settings.train.differences(asdict(started.train))
         if not (same_options and replace(started, train=settings.train) == settings):
-            saved, now = started.flat(), settings.flat()
-            changed = [f"{k}: {saved.get(k)!r} → {now.get(k)!r}" for k in saved | now if saved.get(k) != now.get(k)]
             raise SettingsError(
-                f"{out} holds a run of other settings: {'; '.join(changed)}; "
+                f"{out} holds a run of other settings: {'; '.join(changes(out, settings))}; "
                 "resume it with its own settings, or choose another folder with --out"
             )
     elif out.exists() and (not out.is_dir() or any(not _is_leftover(path) for path in out.iterdir())):
         raise FileExistsError(f"{out} is not an empty folder and holds no run; choose another with --out")
 
 
+def changes(out: Path, settings: Settings) -> list[str]:
+    """Return the settings that differ from those of the run in a folder, as ``key: its → these``."""
+    if not (out / "settings.json").exists():
+        return []
+    saved, now = read_record(out).settings.flat(), settings.flat()
+    return [f"{key}: {saved.get(key)!r} → {now.get(key)!r}" for key in saved | now if saved.get(key) != now.get(key)]
+
+
+def epochs_done(folder: Path) -> int:
+    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
+
+    Raises:
+        CheckpointError: a damaged ``last.pt``.
+    """
+    last = folder / "last.pt"
+    if not last.exists():
+        return 0
+    extra = checkpoint.read(last)["extra"]
+    checkpoint.check_extra(last, extra, {"epoch": int})
+    return extra["epoch"]
+
+
 @contextlib.contextmanager
 def claim(
     out: Path, settings: Settings, *, name: str, device: str, data: Mapping[str, str], resume: bool
 ) -> Iterator[None]:
-    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none, or the run goes on.
+    """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none.
+
+    More epochs or patience are written to it, too, and taken back if no epoch is done with them: the checkpoint was
+    refused, or nothing was left to train.
 
     Raises:
         BlockingIOError: another process holds the lock.
@@ -89,9 +113,16 @@ def claim(
         check_free(out, settings, resume=resume)
         if not (out / "settings.json").exists():
             write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device), dict(data))))
-        elif (record := read_record(out)).settings != settings:
-            write_json(out / "settings.json", asdict(replace(record, settings=settings)))
-        yield
+        if (record := read_record(out)).settings == settings:
+            yield
+            return
+        done = epochs_done(out)
+        write_json(out / "settings.json", asdict(replace(record, settings=settings)))
+        try:
+            yield
+        finally:
+            if epochs_done(out) == done:
+                write_json(out / "settings.json", asdict(record))
 
 
 def _is_leftover(path: Path) -> bool:

@@ -25,10 +25,9 @@ from probattn.experiments.runs.build import (
     load_data,
     loaders,
 )
-from probattn.experiments.runs.folder import check_free, claim
+from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
-from probattn.inference.io import checkpoint
 from probattn.inference.io.sealed_files import write_json
 from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.models import Supervised
@@ -79,7 +78,8 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text when a phase begins and with the weights that the warm start carried over.
+        say: called with a line of text for settings that are raised, when a phase begins, and with the weights that
+            the warm start carried over.
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
@@ -89,6 +89,8 @@ def train(
         OSError: the folder cannot be written.
     """
     check(settings, out, resume=resume)
+    for change in changes(out, settings):
+        say(f"{out}: {change}")
     dataset = rank_zero_first(lambda: load_data(settings, root))
     with ExitStack() as held:
         run = prepare(settings, out, dataset, name=name, resume=resume, held=held)
@@ -158,20 +160,6 @@ def initialise(run: Run, *, progress: bool, say: Callable[[str], None]) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(run.random_state)
         run.model.network.initialise_inducing(batch[0], *batch[2:])
-
-
-def epochs_done(folder: Path) -> int:
-    """Return the number of epochs that the run in a folder has finished; 0 if there is no run.
-
-    Raises:
-        CheckpointError: a damaged ``last.pt``.
-    """
-    last = folder / "last.pt"
-    if not last.exists():
-        return 0
-    extra = checkpoint.read(last)["extra"]
-    checkpoint.check_extra(last, extra, {"epoch": int})
-    return extra["epoch"]
 
 
 def _train_first_phase(run: Run, *, progress: bool, say: Callable[[str], None]) -> Path:

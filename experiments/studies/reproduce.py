@@ -21,6 +21,7 @@ from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_co
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import MetricsBySeed
 from probattn.experiments.runs import train
+from probattn.experiments.runs.folder import epochs_done
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.experiments.studies.collect import ensemble
 from probattn.experiments.studies.entries import Entry, Model, Part
@@ -164,7 +165,7 @@ def estimate(plan: Plan, *, workers: int) -> float:
         passes = 1 + job.settings.train.num_samples * ("mc-dropout" in job.by)
         sets = 1 + len(job.corruptions) * len(job.severities) + len(job.ood)
         predicted = 0 if (job.folder / "metrics.json").exists() else sets * passes
-        total += measured[job.model].seconds(epochs_done=train.epochs_done(job.folder), test_sets=predicted)
+        total += measured[job.model].seconds(epochs_done=epochs_done(job.folder), test_sets=predicted)
     return total / max(1, min(workers, len(plan.jobs)))
 
 

@@ -195,7 +195,8 @@ class TrainOptions:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
         An option that the saved run lacks is newer than it; its default is what that run did. More epochs or patience
-        alone are no difference: a run may go on, at the learning rate that the schedule of the new number has then.
+        alone are no difference: a run may go on, at the learning rate that the schedule of the new number of epochs
+        has then.
         """
         saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
         changed = {name: value for name, value in saved.items() if value != getattr(self, name)}

@@ -6,8 +6,7 @@ import pytest
 
 from probattn.experiments.config import presets
 from probattn.experiments.reporting import posterior_words, report
-from probattn.experiments.runs import train
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.folder import epochs_done, read_record
 
 KEP, SOFTMAX, CGP = "digits/kep-svgp", "digits/softmax", "digits/cgp"
 
@@ -50,7 +49,7 @@ def test_demo_compares_the_twins_and_goes_on_where_it_stopped(command, tmp_path,
     assert again[:2] == (0, text)
     assert (tmp_path / "demo" / "kep-svgp" / "last.pt").read_bytes() == before
     assert command(*demo, "--epochs", 4)[0] == 0
-    assert train.epochs_done(tmp_path / "demo" / "kep-svgp") == 4
+    assert epochs_done(tmp_path / "demo" / "kep-svgp") == 4
     code, _, err = command(*demo, "--epochs", 3)
     assert code == 1
     assert is_one_message(err, "train.epochs: 4 → 3", "choose another folder with --out")
@@ -75,7 +74,7 @@ def test_demo_of_all_layers_and_of_some(command, tmp_path, monkeypatch, tiny, co
         folder = tmp_path / "demo" / name.partition("/")[2]
         settings = read_record(folder).settings
         assert settings.epochs == 3
-        assert train.epochs_done(folder) == settings.train.epochs
+        assert epochs_done(folder) == settings.train.epochs
         assert (folder / "warm-start.json").exists() == (presets.preset(name).warm_start is not None)
     before = contents(tmp_path / "demo")
     code, text, _ = command(*demo, "--layers", "cgp,softmax")

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from probattn.experiments.data.preprocessing import read_preprocessing
+from probattn.experiments.runs import train
 from probattn.inference.io import checkpoint
 
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
@@ -166,20 +167,44 @@ def test_a_resumed_run_has_its_settings_from_its_folder_and_may_have_more_epochs
 def test_a_run_that_ended_early_goes_on_with_more_patience(command, home):
     start = ["train", "tabular/csv", "--data", "diabetes.csv", "--epochs", "4", "--layer", "softmax"]
     start += ["--set", "data.label_column=target", "--set", "data.task=regression"]
-    start = small(start, "train.lr=1e-12", "train.min_lr=0")
+    start = small(start, "train.lr=0.5", "train.warmup_epochs=0")
+
+    def losses(name):
+        lines = map(json.loads, (home / name / "log.jsonl").read_text(encoding="utf-8").splitlines())
+        return [(line["epoch"], line["train_loss"], line["valid/nll"]) for line in lines if line["kind"] == "epoch"]
+
     assert command(*start, "--out", "whole")[0] == 0
     assert command(*start, "--out", "run", "--set", "train.patience=1")[0] == 0
-    early = [json.loads(line) for line in (home / "run/log.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert max(line["epoch"] for line in early) < 4
+    assert losses("run") == losses("whole")[: len(losses("run"))]
+    assert len(losses("run")) < 4
     code, out, err = command("train", "--out", "run", "--resume", "--set", "train.patience=none")
     assert code == 0, err
-    assert " of 4, valid nll" in out
+    assert "run: train.patience: 1 → None" in out
+    assert losses("run") == losses("whole")
     whole, run = (checkpoint.read(home / name / "last.pt")["model"] for name in ("whole", "run"))
     assert whole.keys() == run.keys()
     assert all(torch.equal(whole[name], run[name]) for name in whole)
     code, _, err = command("train", "--out", "run", "--resume", "--set", "train.patience=2")
     assert code == 1
     assert "train.patience: None → 2" in err
+
+
+def test_settings_with_which_no_epoch_was_done_are_not_recorded(command, home, monkeypatch):
+    start = ["train", "tabular/csv", "--data", "diabetes.csv", "--epochs", "1", "--layer", "softmax", "--out", "run"]
+    start += ["--set", "data.label_column=target", "--set", "data.task=regression", "--set", "train.patience=2"]
+    assert command(*small(start))[0] == 0
+    saved = (home / "run/settings.json").read_bytes()
+    code, out, err = command("train", "--out", "run", "--resume", "--set", "train.patience=5")
+    assert code == 0, err
+    assert "nothing to do" in out
+    assert (home / "run/settings.json").read_bytes() == saved
+
+    def refuse(*parts, **options):
+        raise checkpoint.CheckpointError("last.pt is of another run")
+
+    monkeypatch.setattr(train, "fit", refuse)
+    assert command("train", "--out", "run", "--resume", "--epochs", "2")[0] == 1
+    assert (home / "run/settings.json").read_bytes() == saved
 
 
 def test_data_that_have_moved_are_named_and_changed_ones_refused(command, home):

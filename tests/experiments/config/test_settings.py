@@ -188,12 +188,12 @@ def test_fewer_epochs_than_phases_are_refused():
 
 def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
     settings = CGP.with_changes(
-        ["layer.last=2", "warm_start.epochs=1", "warm_start.kernel=ard", "warm_start.bias=true"]
+        ["layer.last=2", "warm_start.epochs=1", "warm_start.kernel=ard", "warm_start.bias=true", "train.patience=3"]
     )
     first = settings.first_phase()
     assert first.layer == KernelSettings(last=2, kernel="ard", bias=True)
     assert (first.data, first.network, first.warm_start) == (settings.data, settings.network, None)
-    assert first.train.epochs == 1
+    assert (first.train.epochs, first.train.patience) == (1, None)
     assert first.train.warmup_epochs == pytest.approx(CGP.train.warmup_epochs / CGP.train.epochs)
     assert replace(first.train, epochs=30, warmup_epochs=CGP.train.warmup_epochs) == replace(CGP.train, epochs=30)
     with pytest.raises(SettingsError, match="no warm start"):

@@ -25,7 +25,7 @@ def table(scores=SCORES, **options):
 
 
 def points(ax):
-    """Return the colour, position and row of each difference."""
+    """Return the point of each difference by row."""
     return {line.get_ydata()[0]: line for line in ax.lines if line.get_marker() in ("o", "X")}
 
 
@@ -74,6 +74,24 @@ def test_a_metric_without_an_interval_is_left_out():
     assert [ax.get_title("left") for ax in differences(table(scores)).axes] == ["ACC % ↑"]
 
 
+def test_equal_differences_of_several_seeds_are_a_point_without_a_bar():
+    scores = SCORES | {
+        "worse": {seed: {**run, "accuracy": run["accuracy"] + 0.05} for seed, run in SCORES["base"].items()}
+    }
+    (figure,) = figures(table(scores)).values()
+    accuracy = figure.axes[0]
+    np.testing.assert_allclose(points(accuracy)[1].get_xdata(), [5])
+    assert same_color(points(accuracy)[1].get_color(), GREY)
+    assert set(bars(accuracy)) == {0, 2}
+
+
+def test_the_note_names_the_baseline_if_there_is_one():
+    (figure,) = figures(table()).values()
+    assert figure.get_suptitle().startswith("Difference from base, with its paired 95")
+    (figure,) = figures(table(baselines={"sure": "base", "noise": "worse"})).values()
+    assert figure.get_suptitle().startswith("Difference from the baseline of each row, ")
+
+
 def test_more_than_twelve_rows_are_several_figures_or_the_main_ones():
     rng = np.random.default_rng(0)
     names = ["base", *(f"layer {number}" for number in range(14))]
@@ -82,3 +100,5 @@ def test_more_than_twelve_rows_are_several_figures_or_the_main_ones():
     assert list(figures(many)) == ["", "-2"]
     (figure,) = figures(many, main=names[:5]).values()
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names[1:5]
+    assert "10 more rows are in the table" in figure.get_suptitle()
+    assert not any("more row" in each.get_suptitle() for each in figures(many).values())
