@@ -56,7 +56,9 @@ def test_comparisons_have_a_subject_for_each_domain_with_the_rows_that_know_it()
     comparison = found["domain-far"]
     assert list(comparison.cells) == ["a/cola", "a/cola-softmax"]
     assert comparison.cells["a/cola"]["mcc"].mean == pytest.approx(0.2)
-    assert "domain-far" in compare.figures(rows, found)
+    drawn = compare.figures(rows, found)
+    assert {"domain-far", "domain-far-differences"} <= drawn.keys()
+    assert "test-differences" not in drawn  # the test scores are equal: there is no interval
 
 
 def test_sets_of_a_run_are_its_parts_and_domains(corpus):
