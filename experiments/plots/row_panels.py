@@ -19,7 +19,7 @@ ROWS = 12
 PANELS = 4
 """Largest number of panels next to each other."""
 ARROWS = "↑ higher is better, ↓ lower is better"
-"""How to read the titles of panels."""
+"""Key to the arrows in the titles of panels."""
 
 
 def pages(table: Comparison, *, main: Collection[str] = ()) -> dict[str, Comparison]:
