@@ -165,11 +165,7 @@ _FINETUNE_SPARSE_CGP = replace(_SPARSE_COLLAPSED, last=1, inducing=8, noise=0.5)
 
 
 # The KEP-SVGP authors' form (their code): their layer, objective and initial values, and the best epoch by validation
-# accuracy (MCC on CoLA, there on the test set). Not matched: the axes of the covariance factors, confused there, so
-# that the outputs' covariances are not those of the KL; the coupling term of the KSVD loss, there of raw weights; a map
-# from s outputs to the head width that all heads share, without an output projection; biases of that map and of W₁;
-# averaged logits in place of probabilities; a weight decay of 5e-5 on texts too, and of all parameters; on CoLA, tokens
-# of width 256, there from ELMo.
+# accuracy (MCC on CoLA, there on the test set). What is not matched: docs/methods/kep-svgp.md.
 def _as_authors(settings: Settings, layer: KEPSVGPSettings, *, monitor: str) -> Settings:
     """Return the settings of a softmax twin with the authors' KEP-SVGP layer and choice of the epoch."""
     options = {"rank": layer.rank, "merge": layer.merge, "eta": layer.eta, "multiple": layer.multiple}
