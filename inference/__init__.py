@@ -23,7 +23,7 @@ from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.inference.diagnostics.sbc import guide_inference, nuts_inference, simulation_based_calibration
-from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOLoss
 from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
@@ -59,6 +59,7 @@ __all__ = [
     "CheckpointError",
     "Convergence",
     "DamagedFileError",
+    "ELBOLoss",
     "Ensemble",
     "GuideRefit",
     "History",
@@ -75,8 +76,6 @@ __all__ = [
     "RiskThreshold",
     "SVDKL",
     "TemperatureScaling",
-    "TraceMeanField_ELBO",
-    "Trace_ELBO",
     "TrainOptions",
     "WarmStart",
     "attention_spectra",

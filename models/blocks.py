@@ -1,23 +1,19 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
-import copyreg
 from collections.abc import Sequence
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
+from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
-from probattn.handlers import at_mean, local_posteriors
 from probattn.models.dropout import Dropout
 from probattn.models.layer_factories import layer_factories, layer_factory
-from probattn.param_effects import SkipParamEffects
-from probattn.torch_compat import is_dropout
 
 
-class Block(SkipParamEffects, PyroModule):
+class Block(nn.Module):
     """Pre-norm encoder block: x + attention(norm(x)), then x + mlp(norm(x)).
 
     Args:
@@ -62,7 +58,7 @@ class Block(SkipParamEffects, PyroModule):
         return x + without_dropout(self.mlp, self.norm_mlp(x))
 
 
-class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):  # type: ignore[type-arg]
+class Blocks(nn.Sequential):
     """Sequence of blocks.
 
     Args:
@@ -103,10 +99,6 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):  # type: ignore[type-
             x = block(x, *given)
         return x
 
-    def __reduce__(self) -> tuple:
-        """Keep the class in copies and pickles: Pyro's own implementation returns a plain ``Sequential``."""
-        return copyreg.__newobj__, (type(self),), self.__dict__.copy()
-
     def connect_inducing_inputs(self) -> None:
         """Set the path of each layer's inducing inputs through the block below; call again after replacing a layer."""
         path = []
@@ -128,7 +120,7 @@ class Blocks(SkipParamEffects, PyroModule[nn.Sequential]):  # type: ignore[type-
         given, real = ((), ...) if mask is None else ((mask,), mask)
         self.connect_inducing_inputs()
         stream = x
-        with evaluation_mode(self), at_mean(), local_posteriors():
+        with evaluation_mode(self), at_mean():
             for block in self:
                 if isinstance(block.attention, ProbabilisticAttention):
                     block.attention.initialise(stream[real])
@@ -155,4 +147,4 @@ def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
         for part in module:
             x = without_dropout(part, x)
         return x
-    return x if is_dropout(module) else module(x)
+    return x if isinstance(module, nn.Dropout) else module(x)

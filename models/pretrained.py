@@ -3,17 +3,15 @@
 import copy
 from typing import Literal
 
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
 from probattn.attention.dropout import dropout_rate
 from probattn.models.text import masked_mean
 from probattn.models.third_party import ConvertedNetwork, replace_attention
-from probattn.param_effects import SkipParamEffects
 
 
-class PretrainedClassifier(SkipParamEffects, PyroModule):
+class PretrainedClassifier(nn.Module):
     """Text classifier: a pretrained encoder, pooling over tokens, dropout, and a linear head.
 
     Padding is masked out of attention and pooling, so it never changes an output. The encoder's dropout is active in

@@ -2,52 +2,52 @@
 
 from collections.abc import Sequence
 
+import pyro
 import pyro.distributions as dist
-from pyro.nn import PyroModule
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from probattn.functional import errors, padding
-from probattn.functional.compilation import compilable
 from probattn.guides import latent_sites
-from probattn.handlers import local_sites
+from probattn.local_sites import local_sites
 from probattn.models import likelihoods
-from probattn.models.pyro_modules import name_sites_by_path
-from probattn.param_effects import SkipParamEffects
-from probattn.pyro_compat import allow_renaming, mask_of, module_path
-from probattn.sites import sample_labels
+from probattn.models.likelihoods.per_token import Masked
+from probattn.param_store import StoredModule
+from probattn.sites import join, name_layers
 
 
-class Supervised(SkipParamEffects, PyroModule):
+class Supervised(StoredModule):
     """Pyro model ``y ~ likelihood(network(x))`` of ``num_data`` examples, evaluated on mini-batches.
 
     The likelihood and the local sites are scaled by ``num_data / batch`` and global sites are not, so the ELBO of a
     batch is an unbiased estimate of that of the data set (KEP-SVGP paper, eq. 20). It starts in the network's mode,
-    training or evaluation.
+    training or evaluation. As a child of a ``PyroModule`` all its sites begin with its own path there.
 
     Args:
         network: ``network(x)`` or ``network(x, mask)`` → outputs ``(*draws, batch, ...)``. Posterior samples become an
             additional dimension on the left, so a network of your own indexes from the right: ``z.mean(-2)`` and
-            ``z[..., 0, :]``, where plain PyTorch code has ``z.mean(1)`` and ``z[:, 0]``. Plain modules that contain
-            layers of this library are converted to PyroModules in place.
+            ``z[..., 0, :]``, where plain PyTorch code has ``z.mean(1)`` and ``z[:, 0]``. Its layers are named by their
+            paths, ``network.blocks.1.attention``.
         likelihood: a module of :mod:`probattn.models.likelihoods`, or any callable ``outputs -> Distribution``
             (``(outputs, mask)`` when called with a mask).
         num_data: number of examples in the training set.
 
     Raises:
-        ValueError: num_data below 1; sites whose names would differ from their paths.
+        ValueError: num_data below 1.
     """
 
     def __init__(self, network: nn.Module, likelihood: nn.Module, *, num_data: int) -> None:
         super().__init__()
         if num_data < 1:
             raise ValueError(f"num_data is the size of the training set, got {num_data}")
-        name_sites_by_path(network)
-        if module_path(network) == "":
-            allow_renaming(network)
         self.network, self.likelihood, self.num_data = network, likelihood, num_data
         self.training = network.training
+        self.set_path("")
         list(latent_sites(self))
+
+    def set_path(self, path: str) -> None:
+        """Receive the path below the root PyroModule, with which the names of sites begin."""
+        super().set_path(path)
+        name_layers(self, path)
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Sample the labels, or observe them.
@@ -65,22 +65,30 @@ class Supervised(SkipParamEffects, PyroModule):
             ValueError: outputs whose batch shape does not end with the batch; labels whose shape differs from the
                 likelihood's, which would broadcast to a wrong loss; labels outside its support.
         """
-        x = padding.zeroed(x, mask)
         with local_sites(batch=x.shape[0], num_data=self.num_data):
-            extra = () if mask is None else (mask,)
-            likelihood = self.likelihood(self.network(x, *extra), *extra)
-            if likelihood.batch_shape[-1:] != x.shape[:1]:
-                raise ValueError(
-                    f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
-                    "end with the batch: networks index from the right, since draws are a dimension on the left (z.mean"
-                    "(-2) or z[..., 0, :], where plain code has z.mean(1) or z[:, 0])"
-                )
+            likelihood = self.likelihood_of(x, mask)
             expected = x.shape[:1] + likelihood.event_shape
             if y is not None and y.shape != expected:
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
             if y is not None:
                 _refuse_labels(likelihood, y)
-            return sample_labels(likelihood, y)
+            return pyro.sample(join(self.path, "y"), likelihood, obs=y, infer={"local": True, "label": True})
+
+    def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the labels; arguments as for :meth:`forward`.
+
+        Raises:
+            ValueError: outputs whose batch shape does not end with the batch.
+        """
+        x, extra = padding.zeroed(x, mask), () if mask is None else (mask,)
+        likelihood = self.likelihood(self.network(x, *extra), *extra)
+        if likelihood.batch_shape[-1:] != x.shape[:1]:
+            raise ValueError(
+                f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
+                "end with the batch: networks index from the right, since draws are a dimension on the left (z.mean"
+                "(-2) or z[..., 0, :], where plain code has z.mean(1) or z[:, 0])"
+            )
+        return likelihood
 
 
 class Classifier(Supervised):
@@ -105,19 +113,13 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
         ValueError: names the rows.
     """
     tokens = getattr(likelihood, "base_dist", None)
-    if isinstance(tokens, dist.MaskedDistribution) and isinstance(mask_of(tokens), Tensor):
-        real = mask_of(tokens).reshape(-1, *y.shape[:2])[0]
-        y = y.where(real.reshape(real.shape + (1,) * (y.dim() - 2)), 1)  # 1 is in the support of all likelihoods
+    if isinstance(tokens, Masked):
+        y = y.where(tokens.real_labels(y), 1)  # 1 is in the support of all likelihoods
         likelihood = tokens.base_dist
-    outside = _outside(likelihood.support, y, y.dim() - len(likelihood.event_shape))
+    valid = likelihood.support.check(y)
+    dims = y.dim() - len(likelihood.event_shape)
+    outside = ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)  # of any draw
     errors.refuse(outside, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
-
-
-@compilable
-def _outside(support: constraints.Constraint, y: Tensor, dims: int) -> Tensor:
-    """Return where labels lie outside the support of any draw, with the last ``dims`` dimensions of the check."""
-    valid = support.check(y)
-    return ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)
 
 
 def _labels_outside(likelihood: dist.TorchDistribution, y: Tensor, rows: list[int]) -> str:

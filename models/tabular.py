@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
@@ -11,10 +10,9 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
-from probattn.param_effects import SkipParamEffects
 
 
-class TabularTransformer(SkipParamEffects, PyroModule):
+class TabularTransformer(nn.Module):
     """Network for rows of a table: a token per column, pre-norm blocks, mean pool, linear head.
 
     The token of a number x_j is x_j w_j + b_j, that of a category its embedding plus b_j (FT-Transformer, Gorishniy et

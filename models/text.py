@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
@@ -11,10 +10,9 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
-from probattn.param_effects import SkipParamEffects
 
 
-class TextTransformer(SkipParamEffects, PyroModule):
+class TextTransformer(nn.Module):
     """Text classifier: embedding, learned positions, pre-norm blocks, mean over the real tokens, linear head.
 
     Padding is masked out of attention and pooling, so it never changes an output.

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
@@ -11,10 +10,9 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
-from probattn.param_effects import SkipParamEffects
 
 
-class ViT(SkipParamEffects, PyroModule):
+class ViT(nn.Module):
     """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean pool, linear head.
 
     Args:
@@ -70,8 +68,6 @@ class ViT(SkipParamEffects, PyroModule):
     @torch.no_grad()
     def initialise_inducing(self, images: Tensor) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch.
-
-        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
 
         Args:
             images: a batch of the training data ``(batch, channels, height, width)``.

@@ -10,9 +10,11 @@ from probattn.attention.kernel import KernelAttention
 from probattn.attention.sgpa import SGPAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.attention.sparse_cgp import SparseCGPAttention
+from probattn.draws import draws
 from probattn.functional.errors import NumericalError
 from probattn.functional.jitter import JitterWarning
-from probattn.handlers import draws, local_posteriors, local_sites
+from probattn.local_sites import local_posteriors, local_sites
+from probattn.sites import name_layers
 
 __version__ = "0.1.0"
 __path__ = extend_path(__path__, __name__)  # in the root of a clone this folder comes before the installed package
@@ -31,5 +33,6 @@ __all__ = [
     "guides",
     "local_posteriors",
     "local_sites",
+    "name_layers",
     "priors",
 ]

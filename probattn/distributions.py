@@ -10,7 +10,6 @@ from torch.distributions import constraints, register_kl
 from probattn.functional import gaussian
 from probattn.functional.compilation import compilable
 from probattn.functional.gaussian import Covariance
-from probattn.torch_compat import set_normalised_logits
 
 
 class ColumnNormal(dist.TorchDistribution):
@@ -116,7 +115,7 @@ class CategoricalWithEnergy(dist.Categorical):
     """
 
     def __init__(self, logits: Tensor, *, validate_args: bool | None = None) -> None:
-        set_normalised_logits(self, logits.log_softmax(-1), validate_args)
+        super().__init__(logits=logits, validate_args=validate_args)
         self.given_logits = logits
 
     @property

@@ -5,21 +5,18 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from probattn.handlers import exclusive
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""PyTorch's dropout modules, which are active in training mode alone."""
 
 
 @contextmanager
 def evaluation_mode(*modules: nn.Module) -> Iterator[None]:
-    """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or evaluation.
-
-    Other threads wait (see :func:`~probattn.handlers.exclusive`).
-    """
-    with exclusive():
-        modes = [(part, part.training) for module in modules for part in module.modules()]
-        try:
-            for module in modules:
-                module.eval()
-            yield
-        finally:
-            for part, mode in modes:
-                part.training = mode
+    """Put modules in evaluation mode; on exit each submodule returns to its own mode, training or evaluation."""
+    modes = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

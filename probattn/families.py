@@ -6,23 +6,21 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from pyro.distributions import constraints
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
+from torch.distributions.constraints import Constraint
 
-from probattn.coverage import is_real
 from probattn.functional.compilation import compilable
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
-from probattn.param_effects import SkipParamEffects
 
-Family = Callable[[dist.TorchDistribution], PyroModule]
+Family = Callable[[dist.TorchDistribution], nn.Module]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
 _TRIL = transform_to(constraints.softplus_lower_cholesky)
 
 
-class _RelativeToPrior(SkipParamEffects, PyroModule):
+class _RelativeToPrior(nn.Module):
     """Base of families with u = Λ v, where Λ is the prior's present standard deviation and q(v) has the parameters.
 
     For a scale family of priors p(u) = p(v) / |Λ| neither the KL of q(u) nor the law of Λ⁻¹ u depends on Λ, as for
@@ -193,7 +191,7 @@ def _kl_point_mass(q: PointMass, p: dist.Distribution) -> Tensor:
     return q.log_density - p.log_prob(q.v)
 
 
-class Constrained(SkipParamEffects, PyroModule):
+class Constrained(nn.Module):
     """Family on the unconstrained space of a site, mapped to the site's support by ``biject_to``.
 
     Args:
@@ -233,12 +231,19 @@ def resolve(family: str | Family) -> Family:
     return FAMILIES[family]
 
 
-def on_support(family: Family, prior: dist.TorchDistribution) -> PyroModule:
+def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
     """Return a family's module for a site; families of this library reach supports other than ℝ by a bijection."""
     own = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
     if own and prior.support.is_discrete:
         raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
     return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)
+
+
+def is_real(support: Constraint) -> bool:
+    """Return True where a support is all of ℝ, elementwise."""
+    while isinstance(support, (constraints.independent, constraints.MixtureSameFamilyConstraint)):
+        support = support.base_constraint
+    return isinstance(support, type(constraints.real))
 
 
 def stddev_of(prior: dist.TorchDistribution) -> Tensor:

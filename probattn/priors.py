@@ -60,6 +60,8 @@ class Hierarchical(SiteModule):
     Each layer gets a copy; sites are called ``LAYER.prior.NAME``, and :func:`probattn.guides.for_model` covers them.
     """
 
+    _name = "prior"  # of a layer without a name, whose attribute it is
+
     def forward(self, scale: Tensor, event_dim: int | None = None) -> dist.TorchDistribution:
         """Return the prior given hyperparameters sampled here.
 

@@ -1,107 +1,254 @@
-"""Base class of modules with named sample sites, global ones and local ones."""
+"""Modules with named sample sites: names, plates, and local sites that carry their posterior."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
-from pyro.nn import PyroModule
-from pyro.poutine.runtime import am_i_wrapped
-from torch import Tensor
+import torch
+from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.mask_messenger import MaskMessenger
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message, am_i_wrapped
+from pyro.poutine.scale_messenger import ScaleMessenger
+from torch import Tensor, nn
 
-from probattn import handlers
-from probattn.param_effects import SkipParamEffects
-from probattn.pyro_compat import full_name, has_no_effects, module_path
+from probattn.draws import expanded, mark_drawn, num_samples
+from probattn.local_sites import local_sites
+from probattn.param_store import register_parameters
+from probattn.pyro_internals import HANDLERS, PREDICTIVE_PLATE, without_handlers
 
 
-class SiteModule(SkipParamEffects, PyroModule):
-    """Base of modules with sample sites, whose names are the module's path and a name.
+class PyroStatements:
+    """Sample statements of a module as statements of Pyro.
 
-    The module may run inside or outside a data plate (dimension −1): local sites use that plate or open their own, and
-    global sites are outside it, so that their KL counts once.
+    A network with stored samples has others in their place, which involve no Pyro
+    (:class:`probattn.inference.export.stored_values.StoredValues`).
     """
 
+    def sample(self, module: "SiteModule", name: str, prior: dist.TorchDistribution) -> Tensor:
+        """Sample a global latent site, outside the plate of the examples."""
+        with outside_examples():
+            return left_of_examples(_sample(module.site(name), prior), prior.event_dim)
+
+    def sample_local(
+        self,
+        module: "SiteModule",
+        name: str,
+        prior: dist.TorchDistribution,
+        posterior: dist.TorchDistribution,
+        **infer: Any,
+    ) -> Tensor:
+        """Sample a local latent site, which carries its posterior."""
+        site, law = module.site(name), _with_samples(prior)
+        # Where the posterior is the prior by design, neither density is computed.
+        carried = {"posterior": law if posterior is prior else posterior, "is_prior": posterior is prior}
+        with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
+            return _sample(site, law, infer={"local": True, **carried, **infer})
+
+    def observe(
+        self, module: "SiteModule", name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any
+    ) -> None:
+        """Add the log density of each example's value, as an observed local site."""
+        site = module.site(name)
+        with example_plates(site, distribution.batch_shape):
+            _sample(site, distribution, obs=value, infer={"is_auxiliary": True, "local": True, **infer})
+
+    def is_scored(self) -> bool:
+        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
+        return am_i_wrapped() and poutine.get_mask() is not False
+
+
+class SiteModule(nn.Module):
+    """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module without a name.
+
+    ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any module; a single one
+    is named by ``layer.name = "first"``. The module may run inside or outside a plate of the examples (dimension −1):
+    local sites use that plate or open their own, and global sites are outside it, so that their density counts once.
+    """
+
+    statements: Any = PyroStatements()
+    _name = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the module, the first part of the names of its sites."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        for path, module in self.named_modules():
+            if isinstance(module, SiteModule):
+                module._name = join(name, path)
+
+    def site(self, name: str) -> str:
+        """Return the full name of a site."""
+        return join(self._name, name)
+
+    @torch.compiler.disable
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
-        stored = self._stored()
-        if stored is not None:
-            return stored[full_name(self, name)]
-        with handlers.outside_data_plate():
-            value = pyro.sample(full_name(self, name), prior)
-        return handlers.left_of_examples(value, prior.event_dim)
+        mark_drawn()
+        return self.statements.sample(self, name, prior)
 
+    @torch.compiler.disable
     def sample_local(
         self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
     ) -> Tensor:
         """Sample a local latent site, whose posterior is amortised: it depends on the module's own input.
 
-        The library's ELBOs, guides and ``predict`` sample it from the posterior; without a guide it is sampled from the
-        prior, like every site.
+        :func:`~probattn.local_posteriors` draws it from the posterior; without it, it is drawn from the prior.
 
         Args:
-            prior, posterior: distributions with batch shape ``(..., batch)``.
+            prior, posterior: distributions with batch shape ``(..., batch)``; one object where they are the same.
             infer: further entries of the site's ``infer``.
 
         Raises:
-            ValueError: under a guide that does not cover this site, replayed by Pyro's own ELBOs.
+            ValueError: replayed against a guide that does not cover this site.
         """
-        stored = self._stored()
-        if stored is not None:
-            stored.drawn = True
-            same = posterior.batch_shape == prior.batch_shape
-            posterior = posterior if same else posterior.expand(prior.batch_shape)
-            return handlers.draw_local(posterior, number=stored.num_samples)
-        infer |= {"local": True, "posterior": posterior}
-        with self._data_plate(prior), handlers.checked_guide(infer.get("weight")):
-            return pyro.sample(full_name(self, name), prior, infer=infer)
+        mark_drawn()
+        return self.statements.sample_local(self, name, prior, posterior, **infer)
 
+    @torch.compiler.disable
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
         """Add the log density of each example's value to the log joint, as an observed local site."""
-        if self._stored() is not None:
-            return
-        infer = {"is_auxiliary": True, "local": True, **infer}
-        with self._data_plate(distribution):
-            pyro.sample(full_name(self, name), distribution, obs=value, infer=infer)
+        if self.statements.is_scored():
+            self.statements.observe(self, name, distribution, value, **infer)
 
-    def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
-        """Add −penalty to the log joint as a named local factor site.
-
-        Args:
-            per_example: returns the penalty of each example ``(..., batch)``, computed in float32 or better; called
-                only if :meth:`is_scored`.
-        """
+    def factor(self, name: str, log_factor: Tensor | Callable[[], Tensor], **infer: Any) -> None:
+        """Add a factor of each example ``(..., batch)`` to the log joint; a function is called only if it counts."""
         if self.is_scored():
-            self._add_factor(name, -per_example())
+            unit = dist.Unit(log_factor() if callable(log_factor) else log_factor)
+            self.observe(name, unit, unit.sample(), **infer)
 
-    def _add_factor(self, name: str, log_factor: Tensor) -> None:
-        unit = dist.Unit(log_factor)
-        self.observe(name, unit, unit.sample())
-
+    @torch.compiler.disable
     def is_scored(self) -> bool:
-        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
-        return handlers.stored_sites() is None and am_i_wrapped() and poutine.get_mask() is not False
+        """Return True if log densities of sites may count."""
+        return self.statements.is_scored()
 
-    def _stored(self) -> handlers.StoredSites | None:
-        stored = handlers.stored_sites()
-        if stored is None and has_no_effects(self):
-            raise RuntimeError(
-                f"site module {module_path(self)!r} belongs to a network with stored samples and runs outside its "
-                "forward method, where it has no values: call the network, without gradient checkpointing"
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter store."""
+        register_parameters(self, self._name)
+        return super().__call__(*args, **kwargs)
+
+
+def join(*names: str) -> str:
+    """Return names joined by dots, without empty ones."""
+    return ".".join(name for name in names if name)
+
+
+def name_layers(module: nn.Module, prefix: str = "") -> None:
+    """Name the layers of a module, and all its other modules with sites, by their paths.
+
+    >>> model = nn.ModuleDict({"first": KEPSVGPAttention(16, 2, rank=4)})
+    >>> name_layers(model)  # sites "first.u", "first.ksvd"
+
+    Args:
+        module: any module; layers with the same weights have one path.
+        prefix: put in front of each path.
+    """
+    for path, part in module.named_modules():
+        if isinstance(part, SiteModule):
+            part._name = join(prefix, path)
+
+
+def outside_examples() -> AbstractContextManager[None]:
+    """Hide plates of examples, and masks and scales of single examples, from the sites inside.
+
+    A global site has one value for all examples, and its density counts once.
+    """
+    in_plate, hidden = False, []
+    for handler in HANDLERS:
+        if isinstance(handler, IndepMessenger) and handler.dim == -1:
+            in_plate = True
+            hidden.append(handler)
+        elif isinstance(handler, MaskMessenger | ScaleMessenger):
+            weight = handler.mask if isinstance(handler, MaskMessenger) else handler.scale
+            if isinstance(weight, Tensor) and weight.dim() and (in_plate or weight.shape[-1] > 1):
+                hidden.append(handler)
+    return without_handlers(hidden) if hidden else nullcontext()
+
+
+def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
+    """Return draws ``(S, *event)`` of ``Predictive(parallel=True)`` as ``(S, 1, *event)``.
+
+    ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would be taken for
+    examples.
+    """
+    for plate in HANDLERS:
+        if getattr(plate, "name", None) == PREDICTIVE_PLATE and plate.dim < -1:
+            if value.shape[: value.dim() - event_dim] == (plate.size,):
+                return value.unflatten(0, (plate.size, *(1,) * (-1 - plate.dim)))
+    return value
+
+
+def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager:
+    """Open a plate for each dimension of a batch that has none: examples, groups of them, but not draws."""
+    if not am_i_wrapped():
+        return nullcontext()
+    taken = {handler.dim for handler in HANDLERS if isinstance(handler, IndepMessenger)}
+    taken |= {-1 for handler in HANDLERS if isinstance(handler, local_sites)}
+    taken |= {-2} if num_samples() is not None else set()
+    plates = ExitStack()
+    for dim in range(-len(batch_shape), 0):
+        if dim not in taken and (dim == -1 or batch_shape[dim] > 1):
+            name = "examples" if dim == -1 else f"examples_{-dim}"
+            plates.enter_context(IndepMessenger(f"{site}_{name}", batch_shape[dim], dim=dim))
+    return plates
+
+
+def _with_samples(prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    """Return the prior with the dimension of ``draws(S)``, also where that handler sees the site too late."""
+    number = num_samples()
+    return prior if number is None else expanded(prior, -2, number)
+
+
+def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
+    try:
+        return pyro.sample(site, distribution, **options)
+    except RuntimeError as error:
+        if "Multiple" not in str(error):
+            raise
+        raise ValueError(
+            f"two layers have a site {site!r}: give them names, layer.name = ..., or call name_layers(model) once"
+        ) from error
+
+
+class _CheckedReplay(Messenger):
+    """Check how a replayed guide covers a site that carries its posterior; used around that site.
+
+    Args:
+        weight: factor of the site's density in its layer, which the guide's density needs as well.
+
+    Raises:
+        ValueError: a site missing in the guide, which would be sampled from its prior; a weighted site that an
+            AutoGuide samples, whose density belongs to another site.
+    """
+
+    def __init__(self, weight: float | Tensor) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        replays = [handler for handler in HANDLERS if isinstance(handler, poutine.replay_messenger.ReplayMessenger)]
+        if not replays or msg["is_observed"] or msg["stop"] or msg["infer"].get("from_prior"):
+            return
+        name = msg["name"]
+        guides = [handler.trace for handler in replays if handler.trace is not None and name in handler.trace]
+        if not guides:
+            raise ValueError(
+                f"the guide draws no site {name}, which would come from its prior; its layer has its posterior: wrap "
+                "the model, local_posteriors(model)"
             )
-        return stored
-
-    def _data_plate(self, distribution: dist.TorchDistribution) -> AbstractContextManager:
-        if not am_i_wrapped() or handlers.has_data_plate():
-            return nullcontext()
-        return handlers.data_plate(full_name(self, "examples"), distribution.batch_shape[-1])
-
-
-def sample_labels(likelihood: dist.TorchDistribution, labels: Tensor | None = None) -> Any:
-    """Sample the labels at site ``y``, or observe them; under stored sites, record and return their likelihood."""
-    stored = handlers.stored_sites()
-    if stored is not None:
-        stored.likelihood = likelihood
-        return likelihood
-    return pyro.sample("y", likelihood, obs=labels, infer={"local": True, "label": True})
+        for trace in guides:
+            node = trace.nodes[name]
+            if isinstance(self.weight, (int, float)) and self.weight == 1 or "weight" in node["infer"]:
+                continue
+            if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
+                raise ValueError(
+                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: build it on "
+                    "local_posteriors(model)"
+                )
+            node["scale"], node["infer"] = node["scale"] * self.weight, node["infer"] | {"weight": self.weight}

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kep_svgp import KEPSVGPAttention
+from probattn.draws import at_mean
 from probattn.functional import ksvd
-from probattn.handlers import at_mean
 from probattn.inference.prediction.predict import predict
 
 Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Any]

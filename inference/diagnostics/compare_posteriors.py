@@ -9,10 +9,10 @@ import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import is_global_latent, is_latent
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE, predict
+from probattn.messages import is_global_latent, is_latent
 
 
 @dataclass(frozen=True, eq=False)

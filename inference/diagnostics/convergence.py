@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from probattn import guides
 from probattn.guides import Guide
-from probattn.handlers import is_global_latent
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.convergence_records import Convergence, ParameterConvergence, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientPair, balance, gradients, scalars
@@ -16,12 +15,13 @@ from probattn.inference.diagnostics.posterior_collapse import posterior_summary,
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.diagnostics.predictive_spread import predictive_spread
 from probattn.inference.diagnostics.refit_gain import WHOLE, Measure, parameter_values, refit_gains, restored
-from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOLoss
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.refit_guide import refit_guide
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
-from probattn.programs import attribute, local_params
+from probattn.messages import is_global_latent
+from probattn.programs import attribute
 
 DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
@@ -81,7 +81,7 @@ def convergence(
     batches = list(_first_examples(data, max_examples))
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
-    with torch.random.fork_rng(), frozen(model), local_params(guide):
+    with torch.random.fork_rng(), frozen(model):
         guides.materialise(guide, batches[0])
         guides.check(model, guide)
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
@@ -141,10 +141,10 @@ def _summaries(model: nn.Module, guide: nn.Module, batch: tuple) -> list[dict[st
     rows = []
     for row in posterior_summary(model, guide) if own else ():
         rows.append({"site": row["site"], "size": row["size"], "kl": row["kl"], "std_ratio": row["std_ratio"]})
-    elbo = TraceMeanField_ELBO()
+    loss = ELBOLoss(model, guide)
     with torch.no_grad():
-        elbo.differentiable_loss(model, guide, *batch)
-    trace = elbo.traces[0]
+        loss(*batch)
+    trace = loss.traces[0]
     others = [n for n in trace.stochastic_nodes if n not in own and is_global_latent(trace.nodes[n], trace)]
     return rows + [_estimated_summary(model, guide, name, batch[0][:2]) for name in others]
 

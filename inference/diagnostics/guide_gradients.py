@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import draws, kl_weight
-from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.draws import draws
+from probattn.inference.elbo import ELBOLoss
+from probattn.weights import kl_weight
 
 
 class GradientPair(NamedTuple):
@@ -97,11 +98,11 @@ def gradients(
         Gradients by parameter name, of its :func:`scalars`.
     """
     names, parameters = zip(*guide.named_parameters(), strict=True)
-    elbo = TraceMeanField_ELBO()
+    loss_of = ELBOLoss(model, guide)
 
     def gradient(batch: tuple, weight: float) -> list[Tensor]:
         with objective(batch, (weight, weights[1]), per_example=per_example):
-            loss = elbo.differentiable_loss(model, guide, *batch)
+            loss = loss_of(*batch)
         found = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else [None] * len(names)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, parameters, strict=True)]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.families import moments_of
 from probattn.guides import Guide, latent_sites
-from probattn.handlers import at_mean, is_amortised
 from probattn.inference import metrics
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
@@ -89,7 +89,9 @@ def local_latent_sites(model: nn.Module, x: Tensor) -> list[str]:
     """
     with evaluation_mode(model), torch.no_grad(), poutine.mask(mask=False):
         trace = poutine.trace(model).get_trace(x)
-    return [name for name, site in trace.nodes.items() if is_amortised(site)]
+    return [
+        name for name, site in trace.nodes.items() if "posterior" in site.get("infer", {}) and not site["is_observed"]
+    ]
 
 
 def posterior_variants(

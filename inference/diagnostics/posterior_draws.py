@@ -4,16 +4,19 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import Handler, current_draw, is_global_latent, is_latent, local_posteriors, local_priors
+from probattn.draws import current_draw
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
+from probattn.inference.prediction.latents import labels_at
 from probattn.inference.prediction.predict import predict
-from probattn.pyro_compat import HANDLER_STACK
+from probattn.messages import is_amortised, is_global_latent, is_latent
+from probattn.pyro_internals import HANDLERS
 
 
-class record(Handler):  # noqa: N801 - lower case like other handlers
+class record(Messenger):  # noqa: N801 - lower case like other handlers
     """Handler that records the latent sites that :func:`~probattn.inference.predict` draws in its context.
 
     >>> with record() as drawn:
@@ -48,7 +51,8 @@ class record(Handler):  # noqa: N801 - lower case like other handlers
         if not _in_model() or (self.sites is not None and name not in self.sites):
             return
         drawn_jointly = current_draw() is None
-        if not is_latent(msg) or (value := self._sequential.stack(name, value)) is None:
+        is_drawn = is_latent(msg) or is_amortised(msg)
+        if not is_drawn or (value := self._sequential.stack(name, value)) is None:
             return
         if is_global_latent(msg):
             self.shared[name] = value.squeeze(1) if drawn_jointly else value
@@ -77,4 +81,4 @@ def posterior_draws(
 
 def _in_model() -> bool:
     """Return True while the model runs, not the guide: ``predict`` wraps only the model in handlers of local sites."""
-    return any(isinstance(handler, (local_posteriors, local_priors)) for handler in HANDLER_STACK)
+    return any(isinstance(handler, labels_at) for handler in HANDLERS)

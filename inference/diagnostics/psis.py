@@ -3,19 +3,23 @@
 import math
 from dataclasses import dataclass
 
+import pyro.poutine as poutine
 import torch
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
 from probattn.distributions import MarginalWithJointKL
-from probattn.handlers import draws, is_global_latent
+from probattn.draws import draws
 from probattn.imports import extra
 from probattn.inference.batches import unpack_batch
-from probattn.inference.elbo import Trace_ELBO
+from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
+from probattn.messages import is_global_latent
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
@@ -87,20 +91,42 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
 
 
 def _log_weights(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], number: int) -> Tensor:
-    """Return log p(latents, y) − log q(latents) of a number of draws, in nats."""
-    elbo = Trace_ELBO()
-    with draws(number):
-        elbo.differentiable_loss(model, guide, *batch)
-    joint, proposal = elbo.traces
-    for name, site in proposal.nodes.items():
+    with draws(number), _Proposal() as proposal:
+        guided = poutine.trace(guide).get_trace(*batch)
+        joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
+    check_coverage(joint, proposal.with_local(guided))
+    for name, site in guided.nodes.items():
         if is_global_latent(site) and number > 1 and torch.equal(site["value"][0], site["value"][1]):
             raise ValueError(f"this guide has a point mass at {name} and no density: importance ratios do not exist")
-        if site["type"] == "sample" and isinstance(
-            marginal := getattr(site["fn"], "base_dist", site["fn"]), MarginalWithJointKL
-        ):
-            # Its log density is that of the joint distribution; the ratio needs that of the marginal that was drawn.
-            site["log_prob"] = site["scale"] * marginal.drawn.log_prob(site["value"])
-    return _log_density(joint, number) - _log_density(proposal, number)
+    joint.compute_log_prob()
+    guided.compute_log_prob()
+    return _log_density(joint, number) - _log_density(guided, number)
+
+
+class _Proposal(Messenger):
+    """Handler that draws local sites from the posterior they carry, and keeps them for the guide's trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, dict] = {}
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if "posterior" in msg["infer"] and not msg["is_observed"] and msg["value"] is None:
+            posterior = msg["infer"]["posterior"]
+            law = posterior.drawn if isinstance(posterior, MarginalWithJointKL) else posterior
+            law = law if law.batch_shape == msg["fn"].batch_shape else law.expand(msg["fn"].batch_shape)
+            msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
+            self.nodes[msg["name"]] = {"fn": law, "value": msg["value"]}
+
+    def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["name"] in self.nodes:
+            self.nodes[msg["name"]] = dict(msg) | self.nodes[msg["name"]]
+
+    def with_local(self, guided: Trace) -> Trace:
+        """Add the local sites to the guide's trace, and return it."""
+        for name, node in self.nodes.items():
+            guided.add_node(name, **node)
+        return guided
 
 
 def _log_density(trace: Trace, number: int) -> Tensor:

@@ -10,7 +10,7 @@ from probattn.guides import Guide
 from probattn.inference.diagnostics.convergence_records import Refit
 from probattn.inference.diagnostics.guide_gradients import objective
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary
-from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOLoss
 
 WHOLE = ""
 """Key of the whole guide among its sites."""
@@ -40,10 +40,10 @@ class Measure:
         """Return the losses of all passes and batches, and the unweighted KL."""
         _assign(self.guide, values)
         torch.manual_seed(self.seed)
-        elbo, losses = TraceMeanField_ELBO(), []
+        loss_of, losses = ELBOLoss(self.model, self.guide), []
         for batch in self.batches * self.passes:
             with objective(batch, self.weights, per_example=self.per_example):
-                losses.append(elbo.differentiable_loss(self.model, self.guide, *batch))
+                losses.append(loss_of(*batch))
         kl = None
         if isinstance(self.guide, Guide):
             kl = sum(row["kl"] for row in posterior_summary(self.model, self.guide))

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.handlers import Handler, current_draw
+from probattn.draws import current_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.aggregate import pad_to_shape
@@ -67,7 +68,7 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     )
 
 
-class _LabelSampler(Handler):
+class _LabelSampler(Messenger):
     """Handler that records the labels sampled at ``y`` and the log likelihood of the current batch's labels."""
 
     def __init__(self, num_samples: int) -> None:

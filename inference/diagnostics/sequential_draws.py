@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from probattn.handlers import current_draw
+from probattn.draws import current_draw
 
 
 class SequentialDraws:

@@ -4,14 +4,12 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
-
-from probattn.programs import references
 
 MAX_DEPTH = 8
 """Number of attributes, entries or names from the loader to an object that is still found."""
@@ -20,14 +18,12 @@ MAX_PARTS = 10_000
 MAX_ENTRIES = 1000
 """Number of entries of a list or a mapping whose entries are searched."""
 _LEAVES = (str, bytes, bytearray, int, float, complex, type(None), type, ModuleType, torch.Tensor, np.ndarray)
-_LIBRARIES = {"torch", "torchvision", "numpy", "PIL", "pyro", "probattn"}
 
 
 def find_parts(loader: Any) -> dict[str, Any]:
     """Return the objects that a loader refers to, by path such as ``dataset.transform.transforms.0``.
 
-    The search follows attributes, entries of lists and mappings, and the names that functions and the methods of user
-    classes refer to. An object is found once, on a shortest path; numbers, strings, modules and classes are left out.
+    The search follows attributes, and entries of lists and mappings; it does not look into functions. An object is found once, on a shortest path; numbers, strings, modules and classes are left out.
 
     Args:
         loader: the loader, or a mapping of loaders by name.
@@ -65,24 +61,9 @@ def _children(part: Any) -> Iterator[tuple[Any, Any]]:
         yield from (("func", part.func), ("args", part.args), ("keywords", part.keywords))
     elif isinstance(part, MethodType):
         yield from (("__self__", part.__self__), ("__func__", part.__func__))
-    elif isinstance(part, FunctionType):
-        if not _is_of_library(part):
-            yield from references(part).items()
     elif not isinstance(part, _LEAVES) and not _is_of_standard_library(type(part)):
         yield from attributes(part).items()
-        for kind in type(part).__mro__:
-            if not _is_of_library(kind):
-                yield from ((f"{kind.__name__}.{name}", _function(value)) for name, value in vars(kind).items())
 
 
-def _function(member: Any) -> Any:
-    """Return the function of a static method, class method or property, else the member of the class itself."""
-    return member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-
-
-def _is_of_standard_library(thing: type | FunctionType) -> bool:
+def _is_of_standard_library(thing: type) -> bool:
     return thing.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
-
-
-def _is_of_library(thing: type | FunctionType) -> bool:
-    return _is_of_standard_library(thing) or thing.__module__.partition(".")[0] in _LIBRARIES

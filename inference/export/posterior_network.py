@@ -1,30 +1,23 @@
 """Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws."""
 
 import copy
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
-import pyro
-import pyro.poutine as poutine
 import torch
-from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.poutine import Trace
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.functional import errors
-from probattn.handlers import Handler, StoredSites, at_mean, draws, exclusive, is_amortised, local_posteriors
+from probattn.draws import at_mean, draws, sample_dimension
 from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.export.stored_values import store
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
-from probattn.programs import device, has_statements, local_params
-from probattn.pyro_compat import module_path, remove_effects
-from probattn.sites import SiteModule
+from probattn.programs import device
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -32,31 +25,30 @@ class PosteriorNetwork(SampledPredictor):
 
     Built by :func:`mean_network` and :func:`predictor_network`. It has no trainable parameters and is independent of
     further training of the model. Errors are those of :func:`~probattn.inference.predict`; exported, it returns NaN
-    instead.
-
-    Calls do not involve Pyro, so any number of threads may call one network at once; those of a network converted by
-    :func:`~probattn.models.replace_attention` wait for each other. A model with statements of Pyro's in code outside
-    this library, such as ``pyro.sample`` or ``PyroSample``, runs under Pyro's handlers, one thread at a time.
+    instead. Calls do not involve Pyro, so any number of threads may call one network at once; a network converted by
+    :func:`~probattn.models.replace_attention` changes its modules during a call, and takes one thread at a time.
 
     Args:
         model, guide, inputs: as for :func:`mean_network`.
         num_samples: S, or None for the posterior mean.
+
+    Raises:
+        TypeError: a model that is not :class:`~probattn.models.Supervised`.
+        ValueError: a latent site outside the layers.
     """
 
     def __init__(self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None) -> None:
         super().__init__()
+        if not hasattr(model, "likelihood_of"):
+            raise TypeError(f"a network with stored samples needs a models.Supervised, got {type(model).__name__}")
         self.num_samples = num_samples
         if guide is not None:
             guides.check(model, guide)
         with torch.no_grad(), self._draws():
             latents = draw_latents(model, guide, inputs)
-        self._buffer_of_site = {name: f"site/{name.replace('.', '/')}" for name in latents.nodes}
-        for name, buffer in self._buffer_of_site.items():
-            self.register_buffer(buffer, latents.nodes[name]["value"].detach().clone())
+        values = {name: site["value"] for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary")}
         self.model = copy.deepcopy(model)
-        self._needs_pyro = has_statements(self.model) or _has_sites_outside_modules(self.model, latents)
-        if not self._needs_pyro:
-            remove_effects(self.model)
+        store(self.model, values, num_samples)
         self.eval().requires_grad_(False)
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
@@ -80,7 +72,7 @@ class PosteriorNetwork(SampledPredictor):
         """Predict one batch with the stored samples.
 
         Raises:
-            ValueError: a latent site with neither a stored value nor a posterior in its layer; outputs NaN or Inf.
+            ValueError: outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
         return self._predict(x, mask, None)
@@ -88,25 +80,13 @@ class PosteriorNetwork(SampledPredictor):
     def _predict(
         self, x: Tensor, mask: Tensor | None, y: Tensor | None, *, device: torch.device | None = None
     ) -> Prediction:
-        values = {name: self.get_buffer(buffer) for name, buffer in self._buffer_of_site.items()}
-        stored = StoredSites(values, num_samples=self.num_samples)
-        with _without_data_dependence() if torch.compiler.is_exporting() else nullcontext():
-            with self._under_pyro(stored) if self._needs_pyro else stored.active():
-                self.model(x.to(device), None, *(() if mask is None else (mask.to(device),)))
-            number = self.num_samples or 1
-            prediction = summarise(stored.likelihood, y, x.device, num_samples=number, keep_draws=False)
+        with sample_dimension(self.num_samples):
+            likelihood = self.model.likelihood_of(x.to(device), None if mask is None else mask.to(device))
+        number = self.num_samples or 1
+        prediction = summarise(likelihood, y, x.device, num_samples=number, keep_draws=False)
         return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
 
-    @contextmanager
-    def _under_pyro(self, stored: StoredSites) -> Iterator[None]:
-        """Handlers that set the sites of Pyro's own statements."""
-        handlers = (self._draws(), _SubstituteSites(stored), local_posteriors(), poutine.mask(mask=False))
-        with local_params(self.model), ExitStack() as stack:
-            for handler in handlers:
-                stack.enter_context(handler)
-            yield
-
-    def _draws(self) -> Handler:
+    def _draws(self) -> AbstractContextManager:
         return at_mean() if self.num_samples is None else draws(self.num_samples)
 
 
@@ -141,33 +121,3 @@ def predictor_network(
         ``network(x, mask=None)``, a dict of tensors.
     """
     return PosteriorNetwork(model, guide, *inputs, num_samples=num_samples)
-
-
-class _SubstituteSites(Handler):
-    """Handler that sets global sites to stored values and records the likelihood of the labels without sampling."""
-
-    def __init__(self, stored: StoredSites) -> None:
-        super().__init__()
-        self.stored = stored
-
-    def _pyro_sample(self, msg: Message) -> None:
-        name = msg["name"]
-        if name == "y":
-            self.stored.likelihood = msg["value"] = msg["fn"]
-            msg["done"] = True
-        elif isinstance(msg["fn"], TorchDistributionMixin) and not (msg["is_observed"] or is_amortised(msg)):
-            msg["value"], msg["done"] = self.stored[name], True
-
-
-def _has_sites_outside_modules(model: nn.Module, latents: Trace) -> bool:
-    """Return True if a global site is not named by the path of one of the modules that can read stored values."""
-    paths = {module_path(part) for part in model.modules() if isinstance(part, SiteModule)}
-    sites = (name for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary"))
-    return any(name.rpartition(".")[0] not in paths for name in sites)
-
-
-@contextmanager
-def _without_data_dependence() -> Iterator[None]:
-    """Context manager without data-dependent branches: checks are deferred, validation is off."""
-    with exclusive(), errors.deferred(), pyro.validation_enabled(False):
-        yield

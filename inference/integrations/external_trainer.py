@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.inference.elbo import ELBOS
+from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.objective import Objective
 from probattn.inference.training.options import TrainOptions
@@ -55,7 +55,7 @@ def check_external(model: nn.Module, guide: nn.Module, options: TrainOptions, *,
     if guides.is_lazy(guide) or guides.is_lazy(model):
         raise ValueError(
             "parameters of an AutoGuide or a function exist after its first run, and the optimiser would miss them: "
-            "call TraceMeanField_ELBO()(model, guide)(x, y) once on a batch before"
+            "call guides.materialise(guide, (x, y)) before"
         )
     guides.check(model, guide)
 
@@ -67,4 +67,5 @@ def batch_objective(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...
         vectorize = broadcasts(model, guide, lambda: batch)
     elbo = ELBOS[options.elbo](num_particles=1 if vectorize else options.num_particles)
     num_data = attribute(model, "num_data")
-    return Objective(elbo(model, guide), elbo, options=options, num_data=num_data, vectorize=vectorize)
+    loss = ELBOLoss(model, guide, elbo)
+    return Objective(loss, loss, options=options, num_data=num_data, vectorize=vectorize)

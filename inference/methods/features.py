@@ -9,7 +9,6 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import exclusive
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, check_sampled, class_probs
 from probattn.inference.prediction.result import Prediction
@@ -48,7 +47,7 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
         ValueError: a network that does not end in an ``nn.Linear``, or another likelihood; as ``predict`` raises.
     """
     check_sampled(predictor, "features")
-    with exclusive(), _last_calls(predictor.model) as calls:
+    with _last_calls(predictor.model) as calls:
         prediction = predictor.predict(data)
     return _join(calls, prediction)
 

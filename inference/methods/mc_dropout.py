@@ -5,15 +5,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.dropout import dropout_rate
-from probattn.handlers import num_folded, num_samples, stochastic_input, stored_sites
+from probattn.draws import num_folded, num_samples, stochastic_input
+from probattn.evaluation_mode import DROPOUTS
 from probattn.inference.prediction.predictor import Predictor, SampledPredictor, check_sampled
 from probattn.inference.prediction.result import Prediction
-from probattn.torch_compat import is_dropout
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
             setattr(module, attribute, own if rate is None else rate)
             if getattr(module, attribute) > 0:
                 stack.callback(module.register_forward_pre_hook(partial(state.switch_on, path)).remove)
-                if is_dropout(module):
+                if isinstance(module, DROPOUTS):
                     stack.callback(module.register_forward_hook(state.unfold).remove)
         yield
 
@@ -120,9 +119,6 @@ class _DropoutSampling(stochastic_input):
         """Hook of attention layers."""
         self.layer = None
 
-    def _pyro_post_sample(self, msg: Message) -> None:
-        self.drawn = self.drawn or any(frame.name == "draws_-2" for frame in msg["cond_indep_stack"])
-
     def switch_on(self, path: str, module: nn.Module, args: tuple) -> tuple:
         """Pre-hook of dropout modules."""
         module.training = not self._is_borrowed(module)
@@ -135,7 +131,7 @@ class _DropoutSampling(stochastic_input):
             )
         x = self._with_draws(args[0], number, path)
         # Channels are dropped by their position among the dimensions, so samples are folded into the batch.
-        return (x.contiguous().flatten(0, 1) if is_dropout(module) else x, *args[1:])
+        return (x.contiguous().flatten(0, 1) if isinstance(module, DROPOUTS) else x, *args[1:])
 
     def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
         """Hook of PyTorch's dropout modules."""
@@ -147,8 +143,6 @@ class _DropoutSampling(stochastic_input):
         return self.layer is not None and all(module is not own for own in self.layer.modules())
 
     def _with_draws(self, x: Tensor, number: int, path: str) -> Tensor:
-        stored = stored_sites()
-        self.drawn = self.drawn or (stored is not None and stored.drawn)
         leading = (number, self.batch_size) if self.drawn else (self.batch_size,)
         if x.shape[: len(leading)] != leading:
             raise ValueError(
@@ -162,7 +156,7 @@ class _DropoutSampling(stochastic_input):
 def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield path, module and the rate's attribute of all dropout modules."""
     for path, module in model.named_modules():
-        if is_dropout(module):
+        if isinstance(module, DROPOUTS):
             yield path, module, "p"
         elif isinstance(getattr(module, "dropout", None), float):
             yield path, module, "dropout"

@@ -1,15 +1,16 @@
 """Variational inference for a model with fixed parameters."""
 
 import torch
+from pyro.infer import ELBO
 from torch import Tensor
 
 from probattn import guides
-from probattn.handlers import draws
+from probattn.draws import draws
 from probattn.inference.batches import unpack_batch
-from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOLoss
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
-from probattn.programs import Program, as_module, local_params
+from probattn.programs import Program, as_module
 
 
 def fit_guide(
@@ -20,7 +21,7 @@ def fit_guide(
     steps: int = 1000,
     lr: float = 0.05,
     num_samples: int = 16,
-    elbo: Trace_ELBO | TraceMeanField_ELBO | None = None,
+    elbo: ELBO | None = None,
 ) -> Tensor:
     """Maximise the ELBO over the guide's parameters, with the model in evaluation mode and unchanged.
 
@@ -34,7 +35,7 @@ def fit_guide(
         steps: optimiser steps.
         lr: initial learning rate.
         num_samples: samples of the latent sites over which each step averages.
-        elbo: an ELBO of :mod:`probattn.inference`; by default :class:`TraceMeanField_ELBO`, with analytic KL.
+        elbo: one of Pyro's; by default ``TraceMeanField_ELBO()``, with analytic KL.
 
     Returns:
         −ELBO in nats at each step, ``(steps,)``; empty for a guide without parameters.
@@ -44,7 +45,7 @@ def fit_guide(
         ValueError: a guide of another model.
     """
     guide, batch = as_module(guide), unpack_batch(batch).arguments()
-    with frozen(model), local_params(guide):
+    with frozen(model):
         guides.materialise(guide, batch)
         guides.check(model, guide)
         parameters = [parameter for parameter in guide.parameters() if parameter.requires_grad]
@@ -52,13 +53,13 @@ def fit_guide(
             return torch.empty(0)
         optimiser = torch.optim.Adam(parameters, lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        elbo, losses = elbo or TraceMeanField_ELBO(), []
+        loss_of, losses = ELBOLoss(model, guide, elbo), []
         for step in range(steps):
             optimiser.zero_grad()
             with draws(num_samples):
-                loss = elbo.differentiable_loss(model, guide, *batch)
+                loss = loss_of(*batch)
             if not loss.isfinite():
-                source = find_non_finite(batch, {"model": as_module(model), "guide": guide}, elbo.traces)
+                source = find_non_finite(batch, {"model": as_module(model), "guide": guide}, loss_of.traces)
                 raise NonFiniteError(f"the loss of step {step} is {loss.item()}, from {source or 'the likelihood'}")
             loss.backward()
             optimiser.step()

@@ -6,20 +6,21 @@ from contextlib import contextmanager
 from torch import nn
 
 from probattn.evaluation_mode import evaluation_mode
-from probattn.programs import Program, local_params, modules
+from probattn.programs import Program, ProgramModule, unwrapped
 
 
 @contextmanager
 def frozen(model: Program) -> Iterator[None]:
-    """Context manager for evaluation mode without gradients for the parameters, kept out of Pyro's param store.
+    """Context manager for evaluation mode without gradients for the parameters.
 
     Modes and ``requires_grad`` of all modules and parameters are restored on exit.
     """
-    held = nn.ModuleList(modules(model))
-    with evaluation_mode(held), local_params(model):
-        flags = [(parameter, parameter.requires_grad) for parameter in held.parameters()]
+    inner = unwrapped(model.program if isinstance(model, ProgramModule) else model)
+    module = inner if isinstance(inner, nn.Module) else nn.Module()
+    with evaluation_mode(module):
+        flags = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
         try:
-            held.requires_grad_(False)
+            module.requires_grad_(False)
             yield
         finally:
             for parameter, flag in flags:

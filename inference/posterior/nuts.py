@@ -2,12 +2,12 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import torch
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
-from pyro.ops.integrator import register_exception_handler
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor, nn
 
@@ -15,11 +15,9 @@ from probattn.functional.errors import NumericalError
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
+from probattn.programs import Program
 
 MAX_R_HAT, MIN_EFFECTIVE = 1.05, 100.0
-
-# Where kernels cannot be factorised the energy is NaN, so that the trajectory is rejected.
-register_exception_handler("probattn", lambda error: isinstance(error, NumericalError), warn_on_overwrite=False)
 
 
 class ConvergenceWarning(UserWarning):
@@ -125,7 +123,7 @@ def nuts(
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):
             kernel = NUTS(
-                model,
+                rejecting(model),
                 target_accept_prob=target_accept_prob,
                 max_tree_depth=max_tree_depth,
                 init_strategy=init_to_sample,
@@ -144,3 +142,18 @@ def nuts(
     if result.problems:
         warnings.warn("; ".join(result.problems) + ": run longer or more chains", ConvergenceWarning, stacklevel=2)
     return result
+
+
+def rejecting(model: Program) -> Program:
+    """Wrap a program so that NUTS rejects a trajectory on which it cannot factorise a kernel.
+
+    Pyro rejects what raises PyTorch's error of a singular matrix.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return model(*args, **kwargs)
+        except NumericalError as error:
+            raise RuntimeError(f"singular: {error}") from error
+
+    return run

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.handlers import draws, is_amortised, kl_weight
+from probattn.draws import draws
+from probattn.guides import Guide, latent_sites
 from probattn.inference.batches import unpack_batch
-from probattn.inference.elbo import TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
-from probattn.programs import Program, as_module, attribute, device, local_params
+from probattn.programs import Program, as_module, attribute, device
+from probattn.weights import kl_weight
 
 REDUCTIONS = 3
 """Number of times that the rates are divided by 3 before the next epoch without a gain ends the refit."""
@@ -88,7 +90,7 @@ def refit_guide(
     guide = as_module(guide)
     if attribute(as_module(model), "num_data") is None:
         raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
-    with frozen(model), local_params(guide):
+    with frozen(model):
         if guides.is_lazy(guide):
             guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
         guides.check(model, guide)
@@ -112,7 +114,7 @@ class _Refit:
         self.model, self.guide, self.data = model, guide, data
         self.num_samples, self.kl_weight, self.local_kl_weight = num_samples, kl_weight, local_kl_weight
         self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
-        self.elbo, self.mean_size = TraceMeanField_ELBO(), 1.0
+        self.loss, self.mean_size = ELBOLoss(model, guide), 1.0
 
     def run(self, *, epochs: int, lr: float, tolerance: float) -> GuideRefit:
         """Refit and return the result."""
@@ -166,10 +168,10 @@ class _Refit:
         """Return −ELBO of the data set, estimated on a batch, in nats."""
         batch = tuple(part.to(self.device) for part in batch)
         with draws("example"), draws(self.num_samples), kl_weight(self.kl_weight, local=self.local_kl_weight):
-            loss = self.elbo.differentiable_loss(self.model, self.guide, *batch)
+            loss = self.loss(*batch)
         if not loss.isfinite():
             parts = {"model": as_module(self.model), "guide": self.guide}
-            source = find_non_finite(batch, parts, self.elbo.traces) or "the likelihood"
+            source = find_non_finite(batch, parts, self.loss.traces) or "the likelihood"
             raise NonFiniteError(f"the ELBO is {-loss.item()}, from {source}: lower lr")
         return loss
 
@@ -182,9 +184,10 @@ class _Refit:
             for batch in self._batches():
                 size = len(batch[0])
                 self._loss(batch)
-                local = {name for name, site in self.elbo.traces[0].nodes.items() if is_amortised(site)}
-                for name, value in self.elbo.terms().items():
+                local = {site["infer"].get("kl_of") for site in self.loss.traces[0].nodes.values() if "infer" in site}
+                for name, value in self.loss.terms().items():
                     kind, _, site = name.partition("/")
+                    value = value.item()
                     total -= 0.0 if kind == "penalty" else size * value
                     if kind == "kl" and site not in local:
                         kl[site] = kl.get(site, 0.0) + size * value / self.kl_weight
@@ -196,10 +199,10 @@ class _Refit:
 
     @torch.no_grad()
     def _relative_sd(self) -> dict[str, float]:
-        if not isinstance(self.guide, guides.Guide):
+        if not isinstance(self.guide, Guide):
             return {}
         found = {}
-        for site, prior in guides.latent_sites(self.model):
+        for site, prior in latent_sites(self.model):
             posterior = self.guide.get_submodule(site)(prior)
             try:
                 found[site] = (posterior.stddev / prior.stddev).mean().item()

@@ -6,22 +6,41 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn import guides
-from probattn.coverage import check_coverage
-from probattn.handlers import (
-    draws,
-    global_sites_only,
-    is_global_latent,
-    is_latent,
-    is_local,
-    labels_at,
-    local_posteriors,
-    local_priors,
-)
+from probattn.draws import draws
+from probattn.guides import lacks_prototype, materialise, priors_of
+from probattn.inference.coverage import check_coverage
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
-from probattn.programs import Program, device, local_params
+from probattn.local_sites import local_posteriors
+from probattn.messages import is_global_latent, is_latent, is_local
+from probattn.programs import Program, device
+
+
+class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+    """Let local latent sites be sampled from their priors, as the global ones of the replay were."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if "posterior" in msg["infer"]:
+            msg["infer"]["from_prior"] = True
+
+
+class labels_at(Messenger):  # noqa: N801
+    """Mark the site of the labels, which :class:`~probattn.draws` does not expand beyond the draws it depends on.
+
+    Args:
+        name: name of the site.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["name"] == self.name:
+            msg["infer"] = msg["infer"] | {"label": True}
 
 
 def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
@@ -30,8 +49,7 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     Raises:
         ValueError: an AutoGuide without parameters.
     """
-    with local_params(*(each for each in (model, guide) if each is not None)):
-        return _global_part(_run_guide(model, guide, inputs))
+    return _global_part(_run_guide(model, guide, inputs))
 
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:
@@ -49,8 +67,10 @@ class Latents:
 
     has_local_sites = False
     """True if values of local sites are drawn for a whole batch, which may not be split then."""
-    local_handler = local_posteriors
-    """Handler that local sites of layers are drawn under."""
+
+    def local_handler(self) -> Messenger:
+        """Return the handler that local sites of layers are drawn under."""
+        return local_posteriors()
 
     def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
         """Prepare for a batch; labels are those that came with it, or None."""
@@ -79,7 +99,6 @@ class PriorLatents(Latents):
     """
 
     guide: nn.Module | None = None
-    local_handler = local_priors
 
     def __init__(self, model: nn.Module, num_samples: int, drawn: Trace | None) -> None:
         self.model, self.num_samples = model, num_samples
@@ -89,6 +108,10 @@ class PriorLatents(Latents):
         """Draw the global sites before the first batch."""
         if self.traces is None:
             self.draw(inputs, vectorize=vectorize)
+
+    def local_handler(self) -> Messenger:
+        """Return the handler that local sites of layers are drawn under."""
+        return local_priors() if self.guide is None else local_posteriors()
 
     def draw(self, inputs: tuple, *, vectorize: bool) -> None:
         """Draw the global sites anew, all samples at once or one after another."""
@@ -119,8 +142,6 @@ class GuideLatents(PriorLatents):
         drawn: trace of the global sites of all samples; None draws them at the first batch.
     """
 
-    local_handler = local_posteriors
-
     def __init__(self, model: nn.Module, guide: nn.Module, num_samples: int, drawn: Trace | None) -> None:
         super().__init__(model, num_samples, drawn)
         self.guide, self.is_checked = guide, False
@@ -128,12 +149,12 @@ class GuideLatents(PriorLatents):
     def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
         """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
         if self.traces is None and labels is not None:
-            guides.materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
+            materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
         super().prepare(inputs, labels, vectorize=vectorize)
 
     def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
         """Run the guide with its global sites fixed."""
-        with torch.autocast(chunk[0].device.type, enabled=False), global_sites_only():
+        with torch.autocast(chunk[0].device.type, enabled=False):
             return poutine.trace(poutine.replay(self.guide, trace=self.traces[row or 0])).get_trace(*chunk)
 
     def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
@@ -225,11 +246,11 @@ class SampleLatents(Latents):
 
 
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
-    if guide is not None and guides.lacks_prototype(guide):
+    if guide is not None and lacks_prototype(guide):
         raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
-    program = guides.priors_of(model) if guide is None else guide
+    program = priors_of(model) if guide is None else guide
     device_type = (device(model, guide) or torch.device("cpu")).type
-    with torch.autocast(device_type, enabled=False), global_sites_only():
+    with torch.autocast(device_type, enabled=False):
         return poutine.trace(program).get_trace(*inputs)
 
 

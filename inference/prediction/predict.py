@@ -14,16 +14,23 @@ from pyro.poutine.replay_messenger import ReplayMessenger
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.coverage import checked_replay
+from probattn.draws import draws, one_draw
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import errors, padding
 from probattn.functional.errors import NumericalError
-from probattn.handlers import draws, labels_at, one_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
+from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.late_checks import LateChecks, invalid_arguments
-from probattn.inference.prediction.latents import GuideLatents, Latents, PriorLatents, SampleLatents, prior_trace
+from probattn.inference.prediction.latents import (
+    GuideLatents,
+    Latents,
+    PriorLatents,
+    SampleLatents,
+    labels_at,
+    prior_trace,
+)
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.stacked_likelihood import stack
@@ -34,8 +41,8 @@ from probattn.inference.prediction.vectorization import (
     has_bayesian_weights,
     warn_sequential,
 )
-from probattn.programs import FunctionModule, Program, as_module, device, local_params
-from probattn.pyro_compat import HANDLER_STACK
+from probattn.programs import Program, ProgramModule, as_module, device
+from probattn.pyro_internals import HANDLERS
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; larger chunks fall out of its caches and take a third longer."""
@@ -79,7 +86,7 @@ def predict(
 
     Raises:
         ValueError: no data; NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide
-            that does not cover the model's latent sites (see :func:`~probattn.coverage.check_coverage`).
+            that does not cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, drawn=latents, vectorize=vectorize)
@@ -151,7 +158,7 @@ class _PosteriorPredictive:
         """Put model and guide in evaluation mode, without gradients; on a GPU without validation of distributions."""
         parts = self.parts.values()
         validation = nullcontext() if self.late is None else pyro.validation_enabled(False)
-        with local_params(*parts), evaluation_mode(*parts), torch.no_grad(), validation:
+        with evaluation_mode(*parts), torch.no_grad(), validation:
             yield
 
     def refuse_inputs(self, failed: Tensor, number: int) -> None:
@@ -223,7 +230,7 @@ class _PosteriorPredictive:
 
     def _chunk_size(self, x: Tensor) -> int:
         """Return the number of examples of the next chunk, which grows if samples now run one after another."""
-        if self.latents.has_local_sites or isinstance(self.model, FunctionModule) or _handlers_set_values():
+        if self.latents.has_local_sites or isinstance(self.model, ProgramModule) or _handlers_set_values():
             return len(x)
         limit = CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE
         return max(1, limit // self.num_samples if self.vectorize else limit)
@@ -262,8 +269,8 @@ class _PosteriorPredictive:
     def _run(self, row: int | None, part: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under one sample, or under all if row is None."""
         latents = self.latents.trace(row, part, self.num_examples)
-        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y", drawn=self.late is None):
-            trace = poutine.trace(checked_replay(latents)(self.model)).get_trace(*part)
+        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y"):
+            trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*part)
         if self.vectorize and self.may_fall_back and has_ambiguous_shapes(self.model, trace):
             raise ValueError("draws and examples cannot be told apart in this model's shapes")
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
@@ -278,4 +285,4 @@ def checks_late(target: torch.device) -> bool:
 
 def _handlers_set_values() -> bool:
     """Return True under handlers that set values of sites, which may be those of whole batches."""
-    return any(isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in HANDLER_STACK)
+    return any(isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in HANDLERS)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import draws
+from probattn.draws import draws
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed.collectives import broadcast_result, gather_results, world
 from probattn.inference.distributed.random_state import seed_per_rank

@@ -9,8 +9,6 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from probattn.torch_compat import distribution_fields, set_batch_shape
-
 
 def stack(parts: Sequence[dist.TorchDistribution]) -> dist.TorchDistribution:
     """Stack S distributions of one class into one of batch shape ``(S, *batch)``.
@@ -31,7 +29,9 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
     if any(type(part) is not type(first) for part in parts):
         return None
     stacked = copy.copy(first)
-    for name, value in distribution_fields(first).items():
+    for name, value in vars(first).items():
+        if name == "_batch_shape":  # private: PyTorch has no way to stack distributions
+            continue
         if not all(name in vars(part) for part in parts):
             delattr(stacked, name)  # lazy property, recomputed on first access
         elif isinstance(value, Distribution):
@@ -45,7 +45,7 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
             setattr(stacked, name, torch.stack([getattr(part, name) for part in parts]))
         elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             return None  # transforms, which have parameters
-    set_batch_shape(stacked, torch.Size((len(parts), *batch)))
+    stacked._batch_shape = torch.Size((len(parts), *batch))
     return stacked
 
 

@@ -6,14 +6,15 @@ from weakref import WeakSet
 
 import pyro.poutine as poutine
 import torch
+from pyro.nn import PyroModule
 from pyro.poutine import Trace
 from torch import nn
 
-from probattn import guides
-from probattn.handlers import draws, global_sites_only, is_global_latent, is_of_draws
-from probattn.inference.elbo import Trace_ELBO
-from probattn.programs import Program, local_params, modules
-from probattn.pyro_compat import has_pyro_samples
+from probattn.draws import draws
+from probattn.guides import Guide, latent_sites
+from probattn.inference.elbo import ELBOLoss
+from probattn.messages import is_global_latent, is_of_draws
+from probattn.programs import Program, ProgramModule, unwrapped
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of samples."""
@@ -23,9 +24,8 @@ _LOGGER = logging.getLogger("probattn")
 
 def has_bayesian_weights(model: Program) -> bool:
     """Return True if a weight of a PyTorch module is a ``PyroSample``; these do not broadcast over samples."""
-    return any(
-        has_pyro_samples(part) and _is_torch_module(part) for module in modules(model) for part in module.modules()
-    )
+    module = _module(model)
+    return module is not None and any(_has_samples(part) and _is_torch_module(part) for part in module.modules())
 
 
 def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -> bool:
@@ -38,17 +38,16 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
     if has_bayesian_weights(model):
         warn_sequential(model, "weights of its layers are latent sites (PyroSample)")
         return False
-    if isinstance(guide, guides.Guide) and guide.rest is None:
+    if isinstance(guide, Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
     inputs = batch()
-    with local_params(model, guide), torch.no_grad(), torch.random.fork_rng():
-        with global_sites_only():
-            trace = poutine.trace(guide).get_trace(*inputs)
+    with torch.no_grad(), torch.random.fork_rng():
+        trace = poutine.trace(guide).get_trace(*inputs)
         if not global_sites_outside_layers(model, trace):
             return True
         try:
             with draws("example"):
-                Trace_ELBO().differentiable_loss(model, guide, *inputs)
+                ELBOLoss(model, guide)(*inputs)
         except NON_BROADCASTING:
             warn_sequential(model, "it does not broadcast over draws")
             return False
@@ -57,7 +56,7 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
 
 def global_sites_outside_layers(model: nn.Module, trace: Trace) -> list[dict]:
     """Return the global latent sites of a trace that belong to no attention layer of the model."""
-    of_layers = {name for name, _ in guides.latent_sites(model)}
+    of_layers = set() if _module(model) is None else {name for name, _ in latent_sites(model)}
     sites = (site for site in trace.nodes.values() if is_global_latent(site, trace))
     return [site for site in sites if site["name"] not in of_layers]
 
@@ -74,6 +73,16 @@ def warn_sequential(model: nn.Module, reason: str) -> None:
     if model not in _WARNED:
         _WARNED.add(model)
         _LOGGER.warning("draws of %s run one after another (vectorize=False): %s", type(model).__name__, reason)
+
+
+def _module(program: Program) -> nn.Module | None:
+    inner = unwrapped(program.program if isinstance(program, ProgramModule) else program)
+    return inner if isinstance(inner, nn.Module) else None
+
+
+def _has_samples(module: nn.Module) -> bool:
+    """Return True for a PyroModule with an attribute of its own that is sampled."""
+    return isinstance(module, PyroModule) and bool(vars(module).get("_pyro_samples"))
 
 
 def _is_torch_module(module: nn.Module) -> bool:

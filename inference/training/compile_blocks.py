@@ -6,11 +6,6 @@ from types import FunctionType, MethodType
 from torch import nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.sites import SiteModule
-from probattn.torch_compat import leave_uncompiled
-
-USING_HANDLERS = ("sample", "sample_local", "observe", "_add_factor", "is_scored")
-"""Methods of :class:`~probattn.sites.SiteModule` that send messages to Pyro's handlers."""
 
 
 def compile_blocks(network: nn.Module) -> None:
@@ -24,7 +19,6 @@ def compile_blocks(network: nn.Module) -> None:
     Args:
         network: network or model.
     """
-    leave_uncompiled(SiteModule, *USING_HANDLERS)
     for module in list(network.modules()):
         layers = [type(child) for child in module.children() if isinstance(child, ProbabilisticAttention)]
         if layers:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.functional import errors
-from probattn.handlers import exclusive
+
 from probattn.inference.distributed.collectives import world
 from probattn.inference.non_finite import find_non_finite
 from probattn.inference.training.objective import StepCoefficients
@@ -131,7 +131,7 @@ class CUDAGraphStep:
                 group["lr"] = value
 
     def _run(self, batches: tuple[tuple, ...]) -> Outcome:
-        with exclusive(), pyro.validation_enabled(False), errors.deferred() as failures:
+        with pyro.validation_enabled(False), errors.deferred() as failures:
             self.optimizers.zero_grad()
             outcomes = []
             for batch, weight in zip(batches, self.loss_weights, strict=False):

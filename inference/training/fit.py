@@ -29,7 +29,7 @@ from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
 from probattn.inference.training.trainer import Trainer
-from probattn.programs import Program, as_module, device, local_params
+from probattn.programs import Program, as_module, device
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,7 @@ def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
     for part in (model, guide):
         if guides.is_lazy(part):
             home = device(model, guide) or torch.device("cpu")
-            with local_params(model, guide):
-                guides.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
+            guides.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
 
 
 def _leave_evaluation_mode(part: nn.Module) -> None:

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from probattn.draws import draws
 from probattn.functional.compilation import compiled
-from probattn.handlers import alpha, draws, kl_weight
 from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
-from probattn.inference.elbo import ELBOS, Trace_ELBO, TraceMeanField_ELBO
+from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.schedule import annealed, interpolate
 from probattn.programs import attribute
+from probattn.weights import alpha, kl_weight
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -49,8 +50,8 @@ class Objective:
     """Training loss −ELBO/N of a batch.
 
     Args:
-        module: ELBO of a model and its guide, as set up for training.
-        elbo: the same ELBO, which keeps the terms of its last value.
+        module: ``loss``, as set up for training on a device or several.
+        loss: −ELBO of a model and its guide, which has the terms of its last value.
         options: options of the run.
         num_data: N, the number of training examples.
         vectorize: if True, the samples of a step are an additional dimension; if False, each particle of the ELBO is
@@ -60,13 +61,13 @@ class Objective:
     def __init__(
         self,
         module: nn.Module,
-        elbo: Trace_ELBO | TraceMeanField_ELBO,
+        loss: ELBOLoss,
         *,
         options: TrainOptions,
         num_data: int,
         vectorize: bool = True,
     ) -> None:
-        self.module, self.elbo, self.options, self.num_data = module, elbo, options, num_data
+        self.module, self.loss, self.options, self.num_data = module, loss, options, num_data
         self.vectorize = vectorize
         self.scale: float | Tensor = 1 / num_data
 
@@ -78,14 +79,13 @@ class Objective:
             coefficients: of the step.
             loss_weight: factor of the whole loss, for the rows of a larger batch that this one holds.
         """
-        self.elbo.traces = ()
         with self._handlers(coefficients, batch[0].device.type):
             self.scale = loss_weight / self.num_data
             return self.module(*batch) * self.scale
 
     def terms(self) -> dict[str, Tensor]:
         """Return the terms of the last loss, which sum to it, detached."""
-        return {name: value * self.scale for name, value in self.elbo.term_tensors.items()}
+        return {name: value * self.scale for name, value in self.loss.terms().items()}
 
     @contextmanager
     def _handlers(self, coefficients: StepCoefficients, device_type: str) -> Iterator[None]:
@@ -122,8 +122,10 @@ def make_objective(
     elbo = ELBOS[options.elbo](num_particles=1 if vectorize else options.num_particles)
     if options.compile:
         compile_blocks(model)
-    module = fabric.setup_module(elbo(model, guide))
-    return Objective(module, elbo, options=options, num_data=attribute(model, "num_data"), vectorize=vectorize)
+    loss = ELBOLoss(model, guide, elbo)
+    return Objective(
+        fabric.setup_module(loss), loss, options=options, num_data=attribute(model, "num_data"), vectorize=vectorize
+    )
 
 
 def _first_batch(loader: Iterable) -> tuple:

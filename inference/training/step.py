@@ -8,7 +8,6 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
-from probattn.handlers import exclusive
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import Optimizers
@@ -79,8 +78,7 @@ class Step:
             outcomes.append(Outcome(loss.detach(), self.objective.terms()))
         if self.clip_norm is not None and not self.clip_gradients().isfinite():
             raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
-        with exclusive():  # other threads predict with the weights before or after it
-            self.optimizers.step()
+        self.optimizers.step()
         return Outcome.total(outcomes)
 
     def clip_gradients(self) -> Tensor:
@@ -97,7 +95,7 @@ class Step:
         Raises:
             NonFiniteError: names the source and the symptom.
         """
-        source = find_non_finite(batch, self.parts, self.objective.elbo.traces)
+        source = find_non_finite(batch, self.parts, self.objective.loss.traces)
         if source is not None:
             raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 

@@ -4,7 +4,6 @@ import pyro.distributions as dist
 from torch import Tensor, nn
 
 from probattn.models.likelihoods.classification import Categorical
-from probattn.pyro_compat import mask_of
 
 
 class PerToken(nn.Module):
@@ -35,7 +34,7 @@ class PerToken(nn.Module):
         if mask is None:
             mask = outputs.new_ones(outputs.shape[-3:-1]).bool()
         tokens = self.likelihood(outputs.where(mask.unsqueeze(-1), 0))
-        return _Masked(tokens, mask.expand(tokens.batch_shape)).to_event(1)
+        return Masked(tokens, mask.expand(tokens.batch_shape)).to_event(1)
 
 
 class TokenCategorical(PerToken):
@@ -45,9 +44,27 @@ class TokenCategorical(PerToken):
         super().__init__(Categorical())
 
 
-class _Masked(dist.MaskedDistribution):
-    """Masked distribution that ignores values at masked positions completely, argument validation included."""
+class Masked(dist.MaskedDistribution):
+    """Masked distribution that ignores values at masked positions completely, argument validation included.
+
+    Attributes:
+        real: mask ``(*draws, batch, tokens)``, True at real tokens.
+    """
+
+    def __init__(self, base_dist: dist.TorchDistribution, mask: Tensor) -> None:
+        super().__init__(base_dist, mask)
+        self.real = mask
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "Masked":
+        """Return the same distribution with a larger batch shape."""
+        return Masked(self.base_dist.expand(batch_shape), self.real.expand(batch_shape))
+
+    def real_labels(self, labels: Tensor) -> Tensor:
+        """Return the mask of one draw, to be broadcast against labels ``(batch, tokens, ...)``."""
+        real = self.real.reshape(-1, *labels.shape[:2])[0]
+        return real.reshape(real.shape + (1,) * (labels.dim() - 2))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        real = mask_of(self)[(..., *(None,) * len(self.event_shape))]
+        """Return the log density, 0 at masked positions."""
+        real = self.real[(..., *(None,) * len(self.event_shape))]
         return super().log_prob(value.where(real, 1))  # 1 is in the support of real, count and class distributions

@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.handlers import num_folded
+from probattn.draws import num_folded
 from probattn.models.third_party import masks
 
 Outputs = Tensor | tuple[Tensor | None, ...]
@@ -16,7 +15,7 @@ IGNORED_OPTIONS = ("output_attentions", "cache_position")
 """Options of other libraries' attention layers that do not change their first output: caches are refused."""
 
 
-class Adapter(PyroModule):
+class Adapter(nn.Module):
     """Base class: calls a layer of this library, with draws in a dimension of their own, on plain batches.
 
     Args:

@@ -5,12 +5,11 @@ from functools import partial
 from typing import Self
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.draws import at_mean, has_stochastic_input, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
-from probattn.handlers import at_mean, exclusive, has_stochastic_input, local_posteriors, num_folded, num_samples
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.call_network import call_network
 from probattn.models.third_party.draws_in_batch import find_blocks, run_with_draws
@@ -18,7 +17,7 @@ from probattn.models.third_party.find_attention import find_attention
 from probattn.models.third_party.incompatible_modules import reject_incompatible_modules
 
 
-class ConvertedNetwork(PyroModule):
+class ConvertedNetwork(nn.Module):
     """Wrapper with which ``Supervised``, ``fit`` and ``predict`` take a converted network.
 
     Under ``draws(S)`` the output is ``(S, batch, ...)``. The network itself has no dimension for draws: they are folded
@@ -53,7 +52,7 @@ class ConvertedNetwork(PyroModule):
                 mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
         """
         number, at_input, call = num_samples(), has_stochastic_input(), partial(call_network, self.wrapped)
-        with exclusive(), reject_incompatible_modules(self.wrapped):  # which changes modules during the call
+        with reject_incompatible_modules(self.wrapped):  # which changes modules during the call
             if number is None or num_folded() is not None or not (self._stochastic or at_input):
                 return call(x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
@@ -93,7 +92,7 @@ class ConvertedNetwork(PyroModule):
         Args:
             x, mask: a batch of the training data, as for :meth:`forward`.
         """
-        with ExitStack() as stack, evaluation_mode(self), at_mean(), local_posteriors():
+        with ExitStack() as stack, evaluation_mode(self), at_mean():
             for layer in self.layers():
                 stack.callback(layer.register_forward_pre_hook(_initialise).remove)
             call_network(self.wrapped, x, mask)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probattn.handlers import draws_in_batch
+from probattn.draws import draws_in_batch
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 

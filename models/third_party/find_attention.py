@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from probattn.evaluation_mode import DROPOUTS
 from probattn.models.third_party.adapters import (
     Adapter,
     ClassAttentionAdapter,
@@ -14,7 +15,6 @@ from probattn.models.third_party.adapters import (
     SeparateQKVAdapter,
 )
 from probattn.models.third_party.obstacles import UNSUPPORTED, find_obstacle
-from probattn.torch_compat import is_dropout
 
 DROPOUT_ATTRIBUTES = ("attention_dropout", "dropout_prob", "attn_drop", "dropout")
 """Attributes that hold the dropout of attention probabilities, as a module or a rate."""
@@ -193,7 +193,7 @@ def _dropout_rate(module: nn.Module, *known: nn.Module | Tensor | None) -> float
     rate = getattr(dropout, "p", dropout)
     for name, child in module.named_children():
         twin = rate is dropout and name in DROPOUT_ATTRIBUTES  # of a rate, as in the BERT of transformers 4
-        dropped = is_dropout(child) and (child is dropout or child.p == 0 or (twin and child.p == rate))
+        dropped = isinstance(child, DROPOUTS) and (child is dropout or child.p == 0 or (twin and child.p == rate))
         if not (dropped or isinstance(child, nn.Identity) or any(child is each for each in known)):
             raise ValueError(f"its {name} ({type(child).__name__}) has no counterpart")
     for name, parameter in module.named_parameters(recurse=False):

@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import nn
 
-from probattn.handlers import Handler
 from probattn.models.third_party.adapters import Adapter
-from probattn.torch_compat import is_batch_norm
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @contextmanager
@@ -31,12 +32,12 @@ def reject_incompatible_modules(network: nn.Module) -> Iterator[None]:
             if isinstance(module, Adapter) and module.layer.is_stochastic():
                 stack.callback(module.register_forward_pre_hook(partial(_check_shared, path, drawn)).remove)
                 stack.callback(module.register_forward_hook(partial(_record, path, drawn)).remove)
-            elif is_batch_norm(module) and (module.training or module.running_mean is None):
+            elif isinstance(module, BATCH_NORMS) and (module.training or module.running_mean is None):
                 stack.callback(module.register_forward_pre_hook(partial(_check_batch_norm, path, drawn)).remove)
         yield
 
 
-class _NoSampleSites(Handler):
+class _NoSampleSites(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         raise ValueError(
             f"site {msg['name']} is in a network with gradient checkpointing, whose recomputation would not see its "

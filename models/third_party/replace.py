@@ -8,17 +8,13 @@ from typing import Literal
 from torch import nn
 
 from probattn.attention.base import LayerFactory
-from probattn.handlers import exclusive
 from probattn.models.layer_factories import layer_factory
-from probattn.models.pyro_modules import to_pyro_module
 from probattn.models.third_party.adapters import Adapter
 from probattn.models.third_party.build_layer import build_layer
 from probattn.models.third_party.converted_network import ConvertedNetwork
 from probattn.models.third_party.equivalence import check_softmax_attention
 from probattn.models.third_party.find_attention import AttentionParts, find_attention
 from probattn.models.third_party.obstacles import describe_unrecognised, name_layer
-from probattn.pyro_compat import allow_renaming
-from probattn.torch_compat import own_modules
 
 ALTERNATIVE = (
     "add a transformer block after the network and replace its attention (see “Your own network” in the documentation)"
@@ -26,7 +22,6 @@ ALTERNATIVE = (
 """Advice where attention cannot be replaced."""
 
 
-@exclusive()
 def replace_attention(
     network: nn.Module,
     *,
@@ -62,7 +57,6 @@ def replace_attention(
     """
     factory = layer_factory(attention)
     copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
-    allow_renaming(copied)
     found = list(find_attention(copied))
     if not found:
         raise ValueError(f"no attention found that can be replaced: {describe_unrecognised(copied)}; {ALTERNATIVE}")
@@ -96,7 +90,7 @@ def _indices(layers: str | Sequence[int], count: int) -> list[int]:
 
 
 def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter) -> None:
-    """Replace an old layer, and convert the modules above it to PyroModules, which name its sites by their path."""
+    """Replace an old layer."""
     target = ".".join(part for part in (path, old.inner) if part)
     replaced = network.get_submodule(target)
     paths = [name for name, module in network.named_modules(remove_duplicate=False) if module is replaced]
@@ -109,10 +103,7 @@ def _insert(network: nn.Module, path: str, old: AttentionParts, adapter: Adapter
     adapter.layer.train(replaced.training)
     if old.emptied:
         network.get_submodule(path).set_submodule(old.emptied, nn.Identity())
-    *above, name = target.split(".")
-    for depth in range(len(above) + 1):
-        module = network.get_submodule(".".join(above[:depth]))
-        to_pyro_module(module)
-        if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False
-    own_modules(module)[name] = adapter
+    network.set_submodule(target, adapter)
+    for encoder in network.modules():
+        if isinstance(encoder, nn.TransformerEncoder):
+            encoder.use_nested_tensor = False

@@ -10,19 +10,22 @@ import torch
 from torch import Tensor
 
 from probattn.functional import dtypes, errors
-from probattn.pyro_compat import module_path
 from probattn.sites import SiteModule
 
 Options = ParamSpec("Options")
+Laws = tuple[dist.TorchDistribution, dist.TorchDistribution]
+"""Prior and posterior of a local site, one object where they are the same."""
 LayerFactory = Callable[[int, int], "ProbabilisticAttention"]
 
 
 class ProbabilisticAttention(SiteModule):
     """Base of attention layers that are Pyro programs: ``layer(x, mask=None)`` *is* the model.
 
-    A subclass samples its inducing variables with :meth:`sample`, adds terms to the objective with :meth:`penalty`,
-    and lists its global latent sites in :meth:`sites`. Site names start with the layer's path in the model. The layer
-    may run inside or outside a data plate (see :class:`~probattn.sites.SiteModule`).
+    A layer has two parts. :meth:`compute` is a pure function from tokens and latent values to output and log factors:
+    it compiles, exports and differentiates. :meth:`forward` samples the latents of :meth:`sites` and
+    :meth:`local_sites`, calls it, and adds the factors. A layer whose latents depend on each other has a ``forward`` of
+    its own, by :meth:`sample`, :meth:`sample_local` and :meth:`factor`. For names of sites see
+    :class:`~probattn.sites.SiteModule`.
 
     Args:
         dim: width of the tokens.
@@ -53,6 +56,42 @@ class ProbabilisticAttention(SiteModule):
         """
         return {}
 
+    def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
+        """Return prior and posterior of local latent sites by name, for checked tokens."""
+        return {}
+
+    def compute(self, x: Tensor, mask: Tensor | None, **latents: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output of x's shape, and log factors ``(..., batch)`` of each example by name; pure.
+
+        Args:
+            x: checked tokens ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+            latents: values of the sites by name.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines neither compute nor forward")
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Run the program once.
+
+        Args:
+            x: ``(*draws, batch, tokens, dim)``.
+            mask: ``(batch, tokens)``, True where there is a token.
+
+        Returns:
+            ``(*draws, batch, tokens, dim)``, with draws of the latents as leading dimensions.
+
+        Raises:
+            ValueError: x or mask of another shape.
+            NumericalError: a NaN or Inf, or a matrix that cannot be factorised.
+        """
+        x = self.checked(x, mask)
+        latents = {name: self.sample(name, prior) for name, prior in self.sites().items()}
+        latents |= {name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()}
+        output, log_factors = self.compute(x, mask, **latents)
+        for name, log_factor in log_factors.items():
+            self.factor(name, log_factor)
+        return output
+
     def is_stochastic(self) -> bool:
         """Return True if the output depends on latent sites; override it where it depends on local ones alone."""
         return bool(self.sites())
@@ -71,7 +110,7 @@ class ProbabilisticAttention(SiteModule):
     @property
     def label(self) -> str:
         """Class and path, for messages."""
-        return f"{type(self).__name__} {module_path(self)!r}".removesuffix(" ''")
+        return f"{type(self).__name__} {self.name!r}".removesuffix(" ''")
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
         """Receive the path of the residual stream to this layer; called by networks, ignored by most layers.
@@ -82,19 +121,6 @@ class ProbabilisticAttention(SiteModule):
 
     def initialise(self, stream: Tensor) -> None:
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""
-
-    def penalty(self, name: str, per_example: Callable[[], Tensor]) -> None:
-        """Add −penalty to the log joint as a named local factor site; outside autocast, with errors naming this layer.
-
-        Args:
-            per_example: as for :meth:`SiteModule.penalty <probattn.sites.SiteModule.penalty>`.
-        """
-
-        def precise() -> Tensor:
-            with self.precise():
-                return per_example()
-
-        super().penalty(name, precise)
 
     def signature(self) -> dict[str, int | str]:
         """Return what a checkpoint must share with this layer, in addition to the shapes of its parameters."""

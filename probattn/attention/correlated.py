@@ -77,18 +77,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         return not self.collapsed or self.output == "draw"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run the program once.
-
-        Args:
-            x: ``(*draws, batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True where there is a token.
-
-        Returns:
-            ``(*draws, batch, tokens, dim)``, with draws as leading dimensions.
-
-        Raises:
-            NumericalError: a NaN or Inf, or a covariance that cannot be factorised.
-        """
+        """Run the program once; arguments, result and errors as in the base class."""
         x = self.checked(x, mask)
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():

@@ -29,6 +29,7 @@ class Layer(Protocol):
     def is_scored(self) -> bool: ...  # noqa: D102
     def sample_local(self, name: str, prior: Any, posterior: Any, **infer: Any) -> Tensor: ...  # noqa: D102
     def observe(self, name: str, distribution: Any, value: Tensor, **infer: Any) -> None: ...  # noqa: D102
+    def factor(self, name: str, log_factor: Tensor, **infer: Any) -> None: ...  # noqa: D102
 
 
 def through_z_o(layer: Layer, law: Correlated, x: Tensor) -> Tensor:
@@ -50,8 +51,7 @@ def collapsed(layer: Layer, law: Correlated, x: Tensor) -> Tensor:
     """Add α R in closed form (CGP paper, eq. 28), and sample the output given z_k alone."""
     output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
     if _is_regularised(layer):
-        unit = dist.Unit(layer.weight(law) * layer.canonical.regulariser(law, x).sum(-1))
-        layer.observe("regulariser", unit, unit.sample(), regulariser=True)
+        layer.factor("regulariser", layer.weight(law) * layer.canonical.regulariser(law, x).sum(-1), regulariser=True)
     return _output(layer, output, law.predictive) if layer.output == "draw" else output
 
 

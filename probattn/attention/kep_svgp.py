@@ -4,17 +4,18 @@ from typing import Literal
 
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroParam
 from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention import merge as merges
 from probattn.attention import residual as residuals
+from probattn.attention.base import Laws
 from probattn.attention.dropout import dropout_rate
 from probattn.attention.kep_svgp_options import PENALTIES, check
 from probattn.attention.ksvd import KSVDAttention
 from probattn.attention.mean import SoftmaxMean
 from probattn.functional import dtypes, kep_svgp
+from probattn.sites import left_of_examples, outside_examples
 
 
 class KEPSVGPAttention(KSVDAttention):
@@ -26,9 +27,9 @@ class KEPSVGPAttention(KSVDAttention):
 
     Sites: ``u``, latent, global, event ``(head, output, inducing index)``; ``ksvd``, a local factor −η (J/n)² (eq. 11);
     ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior.
-    Parameter ``residual_amplitude``: a > 0 ``(head,)``.
+    Parameter ``log_residual_amplitude``: log a ``(head,)``.
 
-    Parameter ``scale``: Λ > 0 ``(head, inducing index)``. The law of F under the prior does not depend on it: F = E v,
+    Parameter ``log_scale``: log λ ``(head, inducing index)``, Λ = diag(λ) > 0. The law of F under the prior does not depend on it: F = E v,
     v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
     equation for each head and example does; :meth:`spectrum` returns the singular values themselves.
 
@@ -39,8 +40,8 @@ class KEPSVGPAttention(KSVDAttention):
         merge: ``"add"`` (any length), ``"concat"`` or ``"concat_lowrank"`` (both need ``tokens``).
         pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
         projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r themselves; or ``"svd"``, two
-            steps of subspace iteration from a learned W_e, after which E and R carry the leading singular directions
-            and values of K_att. Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
+            steps of subspace iteration from a learned W_e. E and R then *approximate* the leading singular directions
+            and values of K_att (E Eᵀ is 7 to 33 % off the truncated decomposition at the initial weights). Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
         tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.
@@ -91,10 +92,9 @@ class KEPSVGPAttention(KSVDAttention):
         self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
-        self.scale = PyroParam(torch.full((heads, rank), scale), constraint=dist.constraints.positive)
         self.solves = projection == "svd"
-        self.scale_unconstrained.requires_grad_(learn_scale and not self.solves)
-        self.residual_amplitude = None if residual is None else residuals.amplitude(heads, residual)
+        self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), learn_scale and not self.solves)
+        self.log_residual_amplitude = None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)
         self.dropout = None if mean == "zero" else dropout_rate(dropout)
@@ -104,35 +104,41 @@ class KEPSVGPAttention(KSVDAttention):
         parts = {"merge": type(self.merge).__name__, "pair": self.pair, "projection": type(self.projection).__name__}
         return super().signature() | parts | {"prior": priors.name_of(self.prior)}
 
+    @property
+    def scale(self) -> Tensor:
+        """Λ > 0, ``(heads, rank)``; with draws on the left where ``log_scale`` is a random variable."""
+        with outside_examples():
+            return left_of_examples(self.log_scale, event_dim=2).exp()
+
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of ``u`` at the current Λ."""
-        return {"u": self._prior_at(self.scale)}
+        """Return the prior of ``u`` at the current Λ, the same for every output."""
+        scale = self.scale
+        scale = scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1)
+        return {"u": priors.at(self.prior, scale, event_dim=3)}
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run the program once.
+    def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
+        """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
+        if self.log_residual_amplitude is None:
+            return {}
+        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, x.shape[-2], self.rank)
+        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
+        return {"residual": (law, law)}
 
-        Args:
-            x: ``(*draws, batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True where there is a token.
-
-        Returns:
-            ``(*draws, batch, tokens, dim)``, with draws of u as leading dimensions.
-        """
-        x, scale = self.checked(x, mask), self.scale
-        query_key = self.queries_and_keys(x)
-        e, r, w_e, w_r = scores = self.scores_of(query_key, x, mask)
-
-        if not self.solves:
-            alone = lambda: self.scores_of(query_key.detach(), x.detach(), mask)  # noqa: E731
-            self.penalise((lambda: scores) if self.mean is None else alone, scale, x, mask)
-        u = self.sample("u", self._prior_at(scale))
+    def compute(
+        self, x: Tensor, mask: Tensor | None, u: Tensor, residual: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
+        query_key, scale = self.queries_and_keys(x), self.scale
+        e, r, *weights = scores = self.scores_of(query_key, x, mask)
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
-        if self.residual_amplitude is not None:
-            values = values + residuals.sample(self, query_key, mask, (w_e, w_r))
+        if residual is not None:
+            with self.precise():
+                deviation = residuals.scale(query_key, mask, weights, self.pair, solved=self.solves)
+                amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
+                values = values + (amplitude * deviation).unsqueeze(-1) * residual
         output = dtypes.apply_linear(self.out, self.join_heads(values))
-        rate = self.dropout if self.training else 0.0
-        return output if self.mean is None else self.mean(output, query_key, x, mask, rate)
-
-    def _prior_at(self, scale: Tensor) -> dist.TorchDistribution:
-        """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
-        return priors.at(self.prior, scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1), event_dim=3)
+        if self.mean is not None:
+            output = self.mean(output, query_key, x, mask, self.dropout if self.training else 0.0)
+            if torch.is_grad_enabled():  # the penalty then trains W_e, W_r and Λ alone
+                scores = self.scores_of(query_key.detach(), x.detach(), mask)
+        return output, {} if self.solves else {"ksvd": -self.penalty(scores, scale, mask)}

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
+from probattn.attention.base import Laws
 from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.attention.merge import Add, Concat
 from probattn.functional import dtypes, kep_svgp
@@ -26,7 +27,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     tokens of both branches one after the other where weights merge them; ``kl``, a local factor −KL(q(u) ‖ N(0, Λ²)),
     without KL weight; ``ksvd`` as in the base class, with ``penalty="authors"``.
     Parameters: ``loc``, m ``(head, output, inducing index)``, and ``raw_tril``, L with the logarithm of its diagonal,
-    both N(0, 1) at the start; ``scale``, Λ, there log-uniform on [e⁻², 1]; W_e and W_r, there orthogonal.
+    both N(0, 1) at the start; ``log_scale``, log λ, there uniform on [−2, 0]; W_e and W_r, there orthogonal.
 
     Args:
         dim, heads, rank, merge, pair, tokens, multiple, eta, bias: as in the base class.
@@ -47,7 +48,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     ) -> None:
         options = {"rank": rank, "merge": merge, "pair": pair, "tokens": tokens, "multiple": multiple, "eta": eta}
         super().__init__(dim, heads, **options, penalty="authors", bias=bias)
-        self.scale = torch.empty(heads, rank).uniform_(-2.0, 0.0).exp()
+        self.log_scale = nn.Parameter(torch.empty(heads, rank).uniform_(-2.0, 0.0))
         self.loc = nn.Parameter(torch.randn(heads, rank, rank))
         self.raw_tril = nn.Parameter(torch.randn(heads, rank, rank, rank))
         with torch.no_grad():
@@ -70,23 +71,27 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         """Return True, since the noise is sampled at the tokens."""
         return True
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run the program once; arguments and result as in the base class."""
-        x, lam = self.checked(x, mask), self.scale
-        e, r, *_ = found = self.scores_of(self.queries_and_keys(x), x, mask)
-        self.penalise(lambda: found, lam, x, mask)
-        loc, tril = self._loc_and_tril()
-        self.penalty("kl", lambda: kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3]))
+    def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
+        """Return the law N(0, I) of ``noise``."""
+        tokens = x.shape[-2] * (1 if isinstance(self.merge, Add) else 2)
+        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, tokens, self.rank)
+        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
+        return {"noise": (law, law)}
+
+    def compute(self, x: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
+        lam, (loc, tril) = self.scale, self._loc_and_tril()
+        e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
         branches = [{"e": e, "r": r}[branch] for branch in self.pair]
         is_sum = isinstance(self.merge, Add)
-        scores = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(-2)
+        merged = (self.merge(*branches) if is_sum else torch.cat(branches, dim=-2)) / lam.unsqueeze(-2)
         with self.precise():
-            scores = dtypes.at_least_float32(scores)
-            law = dist.Normal(torch.zeros_like(scores), scores.new_ones(()), validate_args=False).to_event(3)
-            noise = self.sample_local("noise", law, law)
-            values = kep_svgp.function_values_per_token(scores, loc, tril, noise)
+            kl = kep_svgp.kl_divergence(loc, tril, lam).sum(-1).expand(x.shape[-3])
+            merged = dtypes.at_least_float32(merged)
+            values = kep_svgp.function_values_per_token(merged, loc, tril, noise)
             values = values if is_sum else self.merge(*values.chunk(2, dim=-2))
-        return dtypes.apply_linear(self.out, self.join_heads(values))
+        output = dtypes.apply_linear(self.out, self.join_heads(values))
+        return output, {"ksvd": -self.penalty(scores, lam, mask), "kl": -kl}
 
     def _loc_and_tril(self) -> tuple[Tensor, Tensor]:
         return dtypes.at_least_float32(self.loc), _TRIL(dtypes.at_least_float32(self.raw_tril))

@@ -1,7 +1,5 @@
 """Base of layers on the kernel singular value decomposition of their attention kernel."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 
 from probattn.attention import projection as projections
@@ -44,20 +42,17 @@ class KSVDAttention(ProbabilisticAttention):
             scores = scores.where(mask[:, None, :, None], 0.0)
         return *scores, *weights
 
-    def penalise(self, scores: Callable[[], Scores], scale: Tensor, x: Tensor, mask: Tensor | None) -> None:
-        """Add the KSVD penalty at the site ``ksvd``: η times the loss of (11) for each example.
+    def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
+        """Return η times the loss of (11) for each example, ``(..., batch)``.
 
         Args:
-            scores: returns :meth:`scores`; called only where the penalty counts.
+            scores: those of :meth:`scores`.
             scale: Λ ``(H, s)``.
-            x, mask: as for the layer.
+            mask: as for the layer.
         """
-
-        def penalty() -> Tensor:
-            lengths = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, scores()), scale, lengths)
-
-        self.penalty("ksvd", penalty)
+        lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+        with self.precise():
+            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, scores), scale, lengths)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""

@@ -1,18 +1,17 @@
 """Softmax attention as the mean of a Gaussian process, with the process's own queries and keys."""
 
-import pyro.distributions as dist
+import math
+
 import torch
-from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 
 from probattn.attention.softmax import attend
-from probattn.param_effects import SkipParamEffects
 
 
-class SoftmaxMean(SkipParamEffects, PyroModule):
+class SoftmaxMean(nn.Module):
     """Softmax attention plus a Gaussian process: W_out softmax(Q Kᵀ / √d) V + b + a f, for given queries and keys.
 
-    Parameter ``amplitude``: a > 0, a scalar.
+    Parameter ``log_amplitude``: log a, a scalar.
 
     Args:
         dim: width of the tokens.
@@ -24,7 +23,12 @@ class SoftmaxMean(SkipParamEffects, PyroModule):
         super().__init__()
         self.value = nn.Linear(dim, dim, bias=bias)
         self.out = nn.Linear(dim, dim)
-        self.amplitude = PyroParam(torch.tensor(float(amplitude)), constraint=dist.constraints.positive)
+        self.log_amplitude = nn.Parameter(torch.tensor(math.log(amplitude)))
+
+    @property
+    def amplitude(self) -> Tensor:
+        """Amplitude a > 0, a scalar."""
+        return self.log_amplitude.exp()
 
     def forward(self, f: Tensor, query_key: Tensor, x: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
         """Attend over the real tokens and add the process.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probattn import priors
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.sgpa_forms import Decoupled, Standard, Tokens
+from probattn.attention.sgpa_forms import Decoupled, Remainder, Standard, Tokens
 from probattn.functional import dtypes, errors, padding, sgpa
 
 DRAWS = ("marginal", "joint")
@@ -111,26 +111,23 @@ class SGPAttention(ProbabilisticAttention):
         return dtypes.at_least_float32(points)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Run the program once.
-
-        Args:
-            x: ``(*draws, batch, tokens, dim)``.
-            mask: ``(batch, tokens)``, True where there is a token.
-
-        Returns:
-            ``(*draws, batch, tokens, dim)``, with draws as leading dimensions.
-
-        Raises:
-            NumericalError: a NaN or Inf, or a kernel that cannot be factorised.
-        """
+        """Run the program once; arguments, result and errors as in the base class."""
         x = self.checked(x, mask)
         u = self.sample("u", self.sites()["u"]) if self.inducing else None
+        remainder = self.remainder(x, mask)
+        return self.output(remainder, u, self.sample_local("g", remainder.prior, remainder.posterior))
+
+    def remainder(self, x: Tensor, mask: Tensor | None) -> Remainder:
+        """Return the laws of g at checked tokens; pure."""
         query, value = self.split_heads(self.query_value(x), 2)
         with self.precise():
             tokens = self._tokens(query, value, mask)
-            remainder = getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
-            f = self.sample_local("g", remainder.prior, remainder.posterior)
-            f = f if u is None else f + remainder.features @ u.mT
+            return getattr(self.form, self.draws)(self, tokens, dtypes.at_least_float32(x))
+
+    def output(self, remainder: Remainder, u: Tensor | None, g: Tensor) -> Tensor:
+        """Return the output at values of u and g; pure."""
+        with self.precise():
+            f = g if u is None else g + remainder.features @ u.mT
         return dtypes.apply_linear(self.out, self.join_heads(f))
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from probattn.thread_values import ThreadValue
+from probattn.functional.errors import ThreadValue
 
 P = ParamSpec("P")
 R = TypeVar("R")

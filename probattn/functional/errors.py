@@ -2,10 +2,30 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from torch import Tensor
 
-from probattn.thread_values import ThreadValue
+
+class ThreadValue:
+    def __init__(self, value):
+        self._v = ContextVar("v", default=value)
+
+    @property
+    def value(self):
+        return self._v.get()
+
+    @contextmanager
+    def replaced(self, value):
+        token = self._v.set(value)
+        try:
+            yield
+        finally:
+            self._v.reset(token)
+
+    def __class_getitem__(cls, item):
+        return cls
+
 
 _WHERE = ThreadValue("")
 

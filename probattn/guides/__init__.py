@@ -1,16 +1,13 @@
 """Guides (variational distributions) of the latent sites of a model, built without data."""
 
-from probattn.guides.checks import check, check_global, global_part
-from probattn.guides.guide import Guide, for_model
-from probattn.guides.layer_sites import latent_sites, priors_of
-from probattn.guides.lazy import is_lazy, lacks_prototype, materialise
+from probattn.guides.autoguides import check, check_local, is_lazy, lacks_prototype, materialise
+from probattn.guides.guide import Guide, for_model, latent_sites, priors_of
 
 __all__ = [
     "Guide",
     "check",
-    "check_global",
+    "check_local",
     "for_model",
-    "global_part",
     "is_lazy",
     "lacks_prototype",
     "latent_sites",

@@ -1,39 +1,29 @@
-"""Mean-field guides of global latent sites, with a module of a guide family for each."""
+"""Guides (variational distributions) of the global latent sites of a model's layers, built without data."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-import pyro
+import pyro.distributions as dist
 import pyro.poutine as poutine
-from pyro.nn import PyroModule
-from pyro.poutine.messenger import unwrap
+from pyro.nn import PyroModule, pyro_method
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
+from probattn.attention.base import ProbabilisticAttention
 from probattn.families import Family, on_support, resolve
-from probattn.guides.layer_sites import attention_layers, latent_sites, priors_at_sites, site_name
-from probattn.handlers import (
-    Handler,
-    global_sites_only,
-    guided_local_sites,
-    has_data_plate,
-    is_latent,
-    outside_data_plate,
-)
-from probattn.param_effects import SkipParamEffects
-from probattn.programs import Program
-from probattn.pyro_compat import HANDLER_STACK
+from probattn.messages import is_latent
+from probattn.param_store import StoredModule
+from probattn.programs import Program, ProgramModule, unwrapped
 
 
-class Guide(SkipParamEffects, PyroModule):
+class Guide(StoredModule):
     """Mean-field guide over global sites: each has a module of its family, at the site's path inside the guide.
 
-    Built by :func:`for_model`. It holds the model without registering it, to read the priors' current scale. Local
-    sites that carry their posterior are sampled from it: in the model's own pass under the ELBOs of
-    :mod:`probattn.inference`, in an additional run of the model elsewhere (:class:`pyro.infer.Trace_ELBO`,
-    :class:`pyro.infer.Predictive`).
+    Built by :func:`for_model`. It samples the priors' program with q in place of each prior, so q follows the prior's
+    present scale, and hyperparameters are drawn from q before what depends on them. It holds the model without
+    registering it.
 
     Attributes:
         sites: names of the sites that have a module here.
@@ -43,55 +33,25 @@ class Guide(SkipParamEffects, PyroModule):
     def __init__(self, model: Program, families: Mapping[str, Family], *, rest: Callable | None = None) -> None:
         super().__init__()
         self._model = (model,)
-        self._has_local_sites = True
-        priors = dict(latent_sites(model, at=_PriorMedians()))
-        self.sites = tuple(priors)
-        for site, prior in priors.items():
+        self.sites = tuple(families)
+        with _AtMedian():
+            priors = dict(latent_sites(model))
+        for site, family in families.items():
             *containers, name = site.split(".")
-            parent = self
+            parent: nn.Module = self
             for container in containers:
                 if container not in dict(parent.named_children()):
-                    setattr(parent, container, PyroModule())
-                parent = getattr(parent, container)
-            setattr(parent, name, on_support(families[site], prior))
-        self.rest = None
-        if rest is not None:
-            self.rest = rest(poutine.block(model, hide_fn=self._covers))
+                    parent.add_module(container, nn.Module())
+                parent = parent.get_submodule(container)
+            parent.add_module(name, on_support(family, priors[site]))
+        self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Sample every site; the arguments are the model's, which local sites and ``rest`` depend on."""
-        values = {}
-        for layer, path in attention_layers(self._model[0]):
-            without_parameters = poutine.block(hide_fn=lambda msg: msg["type"] == "param")  # the model's run has them
-            with without_parameters, _GuidedHyperparameters(self) as guided:
-                own = priors_at_sites(layer)
-            values |= guided.values
-            for name, prior in own.items():
-                site = site_name(path, name)
-                values[site] = pyro.sample(site, self.get_submodule(site)(prior))
-        if self.rest is not None:
-            values |= self.rest(*args, **kwargs) or {}
-        in_model = any(isinstance(handler, global_sites_only) for handler in HANDLER_STACK)
-        if self._has_local_sites and not in_model and _accepts(self._model[0], args, kwargs):
-            values |= self._local(values, args, kwargs)
-        return values
-
-    def _local(self, values: Mapping[str, Tensor], args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Sample the local sites by a run of the model, in which they carry their posterior."""
-        if has_data_plate():  # that of Predictive(parallel=True), whose draws would be taken for examples
-            with poutine.block(), outside_data_plate(), poutine.trace() as traced:
-                self._model[0](*args, **kwargs)
-            local = [name for name, site in traced.trace.nodes.items() if "posterior" in site.get("infer", {})]
-            if local:
-                raise ValueError(
-                    f"site {local[0]} belongs to single examples, and this guide runs in a plate at dimension -1: use "
-                    "predict of probattn.inference, or Predictive(..., parallel=False)"
-                )
-            return {}
-        with guided_local_sites() as guided:
-            poutine.condition(self._model[0], data=values)(*args, **kwargs)
-        self._has_local_sites = guided.has_met
-        return guided.values
+        """Sample every site; the arguments are the model's, which ``rest`` may depend on."""
+        with _FromGuide(self):
+            values = sample_priors(unwrapped(self._model[0]))
+        values = {site: values[site] for site in self.sites}
+        return values if self.rest is None else values | (self.rest(*args, **kwargs) or {})
 
     def _covers(self, msg: Message) -> bool:
         return msg["name"] in self.sites or "posterior" in msg["infer"]
@@ -104,12 +64,13 @@ def for_model(
     overrides: Mapping[str, str | Family] | None = None,
     rest: Callable[[Program], Program] | None = None,
 ) -> Guide:
-    """Build a guide for every latent site of a model's attention layers, those of hierarchical priors included.
+    """Build a guide for every global latent site of a model's attention layers, hyperparameters included.
 
     >>> guide = guides.for_model(model, "full", rest=AutoNormal)  # doctest: +SKIP
 
     Args:
-        model: a module that holds layers of this library (or is one), or a program that calls such modules.
+        model: a module that holds layers of this library (or is one), or such a module under handlers; sites that
+            these observe or hide (``pyro.condition``, ``poutine.block``) are left out.
         family: ``"full"``, ``"diagonal"``, ``"lowrank"``, ``"delta"`` or a callable ``prior -> module``. The named
             families accept sites of any continuous support, by a bijection from ℝ.
         overrides: families by pattern of site names (``"*.6.*"``); the last match counts.
@@ -117,16 +78,12 @@ def for_model(
             Pyro's AutoGuides; it is called with the model in which the covered sites are hidden.
 
     Raises:
-        ValueError: an unknown family, a family chosen for a model without a site for it, or a pattern that matches no
-            site.
+        ValueError: an unknown family, a family chosen for a model without a site for it, a pattern that matches no
+            site, or two layers of one name.
+        TypeError: a function, whose layers cannot be found: give the layers, in an ``nn.ModuleList``, say.
     """
     overrides = overrides or {}
     sites = [site for site, _ in latent_sites(model)]
-    if len(set(sites)) < len(sites):
-        raise ValueError(
-            f"two layers of this program have sites of one name, {', '.join(sorted(set(sites)))}: make them attributes "
-            "of one PyroModule, whose paths tell them apart"
-        )
     if not sites and family != "full":
         raise ValueError(
             f"no site for a guide of family {family!r}: all latent sites of this model are local and carry their own "
@@ -141,35 +98,99 @@ def for_model(
     return Guide(model, chosen, rest=rest)
 
 
-def _accepts(model: Program, args: tuple, kwargs: Mapping[str, Any]) -> bool:
-    """Return True if the model can run on the arguments of a call of the guide; a call without data has none."""
-    values = (*args, *kwargs.values())
-    if values:
-        return any(value is not None for value in values)
-    try:
-        signature = inspect.signature(model.forward if isinstance(model, nn.Module) else unwrap(model))
-        signature.bind()
-    except (TypeError, ValueError):
-        return False
-    return True
+def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]:
+    """Yield names and current priors of a model's global latent sites, hyperparameters before what depends on them.
+
+    Args:
+        model: as for :func:`for_model`.
+
+    Raises:
+        ValueError: a prior with a batch shape; two layers of one name.
+    """
+    program = model.program if isinstance(model, ProgramModule) else model
+    module = unwrapped(program)
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
+            "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
+        )
+    with poutine.block(), poutine.trace() as run:
+        if program is module:
+            sample_priors(module)
+        else:  # the handlers around the module see the priors' program in its place
+            forward = vars(module).get("forward")
+            module.forward = lambda *_, **__: sample_priors(module)
+            try:
+                program()
+            finally:
+                vars(module).pop("forward") if forward is None else setattr(module, "forward", forward)
+    for name, node in run.trace.nodes.items():
+        if is_latent(node):
+            prior = node["fn"]
+            if prior.batch_shape:
+                dims = len(prior.batch_shape) + len(prior.event_shape)
+                raise ValueError(
+                    f"the prior of site {name} has batch shape {tuple(prior.batch_shape)}, which belongs to its event: "
+                    f"end it with .to_event({dims})"
+                )
+            yield name, prior
 
 
-class _GuidedHyperparameters(Handler):
-    """Handler that samples hyperparameters from a guide instead of from their priors."""
+def sample_priors(module: nn.Module) -> dict[str, Tensor]:
+    """Sample the global latent sites of a module's layers from their priors, and return their values by name.
 
-    def __init__(self, guide: Guide) -> None:
+    Raises:
+        ValueError: two layers of one name.
+    """
+    values: dict[str, Tensor] = {}
+    with _Values(values):
+        for layer in module.modules():
+            if isinstance(layer, ProbabilisticAttention):
+                # a layer whose scale is a PyroSample reads it inside a call of its own
+                sites = pyro_method(lambda layer: layer.sites()) if isinstance(layer, PyroModule) else type(layer).sites
+                for name, prior in sites(layer).items():
+                    layer.sample(name, prior)
+    return values
+
+
+def priors_of(model: Program) -> Program:
+    """Return a program that samples the global sites of a model's layers from their priors, whatever its arguments."""
+    module = unwrapped(model.program if isinstance(model, ProgramModule) else model)
+    return lambda *args, **kwargs: sample_priors(module) if isinstance(module, nn.Module) else {}
+
+
+class _Values(Messenger):
+    """Handler that collects the values of sample sites; a name that occurs twice is an error."""
+
+    def __init__(self, values: dict[str, Tensor]) -> None:
         super().__init__()
-        self.guide, self.values = guide, {}
-
-    def _pyro_sample(self, msg: Message) -> None:
-        msg["fn"] = self.guide.get_submodule(msg["name"])(msg["fn"])
+        self.values = values
 
     def _pyro_post_sample(self, msg: Message) -> None:
+        if msg["name"] in self.values:
+            raise ValueError(
+                f"two layers have a site {msg['name']!r}: give them names, layer.name = ..., or call "
+                "name_layers(model) once"
+            )
         self.values[msg["name"]] = msg["value"]
 
 
-class _PriorMedians(Handler):
-    """Handler that sets latent sites to the median of their priors, at which guides are initialised."""
+class _FromGuide(Messenger):
+    """Handler that puts q in the place of the prior at each site of a guide, and hides all other sites."""
+
+    def __init__(self, guide: Guide) -> None:
+        super().__init__()
+        self.guide = guide
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["name"] in self.guide.sites:
+            msg["fn"] = self.guide.get_submodule(msg["name"])(msg["fn"])
+        else:
+            msg["stop"] = True
+
+
+class _AtMedian(Messenger):
+    """Handler that sets hyperparameters to the median of their priors, at which guides are initialised."""
 
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg):

@@ -1,12 +1,12 @@
 """Weights of the terms of the ELBO."""
 
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 
-from probattn.handlers.messages import is_global_latent, is_latent
-from probattn.handlers.threads import Handler
+from probattn.messages import is_global_latent, is_latent
 
 
-class kl_weight(Handler):  # noqa: N801
+class kl_weight(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
     """Scale the log densities of latent sites (KL weight), around model *and* guide: 1 is the ELBO, 0 drops the KL.
 
     Args:
@@ -21,11 +21,11 @@ class kl_weight(Handler):  # noqa: N801
     def _pyro_sample(self, msg: Message) -> None:
         if is_global_latent(msg):
             msg["scale"] = msg["scale"] * self.weight
-        elif is_latent(msg) and not msg["infer"].get("regulariser"):
+        elif (is_latent(msg) or "kl_of" in msg["infer"]) and not msg["infer"].get("regulariser"):
             msg["scale"] = msg["scale"] * self.local
 
 
-class alpha(Handler):  # noqa: N801
+class alpha(Messenger):  # noqa: N801
     """Scale the regulariser of correlated GPs (CGP paper, eq. 28).
 
     Args:

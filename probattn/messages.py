@@ -1,6 +1,7 @@
-"""Predicates of sample sites: latent or observed, global or local, amortised."""
+"""Predicates of sample sites: latent or observed, global or local."""
 
 import pyro.distributions as dist
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -9,7 +10,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor
 from torch.distributions import Independent
 
-from probattn.pyro_compat import HANDLER_STACK, trace_arguments
+from probattn.pyro_internals import HANDLERS
 
 
 def is_latent(msg: Message) -> bool:
@@ -18,14 +19,14 @@ def is_latent(msg: Message) -> bool:
         msg["type"] == "sample"
         and not msg["is_observed"]
         and not msg["infer"].get("label")
-        and isinstance(msg["fn"], dist.torch_distribution.TorchDistributionMixin)
+        and isinstance(msg["fn"], TorchDistributionMixin)
     )
 
 
 def is_local(msg: Message, trace: Trace | None = None) -> bool:
-    """Return True for local sites: marked ``infer={"local": True}``, or inside the data plate.
+    """Return True for local sites: marked ``infer={"local": True}``, or inside the plate of the examples.
 
-    The data plate is a plate at dimension −1 with the size of the batch, if a trace has recorded that.
+    That is a plate at dimension −1 with the size of the batch, if a trace has recorded that.
 
     Args:
         msg: a message, or a node of a finished trace.
@@ -34,8 +35,10 @@ def is_local(msg: Message, trace: Trace | None = None) -> bool:
     if msg["infer"].get("local"):
         return True
     frames = [frame for frame in msg["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
+    if not frames:
+        return False
     size = batch_size() if trace is None else _batch_of(trace)
-    return bool(frames) and size in (None, frames[0].size)
+    return size in (None, frames[0].size)
 
 
 def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
@@ -44,12 +47,12 @@ def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:
 
 
 def is_amortised(msg: Message) -> bool:
-    """Return True for local latent sites that carry their posterior."""
-    return msg["type"] == "sample" and not msg["is_observed"] and "posterior" in msg["infer"]
+    """Return True for local sites that :func:`~probattn.local_posteriors` has drawn from the posterior they carry."""
+    return msg["type"] == "sample" and bool(msg["infer"].get("drawn"))
 
 
 def is_of_draws(frame: CondIndepStackFrame) -> bool:
-    """Return True for plate frames that :class:`draws` adds."""
+    """Return True for plate frames that :class:`~probattn.draws` adds."""
     return frame.name in ("draws_-1", "draws_-2")
 
 
@@ -59,8 +62,8 @@ def batch_size(*, inside: Messenger | None = None) -> int | None:
     Args:
         inside: a handler; only traces inside it count.
     """
-    first = 0 if inside is None else HANDLER_STACK.index(inside) + 1
-    for handler in HANDLER_STACK[first:]:
+    first = 0 if inside is None else HANDLERS.index(inside) + 1
+    for handler in HANDLERS[first:]:
         size = _batch_of(handler.trace) if isinstance(handler, TraceMessenger) else None
         if size is not None:
             return size
@@ -68,8 +71,8 @@ def batch_size(*, inside: Messenger | None = None) -> int | None:
 
 
 def _batch_of(trace: Trace) -> int | None:
-    args, kwargs = trace_arguments(trace)
-    for value in (*args, *kwargs.values()):
+    node = trace.nodes.get("_INPUT", {"args": (), "kwargs": {}})
+    for value in (*node["args"], *node["kwargs"].values()):
         if isinstance(value, Tensor) and value.dim() > 0:
             return value.shape[0]
     return None

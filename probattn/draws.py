@@ -1,0 +1,242 @@
+"""Number of posterior draws, and the dimension that holds them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, Self
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import ExpandedDistribution, TorchDistributionMixin
+from pyro.distributions.torch_transform import TransformModule
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor
+from torch.distributions import TransformedDistribution, kl_divergence, register_kl
+
+from probattn.messages import batch_size, is_latent, is_local, unwrapped
+from probattn.pyro_internals import HANDLERS
+
+_SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
+_AT_MEAN: ContextVar[bool] = ContextVar("at_mean", default=False)
+_FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
+_INPUT: ContextVar["stochastic_input | None"] = ContextVar("stochastic_input", default=None)
+
+
+class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+    """Vectorised draws of latent sites, around model *and* guide.
+
+    ``draws("example")`` samples each global site once per example: the expected ELBO and gradient are those of one
+    shared draw, with far less gradient noise. ``draws(S)`` samples every site S times, in a new dimension left of the
+    batch, so that the layers below the first stochastic one run once. Both nest: ``draws("example")`` around
+    ``draws(S)`` gives S particles per example. Log densities are scaled so that the KL counts once and all draws are
+    averaged.
+
+    >>> with draws("example"):
+    ...     loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y)  # doctest: +SKIP
+
+    Args:
+        number: the number of draws, or ``"example"``.
+
+    Raises:
+        ValueError: a number below 1; ``"example"`` outside an ELBO or a trace, which know the batch; a site in a
+            plate at the dimension of the draws.
+    """
+
+    def __init__(self, number: int | Literal["example"]) -> None:
+        super().__init__()
+        if number != "example" and (isinstance(number, (str, bool)) or number < 1):
+            raise ValueError(f'draws takes a positive number or "example", got {number!r}')
+        self.number, self._outer = number, []
+
+    def __enter__(self) -> Self:
+        self._outer.append(_SAMPLES.get())
+        if self.number != "example":
+            _SAMPLES.set(self.number)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        _SAMPLES.set(self._outer.pop())
+        return super().__exit__(*error)
+
+    def _pyro_sample(self, msg: Message) -> None:
+        fn = msg["fn"]
+        if not isinstance(fn, TorchDistributionMixin):
+            return
+        dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
+        if is_latent(msg) and (self.number != "example" or not is_local(msg)):
+            if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
+                raise ValueError(
+                    f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
+                    "predict with vectorize=False"
+                )
+            msg["fn"] = expanded(fn, dim, size)
+        elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
+            return
+        frame = CondIndepStackFrame(f"draws_{dim}", dim=dim, size=size, counter=0)
+        msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
+        msg["scale"] = msg["scale"] / size
+
+    def _batch_size(self) -> int:
+        size = batch_size(inside=self)
+        if size is None:
+            raise ValueError(
+                'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
+                "with the batch as its first tensor, or use draws(number)"
+            )
+        return size
+
+
+class at_mean(Messenger):  # noqa: N801
+    """Set every latent site to its mean, or that of the posterior that it carries, instead of sampling.
+
+    >>> with at_mean():
+    ...     predict(model, guide, x, num_samples=1)  # doctest: +SKIP
+    """
+
+    def __enter__(self) -> Self:
+        _AT_MEAN.set(True)
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        _AT_MEAN.set(False)
+        return super().__exit__(*error)
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if is_latent(msg) and msg["value"] is None:
+            fn = msg["infer"].get("posterior", msg["fn"])
+            if "posterior" in msg["infer"] or not is_local(msg):
+                msg["value"] = mean_of(fn, msg["fn"].batch_shape)
+                msg["done"] = True
+
+
+class one_draw(Messenger):  # noqa: N801
+    """Mark a run as one of several draws that run sequentially.
+
+    Args:
+        row: index of the draw, from 0.
+        of: number of draws.
+    """
+
+    def __init__(self, row: int, *, of: int) -> None:
+        super().__init__()
+        self.row, self.of = row, of
+
+
+class stochastic_input:  # noqa: N801
+    """Mark the input itself as stochastic (MC dropout), so converted networks fold samples into the batch at the input.
+
+    Attributes:
+        drawn: True once the samples have a dimension, which a site or :func:`draws_in_batch` added.
+    """
+
+    def __init__(self) -> None:
+        self.drawn = False
+
+    def __enter__(self) -> Self:
+        self._token = _INPUT.set(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _INPUT.reset(self._token)
+
+
+@contextmanager
+def draws_in_batch(number: int) -> Iterator[None]:
+    """Mark that draws are folded into the batch of what runs inside, draw by draw: ``(S · batch, ...)``.
+
+    Args:
+        number: S.
+    """
+    token = _FOLDED.set(number)
+    try:
+        yield
+    finally:
+        _FOLDED.reset(token)
+        mark_drawn()
+
+
+def mark_drawn() -> None:
+    """Record that samples have a dimension now, for :class:`stochastic_input`."""
+    if _INPUT.get() is not None and num_samples() is not None:
+        _INPUT.get().drawn = True
+
+
+def num_folded() -> int | None:
+    """Return S if draws are folded into the batch (see :func:`draws_in_batch`), else None."""
+    return _FOLDED.get()
+
+
+def has_stochastic_input() -> bool:
+    """Return True inside :class:`stochastic_input`."""
+    return _INPUT.get() is not None
+
+
+def current_draw() -> one_draw | None:
+    """Return the current draw if draws run sequentially (see :class:`one_draw`), else None."""
+    return next((handler for handler in reversed(HANDLERS) if isinstance(handler, one_draw)), None)
+
+
+@contextmanager
+def sample_dimension(number: int | None) -> Iterator[None]:
+    """Declare S draws in the dimension left of the batch, for networks that run without handlers."""
+    token = _SAMPLES.set(number)
+    try:
+        yield
+    finally:
+        _SAMPLES.reset(token)
+
+
+def num_samples() -> int | None:
+    """Return S of the innermost ``draws(S)``, or of a network with stored samples; None without any."""
+    return _SAMPLES.get()
+
+
+def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
+    """Return a draw of a local site's posterior in a batch shape, or its mean under :class:`at_mean`."""
+    if _AT_MEAN.get():
+        return mean_of(posterior, batch_shape)
+    return (posterior if posterior.batch_shape == batch_shape else posterior.expand(batch_shape)).rsample()
+
+
+def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
+    """Return the mean in a batch shape; for a transformed distribution without one, the image of its base's mean."""
+    return _mean(fn).expand(batch_shape + fn.event_shape)
+
+
+def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
+    """Return the distribution expanded in a batch dimension; flows keep the caches of their transforms."""
+    batch_shape = torch.broadcast_shapes(fn.batch_shape, (size,) + (1,) * (-1 - dim))
+    # Compare lengths first: torch.export must not compare a symbolic batch size with the number of draws.
+    if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
+        return fn
+    inner = unwrapped(fn)
+    if isinstance(inner, TransformedDistribution):
+        if any(isinstance(t, TransformModule) or type(t).__name__.startswith("Conditioned") for t in inner.transforms):
+            return fn.expand(batch_shape)
+    return Drawn(fn, batch_shape)
+
+
+class Drawn(ExpandedDistribution):
+    """A distribution in a larger batch shape, whose KL is that of the distribution inside: many draws cost one KL."""
+
+
+@register_kl(Drawn, dist.Distribution)
+def _kl_drawn(q: Drawn, p: dist.Distribution) -> Tensor:
+    return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(q.batch_shape)
+
+
+def _mean(fn: dist.TorchDistribution) -> Tensor:
+    try:
+        return fn.mean
+    except NotImplementedError:
+        inner = unwrapped(fn)
+        if isinstance(inner, ExpandedDistribution):
+            return _mean(inner.base_dist).expand(fn.batch_shape + fn.event_shape)
+        if not isinstance(inner, TransformedDistribution):
+            raise
+        value = _mean(inner.base_dist)
+        for transform in inner.transforms:
+            value = transform(value)
+        return value

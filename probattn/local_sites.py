@@ -1,0 +1,94 @@
+"""Local sites: their plate and scale in a mini-batch, and their draw from the posterior that they carry."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.poutine as poutine
+from pyro.infer.reparam.reparam import Reparam
+from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from probattn.draws import Drawn, draw
+
+
+class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
+    """Treat sites with ``infer={"local": True}`` as one per example of a minibatch of the data set.
+
+    They get the plate of the examples (dimension −1) and the scale ``num_data / batch``; global sites are unchanged.
+
+    Args:
+        batch: number of examples in the batch.
+        num_data: number of examples in the data set.
+
+    Raises:
+        ValueError: a batch without examples.
+    """
+
+    def __init__(self, *, batch: int, num_data: int) -> None:
+        super().__init__()
+        if batch == 0:
+            raise ValueError("the batch has no examples")
+        self.frame = CondIndepStackFrame("data", dim=-1, size=batch, counter=0, full_size=num_data)
+        self.factor = num_data / batch
+
+    def _pyro_sample(self, msg: Message) -> None:
+        if msg["infer"].get("local"):
+            msg["cond_indep_stack"] = (self.frame, *msg["cond_indep_stack"])
+            msg["scale"] = msg["scale"] * self.factor
+
+
+def local_posteriors(model: Callable | None = None, *, guided: Collection[str] = ()) -> Any:
+    """Draw local sites that carry their posterior from it, in the model's own pass.
+
+    Each then counts by a factor ``SITE_kl``, −KL(posterior ‖ prior), in closed form where there is one. So every ELBO,
+    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites. Sites
+    that a handler around the model sets (``condition``, ``do``) keep their value and their density. It is
+    ``poutine.reparam`` with one strategy; without a model it is a context manager.
+
+    >>> model = local_posteriors(model)  # doctest: +SKIP
+    >>> svi = SVI(model, guides.for_model(model), Adam({"lr": 1e-3}), TraceMeanField_ELBO())  # doctest: +SKIP
+
+    Args:
+        model: a program.
+        guided: local sites that the guide draws itself.
+    """
+
+    def strategy(msg: Message) -> Reparam | None:
+        carries = "posterior" in msg["infer"] and msg["name"] not in guided
+        return _FromPosterior(msg["infer"]) if carries else None
+
+    return poutine.reparam(model, config=strategy)
+
+
+class _FromPosterior(Reparam):
+    """Strategy of :func:`local_posteriors` for one site."""
+
+    def __init__(self, infer: dict[str, Any]) -> None:
+        self.infer = infer
+
+    def apply(self, msg: Message) -> Message:
+        name, prior, value = msg["name"], msg["fn"], msg["value"]
+        if msg["is_observed"] or value is not None:
+            return msg
+        posterior, self.infer["drawn"] = self.infer["posterior"], True
+        value = draw(posterior, prior.batch_shape)
+        if not self.infer["is_prior"] and poutine.get_mask() is not False:
+            unit = dist.Unit(-_kl(posterior, prior, value))
+            # Handlers that scale the site, by a layer's weight or num_data / batch, scale the factor as well.
+            infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
+            pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
+        return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
+
+
+def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:
+    """Return KL(posterior ‖ prior) of each example, or log q − log p at the draw where there is no closed form."""
+    inner = prior.base_dist if isinstance(prior, Drawn) else prior
+    try:
+        return kl_divergence(posterior, inner).expand(prior.batch_shape)
+    except NotImplementedError:
+        return posterior.log_prob(value) - prior.log_prob(value)
