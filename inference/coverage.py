@@ -13,6 +13,10 @@ from probattn.families import is_real
 from probattn.messages import is_latent, is_of_draws
 
 
+class CoverageError(ValueError):
+    """A guide that does not cover the latent sites of its model; the message names the sites and the remedy."""
+
+
 def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True) -> None:
     """Check what would be silently wrong: a site that the guide misses, or that counts another number of times.
 
@@ -22,19 +26,19 @@ def check_coverage(model_trace: Trace, guide_trace: Trace, *, scale: bool = True
         scale: compare what makes the loss wrong but not a prediction: sites that the model observes, and scales.
 
     Raises:
-        ValueError: naming the sites, with the remedy.
+        CoverageError: naming the sites, with the remedy.
     """
     latent, guided = dict(_latent(model_trace)), dict(_latent(guide_trace))
     missing = [name for name, site in latent.items() if name not in guided and "enumerate" not in site["infer"]]
     if missing:
-        raise ValueError(
+        raise CoverageError(
             f"the guide draws no site {', '.join(missing)} of the model: add it to the guide, or use "
             "guides.for_model(model, rest=AutoNormal), which covers all remaining sites by an AutoGuide"
         )
     known = latent if scale else model_trace.nodes
     unused = [name for name, site in guided.items() if name not in known and not site["infer"].get("is_auxiliary")]
     if unused:
-        raise ValueError(
+        raise CoverageError(
             f"the guide draws {', '.join(unused)}, which is no latent site of the model: those are "
             f"{', '.join(latent) or 'none'}; build the guide for this program, or hide the site (pyro.poutine.block)"
         )
@@ -50,7 +54,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
         trace: of the guide; its sites keep the ``infer`` of the model's, which a replay replaces.
 
     Raises:
-        ValueError: a site with another event shape in the guide; a plate that subsamples other examples there.
+        CoverageError: a site with another event shape in the guide; a plate that subsamples other examples there.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -66,7 +70,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
             kept = {key: value for key, value in msg["infer"].items() if key not in ("posterior", "weight")}
             node["infer"].update(kept | node["infer"])
         elif isinstance(rows := msg["value"], Tensor) and not torch.equal(rows, torch.as_tensor(node["value"])):
-            raise ValueError(
+            raise CoverageError(
                 f"plate {msg['name']} has other examples in the guide than in the model: give an AutoGuide "
                 "create_plates=lambda ...: pyro.plate(..., subsample=...) with the rows that the model is called with"
             )
@@ -74,7 +78,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
 
 def _check_event(name: str, p: dist.TorchDistribution, q: dist.TorchDistribution) -> None:
     if p.event_shape != q.event_shape:
-        raise ValueError(
+        raise CoverageError(
             f"site {name} has event shape {tuple(p.event_shape)} in the model and {tuple(q.event_shape)} in the guide: "
             "end the guide's distribution with .to_event(...) over the dimensions of one value"
         )
@@ -89,12 +93,12 @@ def _check_site(name: str, model: dict, guide: dict, *, scale: bool) -> None:
     # The declared support of a transformed distribution is that of its last transform, which need not be exact.
     is_exact = not isinstance(inner, dist.Delta | dist.TransformedDistribution)
     if is_exact and is_real(q.support) and not is_real(p.support):
-        raise ValueError(
+        raise CoverageError(
             f"site {name} has support {p.support} in the model and {q.support} in the guide: use a guide on the "
             "model's support, such as a dist.TransformedDistribution or a family of guides.for_model by its name"
         )
     if _plates(model) != _plates(guide):
-        raise ValueError(
+        raise CoverageError(
             f"site {name} is in {_plates(model) or 'no plate'} in the model and in {_plates(guide) or 'no plate'} in the "
             "guide (dimension: size): sample it inside the same pyro.plate, at the same dimension, in both"
         )
@@ -103,7 +107,7 @@ def _check_site(name: str, model: dict, guide: dict, *, scale: bool) -> None:
         ratio = float(scales[0]) / float(scales[1])
         subsampled = any(frame.full_size not in (None, frame.size) for frame in model["cond_indep_stack"])
         if subsampled and abs(ratio - 1) > 1e-6 and "weight" not in guide["infer"]:
-            raise ValueError(
+            raise CoverageError(
                 f"site {name} counts {ratio:.6g} times as often in the model, whose plate is subsampled, as in the "
                 "guide: give the guide's plate the same size and subsample_size"
             )

@@ -3,19 +3,24 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import is_identically_zero, scale_and_mask
 from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from pyro.poutine import Trace
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
+from probattn.families import PointMass
 from probattn.functional import dtypes
-from probattn.inference.coverage import check_coverage, guided_by
+from probattn.inference.coverage import CoverageError, check_coverage, guided_by
+from probattn.inference.non_finite import root_error
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
-from probattn.programs import Program, as_module, device
+from probattn.programs import Program, as_module, device, own_parameters
 
 ELBOS = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO, "graph": TraceGraph_ELBO}
 
@@ -51,7 +56,7 @@ class ELBOLoss(nn.Module):
         run_model = _under_current_autocast(self.model, device_type)
 
         def guide(*args: Any, **kwargs: Any) -> Any:
-            with poutine.trace() as run:
+            with poutine.trace() as run, _WithDensity():
                 result = self.guide(*args, **kwargs)
             self.traces = (run.trace,)
             return result
@@ -62,11 +67,14 @@ class ELBOLoss(nn.Module):
                 result = local_posteriors(run_model, guided=guide_trace.nodes)(*args, **kwargs)
             self.traces = run.trace, guide_trace
             check_coverage(run.trace, guide_trace)
-            self._check_closed_form(guide_trace)
             return result
 
-        with torch.autocast(device_type, enabled=False), dtypes.float32_products("highest"):
-            return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
+        exact = torch.autocast(device_type, enabled=False), dtypes.float32_products("highest")
+        with exact[0], exact[1], own_parameters(self.model, self.guide):
+            try:
+                return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
+            except CoverageError as error:
+                raise root_error(error) from None  # to which Pyro adds the shapes of all sites
 
     @torch.no_grad()
     def terms(self) -> dict[str, Tensor]:
@@ -100,19 +108,14 @@ class ELBOLoss(nn.Module):
                 pass
         return _log_prob_sum(guide_site) - _log_prob_sum(model_site)
 
-    def _check_closed_form(self, guide_trace: Trace) -> None:
-        """Refuse point masses with a density under TraceMeanField_ELBO, whose closed-form KL would ignore it."""
-        if not isinstance(self.elbo, TraceMeanField_ELBO):
-            return
-        for name, site in _sample_sites(guide_trace):
-            fn = site["fn"]
-            while hasattr(fn, "base_dist"):
-                fn = fn.base_dist
-            if type(fn).__name__ == "Delta" and not is_identically_zero(fn.log_density):
-                raise NotImplementedError(
-                    f"the guide's site {name} is a transformed draw, whose density TraceMeanField_ELBO ignores: use "
-                    'Trace_ELBO (elbo="trace")'
-                )
+
+class _WithDensity(Messenger):
+    """Give point masses with a density (AutoGuides with flows) a KL that counts it, as Pyro's closed form does not."""
+
+    def _pyro_sample(self, msg: Message) -> None:
+        fn = msg["fn"]
+        if type(fn) is dist.Delta and not is_identically_zero(fn.log_density):
+            msg["fn"] = PointMass(fn.v, log_density=fn.log_density, event_dim=fn.event_dim)
 
 
 def _under_current_autocast(program: Callable, device_type: str) -> Callable:

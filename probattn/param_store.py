@@ -4,14 +4,20 @@ A statement for each parameter in each step would take as long as a layer, and `
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
 from pyro.nn import PyroModule
 from pyro.params.param_store import param_with_module_name
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from probattn.pyro_internals import PathModule, is_svi
+
+_OWNED = WeakTensorKeyDictionary()
+"""Parameters in the store that belong to a module of this process; those that ``load()`` has read belong to none."""
 
 
 def register_parameters(module: nn.Module, name: str) -> None:
@@ -22,8 +28,18 @@ def register_parameters(module: nn.Module, name: str) -> None:
     if not is_svi() or isinstance(module, PyroModule):
         return
     store = pyro.get_param_store()
-    if any(store.param_name(parameter) is None for parameter in module.parameters() if parameter.requires_grad):
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if any(store.param_name(parameter) is None for parameter in trained):
         _register(name or type(module).__name__, module)
+    _OWNED.update((parameter, True) for parameter in trained)
+
+
+@contextmanager
+def without_store_warnings() -> Iterator[None]:
+    """Silence Pyro's warning about each frozen parameter of a plain module in a user's PyroModule."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*was not registered in the param store.*")
+        yield
 
 
 class StoredModule(PathModule):
@@ -53,10 +69,23 @@ class StoredModule(PathModule):
 
 
 def _register(name: str, module: nn.Module) -> None:
-    """Register the trained parameters; where the store has others, after ``load()``, the module uses those from now."""
-    trained = ((key, parameter) for key, parameter in module.named_parameters() if parameter.requires_grad)
-    stored = [pyro.param(param_with_module_name(name, key), parameter) is parameter for key, parameter in trained]
-    if not all(stored):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*not registered in the param store.*")  # frozen parameters
+    """Register the trained parameters; those that the store holds after ``load()`` become the module's own.
+
+    Raises:
+        RuntimeError: a name in the store belongs to another module, which SVI would train with this one.
+    """
+    is_loaded = False
+    for key, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            stored = pyro.param(param_with_module_name(name, key), parameter)
+            if stored is not parameter and stored in _OWNED:
+                raise RuntimeError(
+                    f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another module, which SVI would "
+                    "train as well: call pyro.clear_param_store() first (trained modules keep their parameters), or "
+                    "train each model in its own `with pyro.get_param_store().scope():`"
+                )
+            _OWNED[stored] = True
+            is_loaded |= stored is not parameter
+    if is_loaded:
+        with without_store_warnings():
             pyro.module(name, module, update_module_params=True)

@@ -1,6 +1,7 @@
 """Pyro programs of any kind: modules, functions, and either wrapped by handlers such as ``pyro.condition``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyro
@@ -39,6 +40,7 @@ class ProgramModule(nn.Module):
         self.program, inner = program, unwrapped(program)
         self.inner = inner if isinstance(inner, nn.Module) else None
         self.stored, self.has_run = nn.ParameterDict(), self.inner is not None
+        self.constraints: dict[str, Any] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
@@ -54,12 +56,32 @@ class ProgramModule(nn.Module):
             value = node["value"].unconstrained()
             if id(value) in known:
                 continue
+            self.constraints[name] = store.get_state()["constraints"][name]
             if not isinstance(value, nn.Parameter):
                 value = nn.Parameter(value.detach())
-                state = store.get_state()
-                store.set_state({"params": {name: value}, "constraints": {name: state["constraints"][name]}})
+                store.set_state({"params": {name: value}, "constraints": {name: self.constraints[name]}})
             self.stored[name.replace(".", "/")] = value
         self.has_run = True
+
+
+@contextmanager
+def own_parameters(*programs: Program | None) -> Iterator[None]:
+    """Run programs with their own parameters: those of other modules in Pyro's parameter store are not seen inside.
+
+    Otherwise a ``PyroModule`` would take the values of another module whose parameters have the same names. A function
+    that has not been materialised has all of the store.
+    """
+    params, constraints, all_known = {}, {}, True
+    for program in programs:
+        if isinstance(program, ProgramModule):
+            params |= {name.replace("/", "."): value for name, value in program.stored.items()}
+            constraints |= program.constraints
+            all_known &= program.has_run
+        elif program is not None:
+            all_known &= isinstance(unwrapped(program), nn.Module)
+    state = {"params": params, "constraints": constraints}
+    with pyro.get_param_store().scope(state) if all_known else nullcontext():
+        yield
 
 
 def attribute(program: Program, name: str) -> Any:

@@ -7,13 +7,13 @@ import torch
 from probattn.experiments.runs.build import Loader, build, generator
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
-from probattn.handlers import alpha
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.posterior.refit_guide import refit_guide
 from probattn.inference.training.objective import StepCoefficients
 from probattn.inference.training.warmup_decay import scheduled_lr
 from probattn.models import Supervised
+from probattn.weights import alpha
 
 VALID_EXAMPLES = 1024
 """Validation examples that the spread of predictions is measured on, at most."""

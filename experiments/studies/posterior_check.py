@@ -9,7 +9,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn import CGPAttention, KEPSVGPAttention, guides, local_posteriors
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.svg import save_figure
@@ -138,4 +138,4 @@ def _guides(model: nn.Module) -> dict[str, nn.Module]:
     if not any(guides.latent_sites(model)):
         return {"full": guides.for_model(model)}
     families = {name: guides.for_model(model, name).double() for name in ("full", "diagonal", "lowrank", "delta")}
-    return families | {"joint": AutoMultivariateNormal(guides.global_part(model))}
+    return families | {"joint": AutoMultivariateNormal(local_posteriors(model))}

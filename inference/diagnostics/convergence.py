@@ -81,9 +81,9 @@ def convergence(
     batches = list(_first_examples(data, max_examples))
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
+    guides.materialise(guide, batches[0])
+    guides.check(model, guide)
     with torch.random.fork_rng(), frozen(model):
-        guides.materialise(guide, batches[0])
-        guides.check(model, guide)
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
         with restored(guide):
             summaries, before = _summaries(model, guide, batches[0]), parameter_values(guide)

@@ -45,9 +45,9 @@ def fit_guide(
         ValueError: a guide of another model.
     """
     guide, batch = as_module(guide), unpack_batch(batch).arguments()
+    guides.materialise(guide, batch)
+    guides.check(model, guide)
     with frozen(model):
-        guides.materialise(guide, batch)
-        guides.check(model, guide)
         parameters = [parameter for parameter in guide.parameters() if parameter.requires_grad]
         if not parameters:
             return torch.empty(0)

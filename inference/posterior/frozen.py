@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from probattn.evaluation_mode import evaluation_mode
-from probattn.programs import Program, ProgramModule, unwrapped
+from probattn.programs import Program, ProgramModule, own_parameters, unwrapped
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def frozen(model: Program) -> Iterator[None]:
     """
     inner = unwrapped(model.program if isinstance(model, ProgramModule) else model)
     module = inner if isinstance(inner, nn.Module) else nn.Module()
-    with evaluation_mode(module):
+    with own_parameters(model), evaluation_mode(module):
         flags = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
         try:
             module.requires_grad_(False)

@@ -90,10 +90,10 @@ def refit_guide(
     guide = as_module(guide)
     if attribute(as_module(model), "num_data") is None:
         raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
+    if guides.is_lazy(guide):
+        guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
+    guides.check(model, guide)
     with frozen(model):
-        if guides.is_lazy(guide):
-            guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
-        guides.check(model, guide)
         fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight, local_kl_weight=local_kl_weight)
         return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)
 

@@ -16,7 +16,7 @@ from probattn.inference.coverage import check_coverage
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_global_latent, is_latent, is_local
-from probattn.programs import Program, device
+from probattn.programs import Program, device, own_parameters
 
 
 class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -49,7 +49,8 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     Raises:
         ValueError: an AutoGuide without parameters.
     """
-    return _global_part(_run_guide(model, guide, inputs))
+    with own_parameters(model, guide):
+        return _global_part(_run_guide(model, guide, inputs))
 
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:

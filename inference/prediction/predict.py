@@ -41,7 +41,7 @@ from probattn.inference.prediction.vectorization import (
     has_bayesian_weights,
     warn_sequential,
 )
-from probattn.programs import Program, ProgramModule, as_module, device
+from probattn.programs import Program, ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
 CPU_CHUNK_SIZE = 256
@@ -158,7 +158,7 @@ class _PosteriorPredictive:
         """Put model and guide in evaluation mode, without gradients; on a GPU without validation of distributions."""
         parts = self.parts.values()
         validation = nullcontext() if self.late is None else pyro.validation_enabled(False)
-        with evaluation_mode(*parts), torch.no_grad(), validation:
+        with own_parameters(*parts), evaluation_mode(*parts), torch.no_grad(), validation:
             yield
 
     def refuse_inputs(self, failed: Tensor, number: int) -> None:

@@ -14,7 +14,7 @@ from probattn.draws import draws
 from probattn.guides import Guide, latent_sites
 from probattn.inference.elbo import ELBOLoss
 from probattn.messages import is_global_latent, is_of_draws
-from probattn.programs import Program, ProgramModule, unwrapped
+from probattn.programs import Program, ProgramModule, own_parameters, unwrapped
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of samples."""
@@ -41,7 +41,7 @@ def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -
     if isinstance(guide, Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
     inputs = batch()
-    with torch.no_grad(), torch.random.fork_rng():
+    with own_parameters(model, guide), torch.no_grad(), torch.random.fork_rng():
         trace = poutine.trace(guide).get_trace(*inputs)
         if not global_sites_outside_layers(model, trace):
             return True

@@ -29,6 +29,7 @@ from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
 from probattn.inference.training.trainer import Trainer
+from probattn.param_store import without_store_warnings
 from probattn.programs import Program, as_module, device
 
 
@@ -50,6 +51,7 @@ class History:
     best_value: float | None = None
 
 
+@without_store_warnings()
 def fit(
     model: Program,
     guide: Program,

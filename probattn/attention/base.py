@@ -85,9 +85,19 @@ class ProbabilisticAttention(SiteModule):
             NumericalError: a NaN or Inf, or a matrix that cannot be factorised.
         """
         x = self.checked(x, mask)
-        latents = {name: self.sample(name, prior) for name, prior in self.sites().items()}
+        return self.run(x, mask, self.sites())
+
+    def run(self, x: Tensor, mask: Tensor | None, sites: dict[str, dist.TorchDistribution], **given: Tensor) -> Tensor:
+        """Sample the latents, and return the output of :meth:`compute` after its log factors are added.
+
+        Args:
+            x, mask: checked.
+            sites: priors of the global sites.
+            given: further arguments of ``compute``.
+        """
+        latents = {name: self.sample(name, prior) for name, prior in sites.items()}
         latents |= {name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()}
-        output, log_factors = self.compute(x, mask, **latents)
+        output, log_factors = self.compute(x, mask, **given, **latents)
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
         return output

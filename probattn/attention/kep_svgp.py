@@ -111,10 +111,18 @@ class KEPSVGPAttention(KSVDAttention):
             return left_of_examples(self.log_scale, event_dim=2).exp()
 
     def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the prior of ``u`` at the current Λ, the same for every output."""
-        scale = self.scale
+        """Return the prior of ``u`` at the current Λ."""
+        return self.sites_at(self.scale)
+
+    def sites_at(self, scale: Tensor) -> dict[str, dist.TorchDistribution]:
+        """Return the prior of ``u`` at λ ``(..., heads, rank)``, the same for every output."""
         scale = scale.unsqueeze(-2).expand(*scale.shape[:-1], self.rank, -1)
         return {"u": priors.at(self.prior, scale, event_dim=3)}
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Run the program once; arguments, result and errors as in the base class."""
+        x, scale = self.checked(x, mask), self.scale  # read once, since it may be a random variable
+        return self.run(x, mask, self.sites_at(scale), scale=scale)
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
@@ -125,10 +133,10 @@ class KEPSVGPAttention(KSVDAttention):
         return {"residual": (law, law)}
 
     def compute(
-        self, x: Tensor, mask: Tensor | None, u: Tensor, residual: Tensor | None = None
+        self, x: Tensor, mask: Tensor | None, *, scale: Tensor, u: Tensor, residual: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
-        query_key, scale = self.queries_and_keys(x), self.scale
+        query_key = self.queries_and_keys(x)
         e, r, *weights = scores = self.scores_of(query_key, x, mask)
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
         if residual is not None:

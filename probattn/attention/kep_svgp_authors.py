@@ -56,7 +56,7 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
             if isinstance(self.merge, Concat):
                 self.merge.weights.div_(3**0.5)  # the variance of nn.Linear's weights
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
+    def sites_at(self, scale: Tensor) -> dict[str, dist.TorchDistribution]:
         """Return no sites: the posterior is part of the layer."""
         return {}
 
@@ -78,9 +78,11 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
         law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
         return {"noise": (law, law)}
 
-    def compute(self, x: Tensor, mask: Tensor | None, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def compute(  # type: ignore[override]
+        self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the output, and the log factors ``ksvd`` and ``kl`` of each example."""
-        lam, (loc, tril) = self.scale, self._loc_and_tril()
+        lam, (loc, tril) = scale, self._loc_and_tril()
         e, r, *_ = scores = self.scores_of(self.queries_and_keys(x), x, mask)
         branches = [{"e": e, "r": r}[branch] for branch in self.pair]
         is_sum = isinstance(self.merge, Add)

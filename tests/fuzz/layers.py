@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 

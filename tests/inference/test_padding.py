@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from export_cases import KEP, LAYERS
 from small_fit import assert_same, weights
 from torch import nn
 
 from probattn import guides
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.models import Supervised, TextTagger, TextTransformer
 from probattn.models.likelihoods import Categorical, TokenCategorical

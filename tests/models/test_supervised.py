@@ -6,14 +6,14 @@ import statistics
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
-from probattn.handlers import kl_weight
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier, Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
+from probattn.weights import kl_weight
 
 F64 = torch.float64
 N, BATCH, TOKENS = 12, 4, 5

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -19,8 +20,8 @@ from probattn import (
     draws,
     guides,
 )
-from probattn.handlers import at_mean
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.draws import at_mean
+from probattn.inference import predict
 from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, last
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 from probattn.models.likelihoods import Categorical, TokenCategorical

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from elbos import TraceMeanField_ELBO
 from operations import Operations
 from torch import nn
 from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, TextTransformer, ViT, last
 from probattn.models.blocks import Block
 from probattn.models.vit import patches

@@ -8,6 +8,7 @@ import pyro.poutine as poutine
 import pytest
 import scipy.stats
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.nn import PyroModule
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -22,7 +23,6 @@ from probattn.distributions import (
     MarginalWithJointKL,
 )
 from probattn.functional.gaussian import Dense, LowRank
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
 
 F64 = torch.float64

@@ -7,11 +7,11 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, families, guides, priors
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 
 F64 = torch.float64
 SHAPE = (2, 4, 3)

@@ -9,11 +9,11 @@ import warnings
 
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, JitterWarning, KernelAttention, SGPAttention, SparseCGPAttention, draws, guides
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO
 from probattn.models import Classifier
 
 COMMON = {

@@ -7,6 +7,7 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO as OnePass
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
@@ -22,8 +23,17 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, families, guides, local_sites, priors
-from probattn.inference import TraceMeanField_ELBO as OnePass
+from probattn import (
+    CGPAttention,
+    KEPSVGPAttention,
+    SGPAttention,
+    draws,
+    families,
+    guides,
+    local_posteriors,
+    local_sites,
+    priors,
+)
 
 AUTO = {
     "AutoNormal": AutoNormal,
@@ -285,7 +295,7 @@ def test_guides_are_built_over_the_global_sites():
 
 def test_the_global_part_hides_what_has_its_posterior_and_nothing_else(data):
     model = Local()
-    whole, part = (poutine.trace(each).get_trace(*data) for each in (model, guides.global_part(model)))
+    whole, part = (poutine.trace(each).get_trace(*data) for each in (model, local_posteriors(model)))
     sites = [[name for name, node in each.nodes.items() if node["type"] == "sample"] for each in (whole, part)]
     assert set(sites[0]) - set(sites[1]) == {"layers.1.g"}
     assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "y"} <= set(sites[1])
@@ -295,7 +305,7 @@ def test_the_global_part_hides_what_has_its_posterior_and_nothing_else(data):
 def test_pyros_autoguides_train_the_global_part(auto, data):
     torch.manual_seed(0)
     model = Local()
-    guide = auto(guides.global_part(model), init_loc_fn=init_to_sample)
+    guide = auto(local_posteriors(model), init_loc_fn=init_to_sample)
     guides.materialise(guide, data)
     names = {name for name, _ in guide.named_parameters()}
     assert names
@@ -316,7 +326,7 @@ def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
             guides.materialise(guide, data)
         with pytest.raises(ValueError, match="global_part"):
             guides.check(model, guide)
-    guide = _listed(AutoNormal(guides.global_part(model)), guides.global_part(model))
+    guide = _listed(AutoNormal(local_posteriors(model)), local_posteriors(model))
     guides.materialise(guide, data)
     guides.check(model, guide)
 

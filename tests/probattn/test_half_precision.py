@@ -7,11 +7,12 @@ import copy
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from export_cases import LAYERS
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Supervised, TextTransformer, likelihoods
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.functional.jitter.JitterWarning")  # few tokens in float32

@@ -4,10 +4,11 @@ import random
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 from tests.fuzz.layers import Network, fuzz_layers

@@ -3,13 +3,14 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import draws, guides
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
 from probattn.functional import kep_svgp
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary
 from probattn.models import Classifier, ViT
 

@@ -3,12 +3,12 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, draws, guides, local_sites
-from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, replace_attention
 
 

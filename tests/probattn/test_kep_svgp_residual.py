@@ -3,12 +3,13 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors, local_sites
+from probattn.draws import at_mean
 from probattn.functional import subspace
-from probattn.handlers import at_mean
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Classifier, ViT
 
 PROJECTIONS = ["data", "plain", "svd"]

@@ -3,10 +3,10 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, guides, local_sites
-from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, ViT
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.nn import PyroModule
@@ -25,8 +26,8 @@ from probattn import (
     guides,
     priors,
 )
-from probattn.handlers import at_mean
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.draws import at_mean
+from probattn.inference import predict
 from probattn.models import Classifier
 
 KERNELS = st.sampled_from(["ard", "exponential", "rbf"])

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import nn
 
@@ -17,7 +18,7 @@ from probattn import (
     draws,
     guides,
 )
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Classifier
 
 STURDY = {

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import elbos
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -12,7 +13,7 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import nn
 
 import probattn
-from probattn import KEPSVGPAttention, draws, guides, inference
+from probattn import KEPSVGPAttention, draws, guides, name_layers
 
 N, SIGMA = 12, 0.4
 
@@ -33,6 +34,7 @@ class Regression(PyroModule):
     def __init__(self, **options):
         super().__init__()
         self.attention = KEPSVGPAttention(4, 1, rank=2, eta=0.0, scale=1.5, **options)
+        name_layers(self)
         self.requires_grad_(False).eval()
 
     def mean(self, x):
@@ -115,20 +117,13 @@ def gap(precision, blocks):
 def bound(model, guide, x, y, number=2000):
     """−ELBO in nats by many draws."""
     with draws(number):
-        return inference.Trace_ELBO().loss(model, guide, x, y)
+        return elbos.Trace_ELBO().loss(model, guide, x, y)
 
 
 def function_guide(x, y=None):
     loc = pyro.param("loc", torch.zeros(1, 2, 2))
     scale = pyro.param("scale", torch.full((1, 2, 2), 0.3), constraint=constraints.positive)
     pyro.sample("attention.u", dist.Normal(loc, scale).to_event(3))
-
-
-def guide_of(guide, program):
-    """The guide of a layer for a program that calls it: the same q, and local sites from their posteriors."""
-    other = guides.for_model(program)
-    other.load_state_dict(guide.state_dict())
-    return other
 
 
 @pytest.fixture
@@ -141,5 +136,5 @@ def problem():
 @pytest.fixture
 def idioms():
     """Models and data that the tests of this folder share."""
-    shared = (Regression, Plated, ModuleGuide, Mean, Head, Known, conjugate, gap, bound, function_guide, guide_of)
+    shared = (Regression, Plated, ModuleGuide, Mean, Head, Known, conjugate, gap, bound, function_guide)
     return SimpleNamespace(**{each.__name__: each for each in shared})

@@ -2,6 +2,7 @@
 
 import math
 
+import elbos
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -13,7 +14,8 @@ from pyro.infer import (
     autoguide,
 )
 from pyro.infer.reparam import LocScaleReparam
-from pyro.nn import PyroSample
+from pyro.nn import PyroParam, PyroSample
+from pyro.nn.module import to_pyro_module_
 from torch.testing import assert_close
 
 from probattn import guides, inference
@@ -36,7 +38,7 @@ def test_condition_and_do_reach_the_labels(idioms, problem):
     assert_close(poutine.trace(done).get_trace(x).nodes["y"]["fn"].mean, expected)
     for program in (conditioned, done):
         assert_close(predict(program, guides.for_model(model), x, num_samples=4).mean, expected)
-    assert_close(inference.Trace_ELBO().loss(conditioned, guides.for_model(model), x, y), -joint.item())
+    assert_close(elbos.Trace_ELBO().loss(conditioned, guides.for_model(conditioned), x, y), -joint.item())
 
 
 def test_uncondition_draws_the_labels(problem):
@@ -50,9 +52,9 @@ def test_scaled_and_blocked_programs_scale_the_loss(problem):
     model, x, y = problem
     guide = guides.for_model(model)
     torch.manual_seed(1)
-    loss = inference.Trace_ELBO()(model, guide)(x, y)
+    loss = elbos.Trace_ELBO()(model, guide)(x, y)
     torch.manual_seed(1)
-    scaled = inference.Trace_ELBO()(poutine.scale(model, 0.1), poutine.scale(guide, 0.1))(x, y)
+    scaled = elbos.Trace_ELBO()(poutine.scale(model, 0.1), poutine.scale(guide, 0.1))(x, y)
     assert_close(scaled, 0.1 * loss)
     seen = poutine.trace(poutine.block(model, hide=["attention.u"])).get_trace(x, y).nodes
     assert "attention.u" not in seen
@@ -61,24 +63,27 @@ def test_scaled_and_blocked_programs_scale_the_loss(problem):
 
 def test_lift_and_substitute_and_pyro_sample_give_lambda_a_prior(problem):
     model, x, y = problem
-    prior = dist.Gamma(4.0, 2.0).expand([1, 2]).to_event(2)
-    lifted = poutine.lift(model, prior={"attention.scale": prior})
+    to_pyro_module_(model.attention)
+    model.attention.log_scale = PyroParam(model.attention.log_scale.detach())  # what Pyro can lift
+    log = dist.transforms.ExpTransform().inv
+    prior = dist.TransformedDistribution(dist.Gamma(4.0, 2.0).expand([1, 2]), [log]).to_event(2)
+    lifted = poutine.lift(model, prior={"attention.log_scale": prior})
     trace = poutine.trace(lifted).get_trace(x, y)
-    scale, u = (trace.nodes[f"attention.{name}"] for name in ("scale", "u"))
-    assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"]).log_prob(u["value"]).sum())
+    scale, u = (trace.nodes[f"attention.{name}"] for name in ("log_scale", "u"))
+    assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"].exp()).log_prob(u["value"]).sum())
     value = torch.tensor([[0.2, 3.0]])
-    replaced = poutine.substitute(model, data={"attention.scale": value})
+    replaced = poutine.substitute(model, data={"attention.log_scale": value.log()})
     trace = poutine.trace(replaced).get_trace(x, y)
     assert_close(trace.nodes["attention.u"]["fn"].stddev, value.expand(1, 2, 2))
 
-    model.attention.scale = PyroSample(prior)
+    model.attention.log_scale = PyroSample(prior)
     guide = guides.for_model(model)
-    assert set(guide.sites) == {"attention.scale", "attention.u"}
+    assert set(guide.sites) == {"attention.log_scale", "attention.u"}
     trace = poutine.trace(model).get_trace(x, y)
-    scale, u = (trace.nodes[f"attention.{name}"] for name in ("scale", "u"))
-    assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"]).log_prob(u["value"]).sum())
+    scale, u = (trace.nodes[f"attention.{name}"] for name in ("log_scale", "u"))
+    assert_close(u["fn"].log_prob(u["value"]), dist.Normal(0.0, scale["value"].exp()).log_prob(u["value"]).sum())
     inference.fit_guide(model, guide, (x, y), steps=200)
-    found = inference.posterior_draws(model, guide, [(x, y)], num_samples=400)["attention.scale"]
+    found = inference.posterior_draws(model, guide, [(x, y)], num_samples=400)["attention.log_scale"].exp()
     exact = torch.digamma(torch.tensor(4.0)) - math.log(2.0)  # F depends on u/λ alone: λ keeps its prior
     assert_close(found.log().mean(0), exact.expand(1, 2), atol=0.25, rtol=0)
 

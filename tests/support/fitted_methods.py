@@ -2,15 +2,7 @@
 
 from dataclasses import replace
 
-from probattn.inference import (
-    SVDKL,
-    Laplace,
-    MCDropout,
-    PosteriorPredictive,
-    Prediction,
-    RiskThreshold,
-    conformal,
-)
+from probattn.inference import SVDKL, Laplace, MCDropout, PosteriorPredictive, Prediction, RiskThreshold, conformal
 from probattn.inference.methods.features import features
 
 

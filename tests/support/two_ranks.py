@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
+from elbos import ELBOS
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
@@ -17,7 +18,6 @@ from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
-from probattn.handlers import is_amortised, is_global_latent, kl_weight
 from probattn.inference import TrainOptions, fit
 from probattn.inference.distributed.batch_sharding import shard
 from probattn.inference.distributed.collectives import (
@@ -29,12 +29,13 @@ from probattn.inference.distributed.collectives import (
     world,
 )
 from probattn.inference.distributed.random_state import capture_all_ranks, restore_own_rank, seed_per_rank
-from probattn.inference.elbo import ELBOS
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
 from probattn.inference.training import trainer
+from probattn.messages import is_amortised, is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
+from probattn.weights import kl_weight
 
 SIZE, BATCH, STEPS = 21, 5, 10  # two ranks get 3 + 2 examples, and 1 + 0 at the end of an epoch
 

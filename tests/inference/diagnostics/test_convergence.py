@@ -6,6 +6,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
@@ -13,14 +14,13 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
-from probattn.handlers import draws
+from probattn.draws import draws
 from probattn.inference import predict
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import ParameterConvergence, Refit, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientBalance, GradientPair, balance
 from probattn.inference.diagnostics.predictive_spread import predictive_spread
 from probattn.inference.diagnostics.refit_gain import Measure, parameter_values
-from probattn.inference.elbo import TraceMeanField_ELBO
 from probattn.models import Classifier, Supervised
 
 F64, DATA = torch.float64, 12

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, guides
-from probattn.handlers import at_mean
+from probattn.draws import at_mean
 from probattn.inference import mean_network, predict, predictor_network
 from probattn.models import Supervised, TextTransformer, ViT
 from probattn.models.embeddings import WordEmbedding

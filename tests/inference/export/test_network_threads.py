@@ -6,6 +6,9 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+
+# MISSING ['threads']
+from elbos import TraceMeanField_ELBO
 from export_cases import LAYERS
 from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule, PyroSample
@@ -14,8 +17,8 @@ from thread_cases import TOO_LONG, Thread, WatchedLock, in_threads, second_insid
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides, priors
-from probattn.handlers import draws, threads
-from probattn.inference import TraceMeanField_ELBO, export, predictor_network
+from probattn.draws import draws
+from probattn.inference import export, predictor_network
 from probattn.models import Supervised, replace_attention
 from probattn.models.likelihoods import Categorical
 from probattn.pyro_compat import HANDLER_STACK

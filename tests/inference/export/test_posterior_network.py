@@ -13,6 +13,7 @@ from torch import nn
 from probattn import (
     SGPAttention,
     guides,
+    local_posteriors,
 )
 from probattn.functional.errors import NumericalError
 from probattn.inference import mean_network, predictor_network
@@ -71,7 +72,7 @@ def test_any_guide(images, network_of, predicted, same_as, seeded, vit, family, 
     model, _ = vit()
     x = images()
     if isinstance(family, type):
-        guide = family(guides.global_part(model))
+        guide = family(local_posteriors(model))
         guides.materialise(guide, (x, torch.zeros(len(x))))
     else:
         guide = None if family is None else guides.for_model(model, family)
@@ -108,7 +109,7 @@ def test_what_a_network_cannot_fix_is_refused(images, vit):
     with pytest.raises(ValueError, match="built for another model"):
         mean_network(copy.deepcopy(model), guide)
     with pytest.raises(ValueError, match="materialise"):
-        mean_network(model, AutoNormal(guides.global_part(model)))
+        mean_network(model, AutoNormal(local_posteriors(model)))
     with pytest.raises(ValueError, match="positive number"):
         predictor_network(model, guide, num_samples=0)
 

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from small_fit import build, data, short, weights
 from torch.optim.lr_scheduler import ConstantLR
 from torch.utils.data import DataLoader
 
-from probattn.inference import Callback, TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import Callback, TrainOptions, fit
 from probattn.inference.integrations.hugging_face import TrainerModel
 
 OPTIONS = {"lr": 0.02, "weight_decay": 0.1, "guide_lr": 0.05, "kl_weight": 0.5, "num_samples": 3}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.handlers import at_mean
+from probattn.draws import at_mean
 from probattn.inference import predict
 from probattn.inference.methods.features import _last_calls
 from probattn.inference.prediction import predict as prediction

@@ -9,10 +9,10 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
-from probattn.handlers import is_amortised, local_posteriors
+from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides, local_posteriors
 from probattn.inference import predict
 from probattn.inference.prediction import latents as latents_module
+from probattn.messages import is_amortised
 from probattn.models import Classifier, TextTransformer, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -208,7 +208,7 @@ def test_the_same_seed_gives_the_same_and_each_call_new_masks():
 
 def test_an_auto_guide_without_parameters_is_made_first():
     model, _ = vit(KEP)
-    guide = AutoNormal(guides.global_part(model))
+    guide = AutoNormal(local_posteriors(model))
     data = [(images(), torch.tensor([0, 1, 2, 0]))]
     result = mc_dropout(model, guide.double(), num_samples=3).predict(data)
     assert result.probs.shape == (4, 3)

@@ -10,7 +10,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention
-from probattn.handlers import at_mean
+from probattn.draws import at_mean
 from probattn.inference.posterior import nuts as module
 from probattn.inference.posterior.nuts import Chains, ConvergenceWarning, nuts
 from probattn.models import Classifier, Supervised

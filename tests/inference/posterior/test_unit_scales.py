@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from probattn import CGPAttention, KEPSVGPAttention
-from probattn.handlers import kl_weight
 from probattn.inference.posterior.unit_scales import check_unit_scales
 from probattn.models import Supervised
+from probattn.weights import kl_weight
 
 F64, NOISE = torch.float64, 0.8
 

@@ -11,7 +11,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import SGPAttention, local_sites
-from probattn.handlers import at_mean
+from probattn.draws import at_mean
 from probattn.inference import predict
 from probattn.inference.prediction import latents
 

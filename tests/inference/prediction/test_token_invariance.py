@@ -22,7 +22,7 @@ from token_models import (
 )
 
 from probattn import SGPAttention, draws
-from probattn.handlers import at_mean
+from probattn.draws import at_mean
 from probattn.inference.prediction import predict as prediction
 
 

@@ -5,12 +5,13 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from scipy import stats
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, metrics, posterior_predictive_check, predict
+from probattn.inference import TrainOptions, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.replicates import replicate
 from probattn.inference.prediction.real_tokens import RealTokens
 from probattn.inference.training.validation import validate

@@ -3,10 +3,11 @@
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from token_models import F64, KEP, LAYERS, SENTENCES, SOFTMAX, Tagger, batch, build, sentences
 
 from probattn import draws, guides
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions, fit, metrics
+from probattn.inference import TrainOptions, fit, metrics
 from probattn.models import Supervised
 from probattn.models.likelihoods import TokenCategorical
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from token_models import (
     FIELDS,
     KEP,
@@ -19,7 +20,7 @@ from token_models import (
 )
 
 from probattn import guides
-from probattn.inference import Prediction, TemperatureScaling, TraceMeanField_ELBO, metrics
+from probattn.inference import Prediction, TemperatureScaling, metrics
 from probattn.inference.methods.temperature import scale
 from probattn.inference.metrics import ood
 from probattn.models import Supervised

@@ -5,14 +5,15 @@ import warnings
 import pyro
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn import guides as guide_for
+from probattn.draws import at_mean
 from probattn.functional import errors
 from probattn.functional.compilation import compiled
-from probattn.handlers import at_mean
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import TrainOptions, fit
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.models import Classifier, ViT, likelihoods
 from probattn.models.supervised import _outside

@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from synchronisations import Synchronisations
 from tape import Stream
 
@@ -19,7 +20,7 @@ from probattn import (
 )
 from probattn.functional import errors, jitter
 from probattn.functional.errors import NumericalError
-from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import NonFiniteError, TrainOptions, fit
 from probattn.inference.distributed.collectives import World
 from probattn.inference.training import cuda_graph, trainer
 from probattn.inference.training.cuda_graph import CUDAGraphStep, GraphCache

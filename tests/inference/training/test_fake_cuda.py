@@ -11,13 +11,14 @@ import pyro
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, LAYERS
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probattn import guides
 from probattn.functional import errors
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, TrainOptions
+from probattn.inference import TrainOptions
 from probattn.inference.training import cuda_graph
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.step import Step

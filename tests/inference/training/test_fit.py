@@ -3,12 +3,13 @@
 import lightning_fabric
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
 from small_fit import assert_same, build, data, short, untimed, weights
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import draws
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import TrainOptions, fit
 
 
 def test_loss_falls_and_accuracy_rises():

@@ -4,11 +4,12 @@ import pyro
 import pytest
 import torch
 from attention_layers import LAYERS
+from elbos import TraceMeanField_ELBO
 from operations import Operations
 
 from probattn import guides
 from probattn.functional import errors
-from probattn.inference import TraceMeanField_ELBO, TrainOptions
+from probattn.inference import TrainOptions
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.models import Classifier, ViT
 

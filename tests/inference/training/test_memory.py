@@ -8,11 +8,12 @@ from pathlib import Path
 import pyro
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO, TrainOptions, fit, predict
+from probattn.inference import TrainOptions, fit, predict
 from probattn.inference.training.run_log import RunLog
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical

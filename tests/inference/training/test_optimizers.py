@@ -4,11 +4,12 @@ import re
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from small_fit import assert_same, build, data, kill, short, untimed, weights
 from torch.optim.lr_scheduler import CyclicLR, ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
-from probattn.inference import CheckpointError, TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import CheckpointError, TrainOptions, fit
 from probattn.inference.training.optimizers import make_optimizers
 
 

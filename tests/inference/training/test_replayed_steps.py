@@ -6,11 +6,12 @@ import weakref
 import pytest
 import torch
 from attention_layers import LAYERS
+from elbos import TraceMeanField_ELBO
 from synchronisations import Synchronisations
 from tape import Tape, replay_on_cpu
 
 from probattn import guides
-from probattn.inference import NonFiniteError, TraceMeanField_ELBO, TrainOptions, fit
+from probattn.inference import NonFiniteError, TrainOptions, fit
 from probattn.inference.training.cuda_graph import CUDAGraphStep, GraphCache, without_garbage_collection
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import make_optimizers

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
-from probattn.handlers import draws_in_batch
+from probattn.draws import draws_in_batch
 from probattn.models.third_party.adapters import (
     ClassAttentionAdapter,
     FusedQKVAdapter,

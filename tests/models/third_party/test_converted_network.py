@@ -6,6 +6,7 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
+from elbos import TraceMeanField_ELBO
 from fitted_methods import mc_dropout
 from torch import nn
 from torch.testing import assert_close
@@ -21,7 +22,7 @@ from probattn import (
     guides,
     local_posteriors,
 )
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.models import Classifier, replace_attention
 

@@ -6,10 +6,11 @@ import warnings
 
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SoftmaxAttention, draws, guides
-from probattn.inference import TraceMeanField_ELBO, predict
+from probattn.inference import predict
 from probattn.models import Classifier, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)

@@ -5,12 +5,13 @@ import functools
 import pyro.distributions as dist
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import guides
 from probattn.functional.correlated import Canonical
-from probattn.handlers import alpha, local_posteriors
-from probattn.inference.elbo import Trace_ELBO, TraceMeanField_ELBO
+from probattn.local_sites import local_posteriors
+from probattn.weights import alpha
 
 DIM, HEADS, TOKENS = 6, 2, 5
 GUIDES = ["posterior", "prior", "learned"]

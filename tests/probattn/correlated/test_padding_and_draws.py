@@ -5,11 +5,12 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO
 from torch.testing import assert_close
 
 from probattn import draws
-from probattn.handlers import at_mean, local_posteriors
-from probattn.inference.elbo import Trace_ELBO
+from probattn.draws import at_mean
+from probattn.local_sites import local_posteriors
 
 DIM, HEADS, TOKENS = 6, 2, 5
 GUIDES = ["posterior", "prior", "learned"]

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from elbos import Trace_ELBO
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from probattn.inference.elbo import Trace_ELBO
 
 DIM, HEADS, TOKENS = 6, 2, 5
 GUIDES = ["posterior", "prior", "learned"]

@@ -9,15 +9,8 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import draws, local_sites
-from probattn.handlers import (
-    at_mean,
-    draws_in_batch,
-    has_stochastic_input,
-    kl_weight,
-    num_folded,
-    num_samples,
-    stochastic_input,
-)
+from probattn.draws import at_mean, draws_in_batch, has_stochastic_input, num_folded, num_samples, stochastic_input
+from probattn.weights import kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30

@@ -3,6 +3,7 @@
 import math
 from contextlib import ExitStack
 
+import elbos
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -14,14 +15,10 @@ from pyro.nn import PyroModule
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, guides, inference, local_sites
-from probattn.handlers import (
-    alpha,
-    at_mean,
-    kl_weight,
-    local_posteriors,
-)
+from probattn import SGPAttention, draws, local_posteriors, local_sites
+from probattn.draws import at_mean
 from probattn.models import Classifier
+from probattn.weights import alpha, kl_weight
 
 X, Y = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.0, 3.0])
 N = 30
@@ -81,7 +78,7 @@ def chain_loss(weight=1.0):
     return weight * kl_w + N / 3 * (kl_1 + kl_2 + 0.5 * math.log(2 * math.pi) + 0.5 * squares).sum()
 
 
-LIBRARY = {Trace_ELBO: inference.Trace_ELBO, TraceMeanField_ELBO: inference.TraceMeanField_ELBO}
+LIBRARY = {Trace_ELBO: elbos.Trace_ELBO, TraceMeanField_ELBO: elbos.TraceMeanField_ELBO}
 WAYS = {"shared": [], "example": ["example"], "number": [4], "both": ["example", 4]}
 EACH_WAY = pytest.mark.parametrize("how", WAYS)
 EACH_ELBO = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
@@ -126,7 +123,7 @@ def test_one_pass_equals_two_passes_at_the_same_draws(elbo, how):
 
 @EACH_WAY
 def test_local_sites_are_scored_by_prior_and_posterior_with_the_scale_of_the_data_set(how):
-    objective = inference.Trace_ELBO()
+    objective = elbos.Trace_ELBO()
     with ExitStack() as stack:
         open_draws(stack, how)
         objective.differentiable_loss(Chain(), Global(), X, Y)
@@ -214,7 +211,7 @@ def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site
         def forward(self, x, y=None):
             pass
 
-    for elbo in (inference.Trace_ELBO, inference.TraceMeanField_ELBO):
+    for elbo in (elbos.Trace_ELBO, elbos.TraceMeanField_ELBO):
         objective = elbo()
         with draws(number):
             loss = objective.differentiable_loss(Alone(), Nothing(), X, Y)
@@ -224,7 +221,7 @@ def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site
         assert len(z.unique()) == z.numel()
         prior, posterior = dist.Normal(0.0, 1.0), dist.Normal(X.unsqueeze(-1), 0.5)
         kl = (posterior.log_prob(z) - prior.log_prob(z)).sum(-1).mean(0)
-        if elbo is inference.TraceMeanField_ELBO:
+        if elbo is elbos.TraceMeanField_ELBO:
             kl = torch.distributions.kl_divergence(posterior, prior).sum(-1) * 2
         log_likelihood = dist.Normal(z.sum(-1), 1.0).log_prob(Y).mean(0)
         assert_close(loss, N / 3 * (kl - log_likelihood).sum())
@@ -270,7 +267,7 @@ def test_kl_weight_has_its_own_weight_for_local_sites(elbo):
 @pytest.mark.parametrize("number", [None, 4])
 def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_below(number):
     for outer_draws in (False, True):
-        objective = inference.Trace_ELBO()
+        objective = elbos.Trace_ELBO()
         with ExitStack() as stack:
             handlers = [at_mean()] if number is None else [at_mean(), draws(number)]
             for handler in reversed(handlers) if outer_draws else handlers:
@@ -289,7 +286,7 @@ def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_be
 def test_alpha_scales_the_regularisers_only(weight):
     terms = []
     for scale in (1.0, weight):
-        objective = inference.TraceMeanField_ELBO()
+        objective = elbos.TraceMeanField_ELBO()
         with at_mean(), alpha(scale):
             objective.differentiable_loss(Chain(factor=True), Global(), X, Y)
         terms.append(objective.terms())
@@ -334,7 +331,7 @@ def test_gradients_reach_posteriors_through_the_draws():
 
     torch.manual_seed(0)
     expected = N / 3 * (slope * X.square() - X * (Y - slope * X)).sum()
-    for elbo in (inference.Trace_ELBO, inference.TraceMeanField_ELBO):
+    for elbo in (elbos.Trace_ELBO, elbos.TraceMeanField_ELBO):
         with draws(20_000):
             loss = elbo().differentiable_loss(Learned(), Nothing(), X, Y)
         (gradient,) = torch.autograd.grad(loss, slope)
@@ -349,7 +346,7 @@ def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
     )
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
-    guide = AutoNormal(guides.global_part(model))
+    guide = AutoNormal(local_posteriors(model))
     with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*guides\.for_model\(model\)"):
         elbo().loss(model, guide, x, y)
 
@@ -362,5 +359,5 @@ def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="also guides network.0.g"):
-        inference.TraceMeanField_ELBO()(model, AutoNormal(model))(x, y)
-    assert inference.TraceMeanField_ELBO()(model, AutoNormal(guides.global_part(model)))(x, y).isfinite()
+        elbos.TraceMeanField_ELBO()(model, AutoNormal(model))(x, y)
+    assert elbos.TraceMeanField_ELBO()(model, AutoNormal(local_posteriors(model)))(x, y).isfinite()

@@ -5,10 +5,10 @@ import copy
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import TraceMeanField_ELBO
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides, local_sites
-from probattn.inference import TraceMeanField_ELBO
 from probattn.models import Classifier, ViT, last
 
 F64 = torch.float64

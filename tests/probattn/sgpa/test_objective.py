@@ -5,14 +5,15 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
-from probattn import draws, families, guides, priors
-from probattn.handlers import at_mean, local_posteriors
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
+from probattn import draws, families, guides, local_posteriors, priors
+from probattn.draws import at_mean
+from probattn.inference import predict
 
 F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
@@ -143,7 +144,7 @@ def test_every_prior_trains_with_every_family(sgpa, prior, family):
 def test_autoguides_guide_the_global_part(sgpa, auto, elbo):
     model, _ = sgpa.build()
     x, y = randn(4, 5, 6), torch.tensor([0, 1, 2, 0])
-    guide = auto(guides.global_part(model))
+    guide = auto(local_posteriors(model))
     guides.materialise(guide, (x, y))
     guides.check(model, guide)
     guide.double()

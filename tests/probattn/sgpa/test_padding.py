@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from probattn import guides
-from probattn.handlers import at_mean
-from probattn.inference import Trace_ELBO, TraceMeanField_ELBO, predict
+from probattn.draws import at_mean
+from probattn.inference import predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 

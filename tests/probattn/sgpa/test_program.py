@@ -9,8 +9,8 @@ from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
 from probattn import draws, guides
-from probattn.handlers import local_posteriors
 from probattn.inference import predict
+from probattn.local_sites import local_posteriors
 
 F64 = torch.float64
 DRAWS = pytest.mark.parametrize("how", ["marginal", "joint"])
