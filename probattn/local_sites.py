@@ -77,7 +77,7 @@ class _FromPosterior(Reparam):
             return msg
         posterior, self.infer["drawn"] = self.infer["posterior"], True
         value = draw(posterior, prior.batch_shape)
-        if not self.infer["is_prior"] and poutine.get_mask() is not False:
+        if not self.infer.get("is_prior") and poutine.get_mask() is not False:
             unit = dist.Unit(-_kl(posterior, prior, value))
             # Handlers that scale the site, by a layer's weight or num_data / batch, scale the factor as well.
             infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}

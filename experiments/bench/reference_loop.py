@@ -64,7 +64,7 @@ class _KEPSVGP:
     def __init__(self, layer: KEPSVGPAttention, posterior: Full) -> None:
         self.query_key, self.projection, self.merge = layer.query_key, layer.projection, layer.merge
         self.out, self.heads = layer.out, layer.heads
-        self.log_scale, self.eta = layer.scale_unconstrained, layer.eta
+        self.log_scale, self.eta = layer.log_scale, layer.eta
         self.loc, self.raw_tril = posterior.loc, posterior.raw_tril
 
     def sample(self, batch: int) -> tuple[Tensor, Tensor]:

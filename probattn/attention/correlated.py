@@ -60,7 +60,11 @@ class CorrelatedAttention(ProbabilisticAttention):
             for parameter in (*self.latent.parameters(), *(p[: 2 * dim] for p in self.query_key_value.parameters())):
                 parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
-        self.log_noise = nn.Parameter(torch.full((heads,), noise).log(), requires_grad=learn_noise)
+        log_noise = torch.full((heads,), noise).log()
+        if learn_noise:
+            self.log_noise = nn.Parameter(log_noise)
+        else:
+            self.register_buffer("log_noise", log_noise)
         self.canonical = (
             canonical_guide(dim, heads) if callable(canonical_guide) else GUIDES[canonical_guide](dim, heads)
         )

@@ -93,7 +93,11 @@ class KEPSVGPAttention(KSVDAttention):
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
         self.solves = projection == "svd"
-        self.log_scale = nn.Parameter(torch.full((heads, rank), scale).log(), learn_scale and not self.solves)
+        log_scale = torch.full((heads, rank), scale).log()
+        if learn_scale and not self.solves:
+            self.log_scale = nn.Parameter(log_scale)
+        else:
+            self.register_buffer("log_scale", log_scale)
         self.log_residual_amplitude = None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from elbos import TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn import (
@@ -80,7 +79,7 @@ ERRORS = (ValueError, TypeError, RuntimeError, IndexError, NumericalError)
 """Errors that PyTorch and this library raise for inputs that do not fit."""
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     """A layer with a linear head on the mean token."""
 
     def __init__(self, layer: Callable[[int, int], nn.Module]) -> None:

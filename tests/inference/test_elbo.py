@@ -10,7 +10,6 @@ import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
@@ -34,12 +33,12 @@ class Pool(nn.Module):
 
 def build(family="full", *, prior=None, dtype=torch.float64):
     layer = KEPSVGPAttention.partial(rank=2, eta=0.5, prior=prior)
-    network = PyroModule[nn.Sequential](layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3))
     model = Classifier(network, num_data=N).to(dtype)
     x, y = torch.randn(BATCH, 5, 4, dtype=dtype), torch.randint(3, (BATCH,))
     with torch.no_grad():
         for i in (0, 1):
-            network[i].scale_unconstrained.add_(torch.randn_like(network[i].scale_unconstrained) / 3)
+            network[i].log_scale.add_(torch.randn_like(network[i].log_scale) / 3)
     if isinstance(family, str):
         return model, guides.for_model(model, family), x, y
     guide = family(model)
@@ -171,13 +170,13 @@ LOCAL = pytest.mark.parametrize(
 )
 
 
-class Above(PyroModule):
+class Above(nn.Module):
     """Two layers with local sites, of which the second sees the first's draws, between layers with global ones."""
 
     def __init__(self, **options):
         super().__init__()
         local, other = SGPAttention.partial(**options), KEPSVGPAttention.partial(rank=2)
-        self.layers = PyroModule[nn.ModuleList]([local(4, 2), other(4, 2), local(4, 1)])
+        self.layers = nn.ModuleList([local(4, 2), other(4, 2), local(4, 1)])
         self.head = nn.Linear(4, 3)
 
     def forward(self, x):
@@ -316,7 +315,7 @@ def test_a_loss_leaves_no_traces_in_a_copy():
 
 def test_terms_leave_out_what_is_drawn_from_its_prior_by_design():
     torch.manual_seed(0)
-    network = PyroModule[nn.Sequential](CGPAttention(8, 2, canonical_guide="prior"), nn.Flatten(-2), nn.Linear(24, 2))
+    network = nn.Sequential(CGPAttention(8, 2, canonical_guide="prior"), nn.Flatten(-2), nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     elbo = TraceMeanField_ELBO()
     for number in (None, 3):

@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from fitted_methods import intervals
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions.transforms import SigmoidTransform
 
@@ -27,7 +26,7 @@ from probattn.models.likelihoods import (
 N, EPOCHS = 600, 20
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     """A linear map of the mean token plus a small attention layer."""
 
     def __init__(self, outputs):

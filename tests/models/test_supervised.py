@@ -7,7 +7,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
@@ -20,11 +19,11 @@ N, BATCH, TOKENS = 12, 4, 5
 ELBOS = pytest.mark.parametrize("elbo", [TraceMeanField_ELBO, Trace_ELBO])
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, outputs: int = 3, *, pool: bool = True, depth: int = 1) -> None:
         super().__init__()
         self.embed = nn.Linear(3, 4)
-        self.layers = PyroModule[nn.ModuleList]([KEPSVGPAttention(4, 2, rank=2, eta=0.5) for _ in range(depth)])
+        self.layers = nn.ModuleList([KEPSVGPAttention(4, 2, rank=2, eta=0.5) for _ in range(depth)])
         self.head = nn.Linear(4, outputs)
         self.pool = pool
 
@@ -40,7 +39,7 @@ def build(likelihood=None, *, outputs=3, pool=True, depth=1, family="full"):
     guide = guides.for_model(model, family)
     with torch.no_grad():
         for layer in model.network.layers:
-            layer.scale_unconstrained.add_(torch.randn_like(layer.scale_unconstrained) / 3)
+            layer.log_scale.add_(torch.randn_like(layer.log_scale) / 3)
     return model, guide
 
 
@@ -52,7 +51,7 @@ def outputs_at(network, x, u):
     """Outputs and KSVD penalty of one example of a network of one layer, from the formulae."""
     layer, x = network.layers[0], network.embed(x)
     e, r, w_e, w_r = (t[0] for t in layer.scores(x.unsqueeze(0)))
-    lam = layer.scale_unconstrained.exp()
+    lam = layer.log_scale.exp()
     heads, penalty = [], 0.0
     for h in range(2):
         heads.append((e[h] + r[h]) @ torch.diag(1 / lam[h]) @ u[h].T)
@@ -66,7 +65,7 @@ def outputs_at(network, x, u):
 
 def kl_of(elbo, model, guide, u):
     """KL of the layer's site: closed form, or at one draw."""
-    lam, q = model.network.layers[0].scale_unconstrained.exp(), guide.network.layers.get_submodule("0").u
+    lam, q = model.network.layers[0].log_scale.exp(), guide.network.layers.get_submodule("0").u
     total = 0.0
     for h in range(2):
         for d in range(2):

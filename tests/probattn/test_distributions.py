@@ -10,7 +10,6 @@ import scipy.stats
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.distributions.torch_distribution import ExpandedDistribution
-from pyro.nn import PyroModule
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
@@ -187,7 +186,7 @@ def test_a_factor_of_zeros_gives_a_plain_normal():
 def test_vectorised_particles_of_pyro(layer):
     """They expand distributions by `expand`, draws(S) by a wrapper."""
     torch.manual_seed(0)
-    network = PyroModule[torch.nn.Sequential](layer(8, 2), torch.nn.Flatten(-2), torch.nn.Linear(24, 2))
+    network = torch.nn.Sequential(layer(8, 2), torch.nn.Flatten(-2), torch.nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     guide = guides.for_model(model)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)

@@ -10,7 +10,6 @@ import warnings
 import pytest
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, JitterWarning, KernelAttention, SGPAttention, SparseCGPAttention, draws, guides
@@ -84,7 +83,7 @@ def pairwise(layer):
     return chosen
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.attention, self.head = layer, nn.Linear(layer.dim, 3)

@@ -63,7 +63,7 @@ def test_output_given_u_has_the_variance_of_the_left_out_kernel(merge, pair):
     layer, x, number = make(merge=merge, pair=pair, tokens=6, projection="svd"), randn(2, 6, 12), 20_000
     layer.out = torch.nn.Identity()
     with torch.no_grad():
-        layer.residual_amplitude_unconstrained.copy_(torch.tensor([0.5, 1.0, 2.0]).log())
+        layer.log_residual_amplitude.copy_(torch.tensor([0.5, 1.0, 2.0]).log())
     torch.manual_seed(1)
     with torch.no_grad(), draws(number):
         f = poutine.condition(layer, data={"u": U})(x).unflatten(-1, (3, 2))
@@ -88,7 +88,7 @@ def test_gradients_are_finite_where_nothing_is_left_out():
         output.square().sum().backward()
         assert output.isfinite().all()
         assert x.grad.isfinite().all()
-        assert layer.residual_amplitude_unconstrained.grad.isfinite().all()
+        assert layer.log_residual_amplitude.grad.isfinite().all()
 
 
 def test_gradients():
@@ -148,7 +148,7 @@ def test_the_site_is_local_needs_no_guide_and_has_no_kl(elbo, options):
     elbo, x, y = elbo(), torch.randn(5, 1, 8, 8), torch.randint(3, (5,))
     elbo(model, guide)(x, y).backward()
     assert not any("residual" in name for name in elbo.terms())
-    amplitude = model.network.blocks[0].attention.residual_amplitude_unconstrained
+    amplitude = model.network.blocks[0].attention.log_residual_amplitude
     assert amplitude.grad.abs().min() > 0
     assert not any("residual" in name for name in dict(guide.named_parameters()))
     with local_posteriors():

@@ -58,7 +58,7 @@ def test_function_values_do_not_depend_on_lambda(merge):
     outputs = [with_u(make(scale=c, merge=merge, tokens=6), c * v, x) for c in (1.0, 3.0)]
     assert_close(*outputs)
     layer = make()
-    assert not layer.scale_unconstrained.requires_grad
+    assert not layer.log_scale.requires_grad
     with local_sites(batch=2, num_data=2):
         assert "ksvd" not in poutine.trace(layer).get_trace(x).nodes
 

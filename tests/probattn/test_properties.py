@@ -8,7 +8,6 @@ import torch
 from elbos import TraceMeanField_ELBO
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
@@ -81,7 +80,7 @@ EXACT = 1e-8
 layers = pytest.mark.parametrize("kind", KINDS)
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.attention, self.head = layer, nn.Linear(layer.dim, 3)

@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import (
@@ -73,7 +72,7 @@ CASES = pytest.mark.parametrize(
 """Each input in float32, and the two hardest in bfloat16; `make test-all` runs all in both."""
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, factory):
         super().__init__()
         self.attention, self.head = factory(16, 2), nn.Linear(16, 3)

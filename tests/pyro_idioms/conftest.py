@@ -13,7 +13,7 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import nn
 
 import probattn
-from probattn import KEPSVGPAttention, draws, guides, name_layers
+from probattn import KEPSVGPAttention, draws, name_layers
 
 N, SIGMA = 12, 0.4
 

@@ -2,7 +2,6 @@
 
 import elbos
 import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer import (

@@ -1,7 +1,6 @@
 """Networks with dropout, for tests of MC dropout."""
 
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import SoftmaxAttention, guides
@@ -29,7 +28,7 @@ def vit(attention=SoftmaxAttention, *, dropout=0.3, depth=2, number=1):
 
 def chain(*layers):
     """A classifier of vectors, with names as in a sequence."""
-    model = Classifier(PyroModule[nn.Sequential](*layers), num_data=9).double()
+    model = Classifier(nn.Sequential(*layers), num_data=9).double()
     return model, guides.for_model(model)
 
 

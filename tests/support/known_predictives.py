@@ -2,7 +2,6 @@
 
 import pyro.poutine as poutine
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -12,11 +11,11 @@ from probattn.models.likelihoods import Categorical
 F64 = torch.float64
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, outputs=3, *, attention=KEPSVGPAttention.partial(rank=2), pool=True) -> None:  # noqa: B008
         super().__init__()
         self.embed = nn.Linear(3, 4)
-        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
+        self.layers = nn.ModuleList([attention(4, 2), attention(4, 2)])
         self.dropout = nn.Dropout(0.5)
         self.head = nn.Linear(4, outputs)
         self.pool = pool

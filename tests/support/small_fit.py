@@ -4,7 +4,6 @@ import json
 
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,7 +26,7 @@ class Regularised(SoftmaxAttention):
         return super().forward(x, mask)
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, *, outputs=3, dropout=0.0, width=4, attention=None) -> None:
         super().__init__()
         self.embed = nn.Linear(3, width)

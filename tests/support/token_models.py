@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
@@ -25,7 +24,7 @@ LAYERS = pytest.mark.parametrize("layer", [KEP, SOFTMAX], ids=["kep-svgp", "soft
 FIELDS = ("probs", "expected_entropy", "energy", "entropy", "mutual_information")
 
 
-class Tagger(PyroModule):
+class Tagger(nn.Module):
     """Embeds words and their places, lets them attend once, and tags each."""
 
     def __init__(self, layer, width: int = 16) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from elbos import ELBOS
 from pyro.distributions.torch_distribution import ExpandedDistribution
-from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import distributed, nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
@@ -59,13 +58,13 @@ BROKEN = {
 }
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     """Two blocks, and a layer that is never used."""
 
     def __init__(self, attention=KEP, *, outputs=3, pool=True) -> None:
         super().__init__()
         self.embed, self.spare, self.head = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, outputs)
-        self.layers = PyroModule[nn.ModuleList]([SoftmaxAttention(4, 2), attention(4, 2)])
+        self.layers = nn.ModuleList([SoftmaxAttention(4, 2), attention(4, 2)])
         self.pool = pool
 
     def forward(self, x, mask=None):

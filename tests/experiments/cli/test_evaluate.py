@@ -113,7 +113,7 @@ def test_metrics_equal_those_of_a_network_run_by_hand(command, trained, tmp_path
     model.load_state_dict(weights["model"])
     means, path = {}, "network.blocks.1.attention"
     if name == KEP:
-        scale = weights["model"][f"{path}.scale_unconstrained"].exp().unsqueeze(-2)
+        scale = weights["model"][f"{path}.log_scale"].exp().unsqueeze(-2)
         means[f"{path}.u"] = scale * weights["guide"][f"{path}.u.loc"]
     with torch.no_grad(), poutine.condition(data=means):
         probs = model.network.eval()(x).softmax(-1)

@@ -4,7 +4,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.distributions import constraints
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
@@ -15,7 +14,7 @@ from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenC
 F64 = torch.float64
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, *, outputs=3, gain=1.0, prior=None, pool=True):
         super().__init__()
         self.layer = KEPSVGPAttention(4, 2, rank=2, prior=prior)
@@ -54,7 +53,7 @@ def _conjugate(noise=0.5):
     layer = KEPSVGPAttention(2, 1, rank=2)
     head = nn.Linear(2, 1)
 
-    class Mean(PyroModule):
+    class Mean(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer, self.head = layer, head
@@ -66,7 +65,7 @@ def _conjugate(noise=0.5):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         head.weight.copy_(torch.tensor([[1.0, 0.0]]))
-        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
     model.eval()
     x = 2 * torch.randn(8, 4, 2, dtype=F64)
     lam = torch.tensor([0.3, -0.4], dtype=F64).exp()

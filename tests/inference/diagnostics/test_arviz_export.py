@@ -9,7 +9,6 @@ import numpy as np
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
@@ -27,7 +26,7 @@ class Pool(nn.Module):
 
 
 def build(attention=KEPSVGPAttention.partial(rank=2), likelihood=None):  # noqa: B008
-    network = PyroModule[nn.Sequential](attention(4, 2), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(attention(4, 2), Pool(), nn.Linear(4, 3))
     with torch.no_grad():
         network[2].weight.mul_(2)
     model = Supervised(network, likelihood or Categorical(), num_data=N)

@@ -5,7 +5,6 @@ import math
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
@@ -30,7 +29,7 @@ class Opaque(ProbabilisticAttention):
         return x * 2
 
 
-class Masked(PyroModule):
+class Masked(nn.Module):
     """Layers that take a mask, the second by its name, then a pool over real tokens."""
 
     def __init__(self, *layers):
@@ -53,7 +52,7 @@ def vit_model(attention=LAYERS):
     with torch.no_grad():
         for layer in model.modules():
             if isinstance(layer, KEPSVGPAttention):
-                layer.scale_unconstrained.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
+                layer.log_scale.copy_(torch.tensor([[0.1, 0.4], [0.3, 0.2]]))
     guide = guides.for_model(model)
     with torch.no_grad():
         for parameter in guide.parameters():

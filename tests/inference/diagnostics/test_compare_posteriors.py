@@ -9,7 +9,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.distributions import constraints
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
@@ -30,7 +29,7 @@ class First(nn.Module):
 
 
 def classifier(layer, *, num_data=5):
-    model = Classifier(PyroModule[nn.Sequential](layer, First(), nn.Linear(2, 3)), num_data=num_data).double()
+    model = Classifier(nn.Sequential(layer, First(), nn.Linear(2, 3)), num_data=num_data).double()
     with torch.no_grad():
         model.network[2].weight.mul_(5)
     return model, (torch.randn(num_data, 4, 2, dtype=F64), torch.randint(3, (num_data,)))
@@ -97,7 +96,7 @@ def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
 def test_a_fitted_full_guide_learns_correlations_that_a_diagonal_one_cannot():
     """Against the closed form of MATH 1(e); the diagonal optimum is 1/√(S⁻¹)_ii wide, too narrow."""
     layer, noise = KEPSVGPAttention(2, 1, rank=2), 0.8
-    network = PyroModule[nn.Sequential](layer)
+    network = nn.Sequential(layer)
     model = Supervised(network, lambda f: dist.Normal(f, noise).to_event(2), num_data=3).double()
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
@@ -161,7 +160,7 @@ def test_the_predictive_distance_is_that_of_a_loop():
     assert expected > 0.01
 
 
-class WithPlate(PyroModule):
+class WithPlate(nn.Module):
     """A program of the user's own: the layer is called in its plate."""
 
     def __init__(self):
@@ -182,7 +181,7 @@ def test_a_plate_of_the_model_is_no_site_that_the_reference_must_have():
     assert 0 < comparison.predictive["full"] < 1
 
 
-class Masked(PyroModule):
+class Masked(nn.Module):
     """The mean of the real tokens of a CGP layer."""
 
     def __init__(self):
@@ -222,7 +221,7 @@ def test_sites_of_single_examples_and_masks():
 
 def test_other_likelihoods_have_no_predictive_distance():
     layer = KEPSVGPAttention(2, 1, rank=2)
-    model = Supervised(PyroModule[nn.Sequential](layer), lambda f: dist.Normal(f, 1.0).to_event(2), num_data=2).double()
+    model = Supervised(nn.Sequential(layer), lambda f: dist.Normal(f, 1.0).to_event(2), num_data=2).double()
     batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
     guide = guides.for_model(model)
     comparison = compare(model, batch, {"full": guide}, reference(200))

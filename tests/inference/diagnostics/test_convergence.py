@@ -9,7 +9,6 @@ import torch
 from elbos import TraceMeanField_ELBO
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
@@ -33,7 +32,7 @@ def build(noise=0.5):
     layer.out = nn.Identity()
     model = Supervised(layer, lambda f: dist.Normal(f, noise).to_event(2), num_data=DATA).double()
     with torch.no_grad():
-        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(DATA, 4, 2, dtype=F64) + 0.5
         y = model(x)
         e, r, _, _ = layer.scores(x)
@@ -225,7 +224,7 @@ def test_autoguides_say_what_is_not_known_and_are_refitted():
 
 def classifier(heads=1):
     layer = KEPSVGPAttention.partial(rank=2)
-    network = PyroModule[nn.Sequential](layer(4, heads), layer(4, heads), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(layer(4, heads), layer(4, heads), Pool(), nn.Linear(4, 3))
     torch.manual_seed(0)
     model = Classifier(network, num_data=8).double()
     return model, guides.for_model(model).double(), torch.randn(8, 3, 4, dtype=F64), torch.arange(8) % 3
@@ -257,7 +256,7 @@ def test_each_site_is_refitted_alone_and_a_result_is_json():
 
 
 def test_a_model_without_global_latent_variables_has_no_sites():
-    network = PyroModule[nn.Sequential](CGPAttention(4, 2), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(CGPAttention(4, 2), Pool(), nn.Linear(4, 3))
     model = Classifier(network, num_data=4).double()
     data = [(torch.randn(4, 3, 4, dtype=F64), torch.tensor([0, 1, 2, 0]))]
     assert convergence(model, guides.for_model(model), data).sites == ()

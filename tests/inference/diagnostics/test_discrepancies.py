@@ -4,7 +4,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.nn import PyroModule
 from scipy import stats
 from torch import nn
 
@@ -67,7 +66,7 @@ def test_a_discrepancy_may_be_a_vector_and_stand_beside_plain_statistics(conjuga
 def test_latents_of_each_example_are_those_of_the_same_draw():
     """The prior of g is drawn anew for each example; the labels are the sign of what follows from it."""
 
-    class Local(PyroModule):
+    class Local(nn.Module):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.zeros(()))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import transform_to
 
@@ -25,11 +24,11 @@ class Pool(nn.Module):
 
 def build(family="full", *, prior=None, overrides=None):
     layer = KEPSVGPAttention.partial(rank=2, prior=prior)
-    model = Classifier(PyroModule[nn.Sequential](layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3)), num_data=12)
+    model = Classifier(nn.Sequential(layer(4, 2), layer(4, 1), Pool(), nn.Linear(4, 3)), num_data=12)
     model.double()
     with torch.no_grad():
         for i in (0, 1):
-            model.network[i].scale_unconstrained.add_(torch.randn_like(model.network[i].scale_unconstrained) / 2)
+            model.network[i].log_scale.add_(torch.randn_like(model.network[i].log_scale) / 2)
     return model, guides.for_model(model, family, overrides=overrides)
 
 
@@ -48,7 +47,7 @@ def test_summary_of_full_gaussians_by_the_formula():
     assert [row["site"] for row in rows] == ["network.0.u", "network.1.u"]
     for i, row in enumerate(rows):
         heads = 2 - i
-        lam = model.network[i].scale_unconstrained.exp()
+        lam = model.network[i].log_scale.exp()
         q = guide.get_submodule(row["site"])
         kl, spread = 0.0, []
         for h in range(heads):
@@ -76,12 +75,12 @@ def test_summary_of_the_prior_itself_has_no_kl():
 def test_summary_of_other_families():
     model, guide = build(overrides={"network.1.u": "diagonal", "network.0.u": "lowrank"})
     low, diagonal = posterior_summary(model, guide)
-    lam, q = model.network[1].scale_unconstrained.exp(), guide.network.get_submodule("1").u
+    lam, q = model.network[1].log_scale.exp(), guide.network.get_submodule("1").u
     std = lam.unsqueeze(-2) * nn.functional.softplus(q.raw_scale)
     kl = (lam.unsqueeze(-2) / std).log() + (std / lam.unsqueeze(-2)) ** 2 / 2 + q.loc**2 / 2 - 0.5
     assert math.isclose(diagonal["kl"], kl.sum().item(), rel_tol=1e-9)
     assert math.isclose(diagonal["posterior_std"], std.mean().item(), rel_tol=1e-9)
-    lam, q = model.network[0].scale_unconstrained.exp(), guide.network.get_submodule("0").u
+    lam, q = model.network[0].log_scale.exp(), guide.network.get_submodule("0").u
     total = 0.0
     for h in range(2):
         for d in range(2):
@@ -108,7 +107,7 @@ def test_summary_estimates_a_kl_without_closed_form():
     model, guide = build("diagonal", prior="laplace")
     torch.manual_seed(0)
     for i, row in enumerate(posterior_summary(model, guide, num_samples=20000)):
-        b = model.network[i].scale_unconstrained.exp().unsqueeze(-2).expand(-1, 2, -1)
+        b = model.network[i].log_scale.exp().unsqueeze(-2).expand(-1, 2, -1)
         q = guide.get_submodule(row["site"])
         m, s = (b * math.sqrt(2) * each for each in (q.loc, nn.functional.softplus(q.raw_scale)))
         folded = s * math.sqrt(2 / math.pi) * (-(m**2) / (2 * s**2)).exp() + m * torch.erf(m / (s * math.sqrt(2)))
@@ -148,7 +147,7 @@ def test_at_its_mean_is_the_network_with_the_mean_of_q():
     for i in (0, 1):
         layer, u = model.network[i], guide.network.get_submodule(str(i)).u.loc
         e, r, _, _ = layer.scores(x)
-        lam = layer.scale_unconstrained.exp()
+        lam = layer.log_scale.exp()
         heads = [(e + r)[:, h] @ u[h].T for h in range(len(lam))]
         x = layer.out(torch.cat(heads, dim=-1))
     probs = model.network[3](x.mean(-2)).softmax(-1)
@@ -165,7 +164,7 @@ def test_a_point_mass_predicts_from_q_as_at_its_mean():
 
 def local_model(layer, depth=2, dropout=0.0):
     layers = [layer(4, 2) for _ in range(depth)]
-    network = PyroModule[nn.Sequential](*layers, nn.Dropout(dropout), Pool(), nn.Linear(4, 3))
+    network = nn.Sequential(*layers, nn.Dropout(dropout), Pool(), nn.Linear(4, 3))
     model = Classifier(network, num_data=12).double()
     return model, guides.for_model(model)
 

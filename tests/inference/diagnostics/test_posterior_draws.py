@@ -21,7 +21,7 @@ F64 = torch.float64
 class Network(PyroModule):
     def __init__(self, attention, *, pool=True, outputs=3, gain=1.0):
         super().__init__()
-        self.layers = PyroModule[nn.ModuleList]([attention(4, 2), attention(4, 2)])
+        self.layers = nn.ModuleList([attention(4, 2), attention(4, 2)])
         self.dropout = nn.Dropout(0.5)
         self.head = nn.Linear(4, outputs)
         self.pool, self.gain = pool, gain
@@ -162,7 +162,7 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
 def test_prior_draws_have_the_scale_of_the_prior_and_posterior_draws_that_of_the_guide():
     model, guide = build()
     with torch.no_grad():
-        model.network.layers[0].scale_unconstrained.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
+        model.network.layers[0].log_scale.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
     x = torch.randn(2, 5, 4, dtype=F64)
     u = posterior_draws(model, None, x, num_samples=4000)["network.layers.0.u"]
     lam = torch.tensor([[0.1, 5.0], [1.0, 0.5]], dtype=F64)[:, None, :].expand(2, 2, 2)

@@ -9,7 +9,6 @@ import torch
 from arviz_stats.base import array_stats
 from pyro.distributions import constraints
 from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal
-from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
 from torch.distributions import transform_to
@@ -29,7 +28,7 @@ def conjugate(*, eta=0.0):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         layer.out.bias.zero_()
-        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(3, 4, 2, dtype=F64) + 0.5
         return model, x, model(x)
 
@@ -190,7 +189,7 @@ def test_an_autoguide_over_one_vector_has_a_density():
 @pytest.mark.parametrize("family", ["delta", "auto"])
 def test_point_masses_are_refused(family):
     model, x, y = conjugate()
-    model.network.scale_unconstrained.requires_grad_(False)
+    model.network.log_scale.requires_grad_(False)
     guide = AutoDelta(model) if family == "auto" else guides.for_model(model, "delta")
     with pytest.raises(ValueError, match=r"a point mass at network.u and no density"):
         psis_khat(model, guide, (x, y), num_samples=20)
@@ -215,7 +214,7 @@ def test_float32_weights_of_the_exact_posterior_count_as_equal():
 
 
 def test_tokens_of_integers():
-    network = PyroModule[nn.Sequential](
+    network = nn.Sequential(
         nn.Embedding(5, 2), KEPSVGPAttention(2, 1, rank=1), nn.Flatten(-2), nn.Linear(6, 3)
     )
     model = Classifier(network, num_data=4).double()

@@ -7,7 +7,6 @@ import pytest
 import scipy.stats
 import torch
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import nn
 
@@ -199,7 +198,7 @@ def test_inference_by_nuts_and_a_mask_reach_infer():
 def test_sites_of_single_examples_can_be_ranked():
     """p(z_q | z_k) as the posterior of CGP's output is its prior: calibrated, and blind to the labels."""
     layer = CGPAttention(2, 1, noise=0.5, collapsed=True)
-    model = Classifier(PyroModule[nn.Sequential](layer, nn.Flatten(-2), nn.Linear(4, 2)), num_data=2).double()
+    model = Classifier(nn.Sequential(layer, nn.Flatten(-2), nn.Linear(4, 2)), num_data=2).double()
     x = torch.randn(2, 2, 2, dtype=F64)
     guide = guides.for_model(model)
     sbc = calibrate(model, x, guide_inference(model, guide, num_samples=29), num_samples=29, num_simulations=60)

@@ -177,7 +177,7 @@ class _Bayesian(PyroModule):
 
     def __init__(self):
         super().__init__()
-        self.linear = PyroModule[nn.Linear](4, 3)
+        self.linear = nn.Linear(4, 3)
         self.linear.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
 
     def forward(self, x):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from export_cases import LAYERS
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import (
@@ -80,7 +79,7 @@ def test_any_guide(images, network_of, predicted, same_as, seeded, vit, family, 
     same_as(expected, seeded(lambda: network_of(model, guide, num_samples)(x)))
 
 
-class Own(PyroModule):
+class Own(nn.Module):
     """A guide of a user that asks for the inputs, and draws a site of each example where ``local``."""
 
     def __init__(self, site, prior, local=False):

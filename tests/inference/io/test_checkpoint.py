@@ -310,13 +310,13 @@ def test_another_architecture_is_refused_whole_with_its_differences(tmp_path):
     with pytest.raises(CheckpointError, match="another architecture") as error:
         load(path, *pair)
     assert same(weights(*pair), before)
-    assert "model: scale_unconstrained has shape (2, 2), the checkpoint (2, 1)" in str(error.value)
+    assert "model: log_scale has shape (2, 2), the checkpoint (2, 1)" in str(error.value)
     save(path, *build())
     model = nn.Linear(2, 2)
     weight = model.weight.detach().clone()
     with pytest.raises(CheckpointError, match="model: weight is missing in the checkpoint") as error:
         load(path, model)
-    assert "model: scale_unconstrained is in the checkpoint only" in str(error.value)
+    assert "model: log_scale is in the checkpoint only" in str(error.value)
     assert torch.equal(model.weight, weight)
 
 

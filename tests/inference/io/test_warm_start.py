@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention
@@ -21,10 +20,10 @@ class Latent(SoftmaxAttention):
         self.latent = nn.Linear(dim, dim)
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, attention=SoftmaxAttention, *, heads=2, depth=3, outputs=3, dim=4):
         super().__init__()
-        self.blocks = PyroModule[nn.Sequential](*(attention(dim, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(attention(dim, heads) for _ in range(depth)))
         self.register_buffer("positions", torch.randn(5, dim))
         self.head = nn.Linear(dim, outputs)
 

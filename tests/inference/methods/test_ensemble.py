@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from fitted_methods import posterior_predictive
-from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -48,8 +47,8 @@ def member(number=3, *, n=5, classes=4, labels=None):
 
 def build(seed):
     torch.manual_seed(seed)
-    network = PyroModule[nn.Sequential](
-        KEPSVGPAttention(4, 2, rank=2), PyroModule[nn.Flatten](-2), PyroModule[nn.Linear](12, 3)
+    network = nn.Sequential(
+        KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3)
     )
     model = Classifier(network, num_data=9).double()
     return model, guides.for_model(model)
@@ -161,7 +160,7 @@ def test_members_of_other_examples_or_classes_or_likelihoods_are_refused():
         mix([member(), member(n=6)])
     with pytest.raises(ValueError, match=r"\(5, 4\), \(5, 3\)"):
         mix([member(), member(classes=3)])
-    network = PyroModule[nn.Linear](4, 3)
+    network = nn.Linear(4, 3)
     model = Supervised(network, Bernoulli(), num_data=9)
     with pytest.raises(ValueError, match="one per example, got none"):
         mix([predict(model, guides.for_model(model), torch.randn(2, 4))])

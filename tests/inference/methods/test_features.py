@@ -4,7 +4,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 from fitted_methods import features_of
-from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -101,7 +100,7 @@ def test_neither_hooks_nor_modes_nor_weights_stay_changed():
     assert hooks(model) == 0
 
 
-class First(PyroModule):
+class First(nn.Module):
     """Its head sees a view of a larger tensor."""
 
     def __init__(self) -> None:

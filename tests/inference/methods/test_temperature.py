@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from fitted_methods import posterior_predictive
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -179,8 +178,8 @@ def test_zeros_count_as_the_smallest_normal_number():
 
 def test_a_predictor_is_scaled_by_what_validation_says_once():
     torch.manual_seed(0)
-    network = PyroModule[nn.Sequential](
-        KEPSVGPAttention(4, 2, rank=2), PyroModule[nn.Flatten](-2), PyroModule[nn.Linear](12, 3)
+    network = nn.Sequential(
+        KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3)
     )
     model = Classifier(network, num_data=9).double()
     guide = guides.for_model(model)
@@ -236,6 +235,6 @@ def test_a_temperature_out_of_bounds_is_refused(temperature):
 
 
 def test_tokens_are_refused():
-    model = Supervised(PyroModule[nn.Linear](4, 3), TokenCategorical(), num_data=9)
+    model = Supervised(nn.Linear(4, 3), TokenCategorical(), num_data=9)
     with pytest.raises(ValueError, match="one per example"):
         scale(predict(model, guides.for_model(model), torch.randn(2, 5, 4)), 2.0)

@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.autoguide import AutoMultivariateNormal
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
@@ -24,7 +23,7 @@ def conjugate(*, eta=0.0):
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         layer.out.bias.zero_()
-        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(3, 4, 2, dtype=F64) + 0.5
         return model, x, model(x)
 
@@ -74,7 +73,7 @@ def test_a_penalty_shifts_the_loss_and_nothing_else():
 
 
 def test_the_model_is_untouched_bit_for_bit():
-    network = PyroModule[nn.Sequential](KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.5), nn.Dropout(0.5))
+    network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.5), nn.Dropout(0.5))
     model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=5).double()
     network[0].query_key.weight.requires_grad_(False)
     network[1].eval()
@@ -103,7 +102,7 @@ def test_an_autoguide_is_built_and_fitted():
 
 def test_a_guide_without_parameters_has_nothing_to_fit():
     model = Classifier(
-        PyroModule[nn.Sequential](CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2
+        nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2
     ).double()
     batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
     assert len(fit_guide(model, guides.for_model(model), batch)) == 0

@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention
@@ -52,7 +51,7 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form():
     """MATH 1(e) with E + R: S = (Λ⁻² + σ⁻² Φᵀ Φ)⁻¹, m = σ⁻² S Φᵀ y in every column."""
     model = gaussian(KEPSVGPAttention(2, 1, rank=2, eta=0.5), 4)
     with torch.no_grad():
-        model.network.scale_unconstrained.copy_(torch.tensor([[0.4, -0.3]]))
+        model.network.log_scale.copy_(torch.tensor([[0.4, -0.3]]))
         x = torch.randn(4, 3, 2, dtype=F64) + 1
         y = model(x)
         e, r, _, _ = model.network.scores(x)
@@ -90,12 +89,12 @@ def test_a_tree_of_depth_one_takes_one_step_a_draw():
 
 
 def test_the_posterior_of_one_scalar_under_classification_is_that_of_a_grid():
-    network = PyroModule[nn.Sequential](KEPSVGPAttention(2, 1, rank=1), First(), nn.Linear(2, 3))
+    network = nn.Sequential(KEPSVGPAttention(2, 1, rank=1), First(), nn.Linear(2, 3))
     model = Classifier(network, num_data=12).double()
     with torch.no_grad():
         network[2].weight.mul_(8)
         network[0].out.weight.mul_(4)
-        network[0].scale_unconstrained.fill_(0.5)
+        network[0].log_scale.fill_(0.5)
         x = torch.randn(12, 3, 2, dtype=F64)
         with at_mean():
             base = network(x)
@@ -205,7 +204,7 @@ def test_the_posterior_of_sgpa_under_gaussian_noise_is_that_of_its_program(drawn
 @pytest.mark.slow
 def test_a_small_classifier_of_two_layers_converges_from_dispersed_starts():
     layers = (KEPSVGPAttention(4, 2, rank=2), KEPSVGPAttention(4, 1, rank=2))
-    model = Classifier(PyroModule[nn.Sequential](*layers, First(), nn.Linear(4, 3)), num_data=8).double()
+    model = Classifier(nn.Sequential(*layers, First(), nn.Linear(4, 3)), num_data=8).double()
     batch = (torch.randn(8, 4, 4, dtype=F64), torch.randint(3, (8,)))
     chains = nuts(model, batch, num_samples=500, warmup_steps=300, num_chains=2)
     assert not chains.problems
@@ -249,7 +248,7 @@ def test_a_trajectory_where_numerics_refuse_is_rejected():
                 raise module.NumericalError("not positive definite")
             return f
 
-    network = PyroModule[nn.Sequential](KEPSVGPAttention(2, 1, rank=1), Cliff())
+    network = nn.Sequential(KEPSVGPAttention(2, 1, rank=1), Cliff())
     model = Supervised(network, lambda f: dist.Normal(f, 0.5).to_event(2), num_data=2).double()
     identity = network[0].out
     with torch.no_grad():

@@ -23,10 +23,10 @@ def conjugate(*, eta=2.0):
     torch.manual_seed(0)
     layer = KEPSVGPAttention(2, 1, rank=2, eta=eta)
     layer.out = nn.Identity()
-    network = PyroModule[nn.Sequential](layer, nn.Dropout(0.5))
+    network = nn.Sequential(layer, nn.Dropout(0.5))
     model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=DATA).double()
     with torch.no_grad():
-        layer.scale_unconstrained.copy_(torch.tensor([[0.3, -0.4]]))
+        layer.log_scale.copy_(torch.tensor([[0.3, -0.4]]))
         x = torch.randn(DATA, 4, 2, dtype=F64) + 0.5
         y = model.eval()(x)
     model.train()
@@ -152,7 +152,7 @@ def test_guides_of_every_kind_gain(family):
 
 
 def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
-    network = PyroModule[nn.Sequential](CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3))
+    network = nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3))
     model = Classifier(network, num_data=2).double()
     batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
     result = refit_guide(model, guides.for_model(model), [batch])

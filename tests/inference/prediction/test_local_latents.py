@@ -7,7 +7,6 @@ import pytest
 import torch
 from known_predictives import F64, build
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import SGPAttention, local_sites
@@ -29,7 +28,7 @@ def recorded(monkeypatch):
     return traces
 
 
-class LocalModel(pyro.nn.PyroModule):
+class LocalModel(nn.Module):
     """A latent that belongs to each example, and one that all share."""
 
     def __init__(self):
@@ -56,7 +55,7 @@ def test_local_latents_are_drawn_for_their_own_examples():
     torch.testing.assert_close(result.mean, x, atol=1e-4, rtol=0)
 
 
-class Amortised(PyroModule):
+class Amortised(nn.Module):
     """A latent of each example whose prior is N(−3, 1/4) and whose posterior is N(x, 1/100); one that all share."""
 
     def __init__(self):

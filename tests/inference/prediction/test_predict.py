@@ -10,7 +10,6 @@ import pytest
 import torch
 from known_predictives import F64, build, outputs_by_hand
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -92,7 +91,7 @@ def test_without_a_guide_draws_come_from_the_prior(recorded):
     model, _ = build()
     with torch.no_grad():
         for layer in model.network.layers:
-            layer.scale_unconstrained.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
+            layer.log_scale.copy_(torch.tensor([[0.1, 5.0], [1.0, 0.5]]).log())
     x = torch.randn(2, 5, 3, dtype=F64)
     result = predict(model, None, x, num_samples=6)
     torch.testing.assert_close(result.probs, outputs_by_hand(model, recorded[0], x, 6).softmax(-1).mean(0))
@@ -189,7 +188,7 @@ def test_samples_that_run_one_after_another_take_whole_chunks():
     """The first chunk is small, since it was to run all samples at once; the others hold as many examples as fit."""
     calls = []
 
-    class Weighted(PyroModule):
+    class Weighted(nn.Module):
         def forward(self, x, y=None):
             weight = pyro.sample("weight", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
             calls.append(len(x))

@@ -2,7 +2,6 @@
 
 import math
 
-import pyro
 import pytest
 import torch
 from known_predictives import F64, build
@@ -60,7 +59,7 @@ def test_a_number_of_draws_below_one_is_refused(number):
 
 
 def test_a_network_that_pools_over_the_batch_is_refused():
-    class Wrong(pyro.nn.PyroModule):
+    class Wrong(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.attention = KEPSVGPAttention(4, 2, rank=2)

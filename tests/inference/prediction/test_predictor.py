@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from fitted_methods import posterior_predictive
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
@@ -17,7 +16,7 @@ from probattn.models.likelihoods import Bernoulli, Categorical, TokenCategorical
 F64 = torch.float64
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, attention=KEPSVGPAttention.partial(rank=2)) -> None:  # noqa: B008
         super().__init__()
         self.attention = attention(4, 2)

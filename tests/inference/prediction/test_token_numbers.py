@@ -6,7 +6,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from scipy import stats
 from torch import nn
 
@@ -31,7 +30,7 @@ LENGTHS = [5, 2, 7, 1, 4, 4]
 TARGETS = 2
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, outputs):
         super().__init__()
         self.attention, self.head = KEPSVGPAttention(4, 2, rank=2, merge="add"), nn.Linear(4, outputs)

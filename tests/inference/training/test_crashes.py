@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -46,7 +45,7 @@ OPTIONS = TrainOptions(epochs=2, log_every=1, num_samples=1, accelerator="cpu")
 FILES = [".lock", "best.pt", "last.pt", "log.jsonl"]
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.attention, self.head = nn.Linear(3, 4), KEPSVGPAttention(4, 2, rank=2), nn.Linear(4, 3)

@@ -4,7 +4,6 @@ import os
 
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -37,7 +36,7 @@ def put(x):
     return x.clone().put_(torch.tensor([0]), torch.zeros(1))
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, change):
         super().__init__()
         self.attention, self.head, self.change, self.seen = KEPSVGPAttention(4, 2, rank=1), nn.Linear(4, 2), change, []

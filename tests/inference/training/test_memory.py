@@ -9,7 +9,6 @@ import pyro
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
@@ -33,7 +32,7 @@ def _count_new_objects_only():
     gc.unfreeze()
 
 
-class Network(PyroModule):
+class Network(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.attention, self.head = layer(8, 2), nn.Linear(8, 3)

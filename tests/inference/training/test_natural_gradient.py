@@ -20,7 +20,7 @@ def conjugate(*, heads=1, rank=2, family="full", **options):
     layer.out = torch.nn.Identity()
     model = Supervised(layer, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=DATA).double()
     with torch.no_grad():
-        layer.scale_unconstrained.normal_()
+        layer.log_scale.normal_()
         x = torch.randn(DATA, 4, rank * heads, dtype=F64) + 0.5
         y = model(x)
     layer.requires_grad_(False)

@@ -66,7 +66,7 @@ def test_networks():
     blocks = [f"blocks.{i}.{name}.weight" for i in range(2) for name in per_block]
     projections = [f"blocks.{i}.attention.projection.weights" for i in range(2)]
     assert set(decayed_names(network)) == {"embed.weight", "head.weight", *blocks, *projections}
-    assert {"positions", "norm.weight", "embed.bias", "blocks.0.attention.scale_unconstrained"} <= set(
+    assert {"positions", "norm.weight", "embed.bias", "blocks.0.attention.log_scale"} <= set(
         dict(network.named_parameters())
     )
 

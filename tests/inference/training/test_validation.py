@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
@@ -20,7 +19,7 @@ class Pool(nn.Module):
         return x.mean(-2)
 
 
-class Tokens(PyroModule):
+class Tokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.attention, self.head = KEPSVGPAttention(4, 2, rank=2), nn.Linear(4, 3)
@@ -30,7 +29,7 @@ class Tokens(PyroModule):
 
 
 def build(likelihood, outputs=3):
-    network = PyroModule[nn.Sequential](KEPSVGPAttention(4, 2, rank=2), Pool(), nn.Linear(4, outputs))
+    network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), Pool(), nn.Linear(4, outputs))
     network = Tokens() if isinstance(likelihood, TokenCategorical) else network
     model = Supervised(network, likelihood, num_data=9).double()
     return model, guides.for_model(model)

@@ -6,7 +6,6 @@ import pyro.poutine as poutine
 import pytest
 import torch
 import torch.nn.functional as F
-from pyro.nn import PyroModule
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
@@ -183,7 +182,7 @@ class Head:
         return self.log_marginal() - kl_divergence(*normals).sum()
 
 
-class Program(PyroModule):
+class Program(torch.nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.layer = layer
@@ -193,7 +192,7 @@ class Program(PyroModule):
             return self.layer(x, mask)
 
 
-class Network(PyroModule):
+class Network(torch.nn.Module):
     """The layer and a head at the first token."""
 
     def __init__(self, layer):

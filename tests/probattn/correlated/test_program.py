@@ -3,7 +3,6 @@
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
@@ -80,7 +79,7 @@ def test_names_and_kinds_of_sites(kind):
     assert kinds(kind, kind.make(collapsed=False, alpha=0, output="draw"), x) == {"z_o": "latent", "z_q": "latent"}
     assert kinds(kind, kind.make(collapsed=False, alpha=0), x) == {"z_o": "latent"}
     assert kinds(kind, kind.layer(DIM, HEADS).double(), x) == through | {"z_q": "latent"}
-    network = PyroModule[torch.nn.Sequential](torch.nn.Identity(), kind.make(collapsed=False, output="draw"))
+    network = torch.nn.Sequential(torch.nn.Identity(), kind.make(collapsed=False, output="draw"))
     nodes = poutine.trace(network).get_trace(x).nodes
     ours = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     assert list(ours) == ["1.z_o", "1.z_k", "1.nu", "1.z_q"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoNormal
-from pyro.nn import PyroModule
 from torch import nn
 from torch.testing import assert_close
 
@@ -341,7 +340,7 @@ def test_gradients_reach_posteriors_through_the_draws():
 @pytest.mark.parametrize("elbo", [pyro.infer.Trace_ELBO, pyro.infer.TraceMeanField_ELBO])
 def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
     torch.manual_seed(0)
-    network = PyroModule[torch.nn.Sequential](
+    network = torch.nn.Sequential(
         SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
     )
     model = Classifier(network, num_data=4)
@@ -353,7 +352,7 @@ def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
 
 def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():
     torch.manual_seed(0)
-    network = PyroModule[torch.nn.Sequential](
+    network = torch.nn.Sequential(
         SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
     )
     model = Classifier(network, num_data=4)

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
@@ -104,12 +103,12 @@ def law(trace):
     return trace.nodes["g"]["fn"], trace.nodes["g"]["infer"]["posterior"]
 
 
-class Pooled(PyroModule):
+class Pooled(nn.Module):
     """Two layers and a head over the mean of the real tokens."""
 
     def __init__(self, *layers, outputs=3):
         super().__init__()
-        self.layers = PyroModule[nn.ModuleList](layers)
+        self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(layers[0].dim, outputs)
 
     def forward(self, x, mask=None):

@@ -3,7 +3,6 @@
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
@@ -211,6 +210,6 @@ def test_predictions_are_draws_of_one_function_and_tell_prior_from_posterior(sgp
 
 
 def test_u_of_two_layers_in_one_program_have_their_own_sites(sgpa):
-    pair = PyroModule[nn.Sequential](sgpa.make(), sgpa.make(seed=1))
+    pair = nn.Sequential(sgpa.make(), sgpa.make(seed=1))
     trace = poutine.trace(pair).get_trace(randn(2, 5, 6))
     assert {"0.u", "1.u", "0.g", "1.g"} <= set(trace.nodes)

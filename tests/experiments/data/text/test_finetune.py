@@ -28,7 +28,7 @@ TINY = ("network.max_length=12", "train.epochs=2", "train.log_every=1")
 KEP, SOFTMAX, SPARSE = "finetune/cola", "finetune/cola-softmax", "finetune/cola-sparse"
 NEW = {  # a replaced layer's parameters that are not the encoder's
     "softmax": set(),
-    "kep-svgp": {"projection.weights", "scale_unconstrained", "out.weight", "out.bias"},
+    "kep-svgp": {"projection.weights", "log_scale", "out.weight", "out.bias"},
     "sparse-cgp": {
         *("inducing.0", "inducing.1", "latent.weight", "log_noise", "log_scales"),
         *("out.weight", "out.bias"),
