@@ -104,12 +104,12 @@ def _check_site(name: str, model: dict, guide: dict, *, scale: bool) -> None:
         )
     scales = [site["scale"] for site in (model, guide)]
     if scale and not any(isinstance(each, Tensor) and each.numel() > 1 for each in scales):
-        ratio = float(scales[0]) / float(scales[1])
+        p_scale, q_scale = map(float, scales)
         subsampled = any(frame.full_size not in (None, frame.size) for frame in model["cond_indep_stack"])
-        if subsampled and abs(ratio - 1) > 1e-6 and "weight" not in guide["infer"]:
+        if subsampled and abs(p_scale - q_scale) > 1e-6 * p_scale and "weight" not in guide["infer"]:
             raise CoverageError(
-                f"site {name} counts {ratio:.6g} times as often in the model, whose plate is subsampled, as in the "
-                "guide: give the guide's plate the same size and subsample_size"
+                f"site {name} counts {p_scale:.6g} times in the model, whose plate is subsampled, and {q_scale:.6g} "
+                "times in the guide: give the guide's plate the same size and subsample_size"
             )
 
 

@@ -9,6 +9,7 @@ from probattn.attention.base import LayerFactory
 from probattn.attention.dropout import dropout_rate
 from probattn.models.text import masked_mean
 from probattn.models.third_party import ConvertedNetwork, replace_attention
+from probattn.sites import name_layers
 
 
 class PretrainedClassifier(nn.Module):
@@ -47,6 +48,7 @@ class PretrainedClassifier(nn.Module):
         self.encoder = _convert(encoder, attention, last)
         self.dropout = nn.Dropout(dropout_rate(dropout))
         self.head = nn.Linear(encoder.config.hidden_size, classes)
+        name_layers(self)
         self.train()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

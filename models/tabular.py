@@ -10,6 +10,7 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
+from probattn.sites import name_layers
 
 
 class TabularTransformer(nn.Module):
@@ -50,6 +51,7 @@ class TabularTransformer(nn.Module):
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
+        name_layers(self)
         self.register_buffer("units", None if units is None else torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,8 +69,6 @@ class TabularTransformer(nn.Module):
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch.
-
-        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
 
         Args:
             x: a batch of the training data ``(batch, columns)``.

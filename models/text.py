@@ -10,6 +10,7 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
+from probattn.sites import name_layers
 
 
 class TextTransformer(nn.Module):
@@ -51,6 +52,7 @@ class TextTransformer(nn.Module):
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
+        name_layers(self)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return logits ``(*draws, batch, classes)``.
@@ -67,8 +69,6 @@ class TextTransformer(nn.Module):
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each layer from hidden states of a batch.
-
-        Call it after the network has become part of its model: Pyro fixes site names at a module's first run.
 
         Args:
             x, mask: a batch of the training data, as for :meth:`forward`.

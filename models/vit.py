@@ -10,6 +10,7 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
 from probattn.models.dropout import Dropout
+from probattn.sites import name_layers
 
 
 class ViT(nn.Module):
@@ -56,6 +57,7 @@ class ViT(nn.Module):
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
+        name_layers(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.

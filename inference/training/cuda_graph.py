@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from probattn.functional import errors
-
 from probattn.inference.distributed.collectives import world
 from probattn.inference.non_finite import find_non_finite
 from probattn.inference.training.objective import StepCoefficients

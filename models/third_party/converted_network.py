@@ -15,6 +15,7 @@ from probattn.models.third_party.call_network import call_network
 from probattn.models.third_party.draws_in_batch import find_blocks, run_with_draws
 from probattn.models.third_party.find_attention import find_attention
 from probattn.models.third_party.incompatible_modules import reject_incompatible_modules
+from probattn.sites import name_layers
 
 
 class ConvertedNetwork(nn.Module):
@@ -34,6 +35,7 @@ class ConvertedNetwork(nn.Module):
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()
         self.wrapped, self.training = wrapped, wrapped.training
+        name_layers(self)
         self._frozen_statistics: tuple[nn.Module, ...] = ()
         adapters = {path: module for path, module in wrapped.named_modules() if isinstance(module, Adapter)}
         self._blocks = find_blocks(wrapped, [*adapters, *(path for path, _ in find_attention(wrapped))])
