@@ -55,10 +55,8 @@ def forward_step(network: nn.Module, x: Tensor) -> Step:
 
 
 def training_step(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter]) -> Step:
-    """Return a step of loss, backward and fused Adam, which a CUDA graph can record."""
-    parameters = list(parameters)
-    on_gpu = any(each.is_cuda for each in parameters)
-    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True, capturable=on_gpu)
+    """Return a step of loss, backward and fused Adam."""
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
     def step() -> None:
         loss().backward()

@@ -2,10 +2,9 @@
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-import pyro
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -14,8 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.functional import errors
-from probattn.handlers import Handler, StoredSites, at_mean, draws, exclusive, is_amortised, local_posteriors
+from probattn.handlers import Handler, StoredSites, at_mean, draws, is_amortised, local_posteriors
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import draw_latents
@@ -90,11 +88,10 @@ class PosteriorNetwork(SampledPredictor):
     ) -> Prediction:
         values = {name: self.get_buffer(buffer) for name, buffer in self._buffer_of_site.items()}
         stored = StoredSites(values, num_samples=self.num_samples)
-        with _without_data_dependence() if torch.compiler.is_exporting() else nullcontext():
-            with self._under_pyro(stored) if self._needs_pyro else stored.active():
-                self.model(x.to(device), None, *(() if mask is None else (mask.to(device),)))
-            number = self.num_samples or 1
-            prediction = summarise(stored.likelihood, y, x.device, num_samples=number, keep_draws=False)
+        with self._under_pyro(stored) if self._needs_pyro else stored.active():
+            self.model(x.to(device), None, *(() if mask is None else (mask.to(device),)))
+        number = self.num_samples or 1
+        prediction = summarise(stored.likelihood, y, x.device, num_samples=number, keep_draws=False)
         return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
 
     @contextmanager
@@ -164,10 +161,3 @@ def _has_sites_outside_modules(model: nn.Module, latents: Trace) -> bool:
     paths = {module_path(part) for part in model.modules() if isinstance(part, SiteModule)}
     sites = (name for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary"))
     return any(name.rpartition(".")[0] not in paths for name in sites)
-
-
-@contextmanager
-def _without_data_dependence() -> Iterator[None]:
-    """Context manager without data-dependent branches: checks are deferred, validation is off."""
-    with exclusive(), errors.deferred(), pyro.validation_enabled(False):
-        yield

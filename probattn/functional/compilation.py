@@ -1,36 +1,11 @@
-"""Compilation of the pure functions of a training step that lie outside the compiled blocks of a network."""
+"""A decorator without effect, for `models/supervised.py` until it no longer has it; then delete this file."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-import torch
-
-from probattn.thread_values import ThreadValue
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_COMPILES = ThreadValue(False)
+F = TypeVar("F", bound=Callable)
 
 
-def compilable(function: Callable[P, R]) -> Callable[P, R]:
-    """Let :func:`torch.compile` compile a pure function of tensors inside :func:`compiled`.
-
-    What is many small kernels on a GPU, and as many again in the backward pass, is then one or two.
-    """
-    compile_once = cache(lambda: torch.compile(function))  # at its first use: this imports the compiler
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (compile_once() if _COMPILES.value else function)(*args, **kwargs)
-
-    return run
-
-
-@contextmanager
-def compiled() -> Iterator[None]:
-    """Compile the functions marked :func:`compilable`, each when it first runs."""
-    with _COMPILES.replaced(True):
-        yield
+def compilable(function: F) -> F:
+    """Return the function."""
+    return function
