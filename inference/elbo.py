@@ -36,13 +36,13 @@ class ELBOLoss(nn.Module):
         elbo: one of Pyro's; ``TraceMeanField_ELBO()`` by default, with the KL in closed form where there is one.
 
     Attributes:
-        traces: traces of model and guide in the last call.
+        pairs: traces of model and guide in the last call, for each particle.
     """
-
-    traces: tuple[Trace, Trace] | tuple = ()
 
     def __init__(self, model: Program, guide: Program, elbo: ELBO | None = None) -> None:
         super().__init__()
+        self.pairs: list[tuple[Trace, Trace]] = []
+        self._covered: set[tuple] = set()
         self.model, self.guide, self.elbo = as_module(model), as_module(guide), elbo or TraceMeanField_ELBO()
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -54,19 +54,24 @@ class ELBOLoss(nn.Module):
         """
         device_type = (device(self.model, self.guide) or torch.device("cpu")).type
         run_model = _under_current_autocast(self.model, device_type)
+        guided: list[Trace] = []
+        self.pairs = []
 
         def guide(*args: Any, **kwargs: Any) -> Any:
             with poutine.trace() as run, _WithDensity():
                 result = self.guide(*args, **kwargs)
-            self.traces = (run.trace,)
+            guided.append(run.trace)
             return result
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            guide_trace = self.traces[0]
+            guide_trace = guided[-1]
             with poutine.trace() as run, guided_by(guide_trace):
                 result = local_posteriors(run_model, guided=guide_trace.nodes)(*args, **kwargs)
-            self.traces = run.trace, guide_trace
-            check_coverage(run.trace, guide_trace)
+            self.pairs.append((run.trace, guide_trace))
+            signature = _signature(run.trace), _signature(guide_trace)
+            if signature not in self._covered:
+                check_coverage(run.trace, guide_trace)
+                self._covered.add(signature)
             return result
 
         exact = torch.autocast(device_type, enabled=False), dtypes.float32_products("highest")
@@ -78,12 +83,18 @@ class ELBOLoss(nn.Module):
 
     @torch.no_grad()
     def terms(self) -> dict[str, Tensor]:
-        """Return the terms of the last loss (of its last particle), which sum to it, in nats of the whole data set.
+        """Return the terms of the last loss, which sum to it, in nats of the whole data set.
 
         ``nll`` is −E log p of all observed sites, ``kl/SITE`` the KL of a latent site, ``penalty/SITE`` the negative
         log of a factor. A site that is drawn from its prior by design has no term: its KL is 0.
         """
-        model_trace, guide_trace = self.traces
+        terms: dict[str, Tensor] = {}
+        for pair in self.pairs:
+            for name, value in self._terms(*pair).items():
+                terms[name] = terms.get(name, 0.0) + value / len(self.pairs)
+        return terms
+
+    def _terms(self, model_trace: Trace, guide_trace: Trace) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = {}
         for name, site in _sample_sites(model_trace):
             if is_amortised(site):
@@ -98,6 +109,11 @@ class ELBOLoss(nn.Module):
             if name not in model_trace:
                 terms[f"kl/{name}"] = _log_prob_sum(site)
         return terms
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """Traces of model and guide of the last particle; none before the first call."""
+        return self.pairs[-1] if self.pairs else ()
 
     def _kl(self, guide_site: dict, model_site: dict) -> Tensor:
         if isinstance(self.elbo, TraceMeanField_ELBO):
@@ -116,6 +132,21 @@ class _WithDensity(Messenger):
         fn = msg["fn"]
         if type(fn) is dist.Delta and not is_identically_zero(fn.log_density):
             msg["fn"] = PointMass(fn.v, log_density=fn.log_density, event_dim=fn.event_dim)
+
+
+def _signature(trace: Trace) -> tuple:
+    """Return what the coverage check depends on: sites, their shapes, plates and scales."""
+    return tuple(
+        [
+            (name, site["is_observed"], site["fn"].event_shape, site["cond_indep_stack"], _hashable(site["scale"]))
+            for name, site in trace.nodes.items()
+            if site["type"] == "sample" and hasattr(site["fn"], "event_shape")
+        ]
+    )
+
+
+def _hashable(scale: float | Tensor) -> float | tuple:
+    return scale if isinstance(scale, int | float) else id(scale)
 
 
 def _under_current_autocast(program: Callable, device_type: str) -> Callable:

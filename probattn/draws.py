@@ -212,10 +212,13 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
+    cached = False
     if isinstance(inner, TransformedDistribution):
-        if any(isinstance(t, TransformModule) or type(t).__name__.startswith("Conditioned") for t in inner.transforms):
-            return fn.expand(batch_shape)
-    return Drawn(fn, batch_shape)
+        names = [type(transform).__name__ for transform in inner.transforms]
+        cached = any(isinstance(t, TransformModule) for t in inner.transforms) or "Conditioned" in " ".join(names)
+        inner = unwrapped(inner.base_dist)
+    # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
+    return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
 
 
 class Drawn(ExpandedDistribution):

@@ -234,6 +234,8 @@ def on_support(family: Family, prior: dist.TorchDistribution) -> nn.Module:
     own = getattr(family, "func", family) in FAMILIES.values()  # func: the family of a functools.partial
     if own and prior.support.is_discrete:
         raise ValueError("no family of this library covers a discrete site: give overrides, or a guide by rest=")
+    if own and not prior.event_shape:
+        family = Delta if family is Delta else Diagonal  # the others need a last dimension
     return Constrained(prior, family) if own and not is_real(prior.support) else family(prior)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from probattn.draws import expanded, mark_drawn, num_samples
 from probattn.local_sites import local_sites
 from probattn.param_store import register_parameters
-from probattn.pyro_internals import HANDLERS, PREDICTIVE_PLATE, without_handlers
+from probattn.pyro_internals import HANDLERS, is_in_backward, without_handlers
 
 
 class PyroStatements:
@@ -85,7 +85,7 @@ class SiteModule(nn.Module):
 
     def site(self, name: str) -> str:
         """Return the full name of a site."""
-        return join(self._name, name)
+        return f"{self._name}.{name}" if self._name else name
 
     @torch.compiler.disable
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
@@ -177,10 +177,10 @@ def left_of_examples(value: Tensor, event_dim: int) -> Tensor:
     ``Predictive`` omits the dimension of the examples at sites with an event, so that draws would be taken for
     examples.
     """
+    batch_shape = value.shape[: value.dim() - event_dim]
     for plate in HANDLERS:
-        if getattr(plate, "name", None) == PREDICTIVE_PLATE and plate.dim < -1:
-            if value.shape[: value.dim() - event_dim] == (plate.size,):
-                return value.unflatten(0, (plate.size, *(1,) * (-1 - plate.dim)))
+        if isinstance(plate, IndepMessenger) and plate.dim < -1 and batch_shape == (plate.size,):
+            return value.unflatten(0, (plate.size, *(1,) * (-1 - plate.dim)))
     return value
 
 
@@ -188,9 +188,10 @@ def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager
     """Open a plate for each dimension of a batch that has none: examples, groups of them, but not draws."""
     if not am_i_wrapped():
         return nullcontext()
-    taken = {handler.dim for handler in HANDLERS if isinstance(handler, IndepMessenger)}
-    taken |= {-1 for handler in HANDLERS if isinstance(handler, local_sites)}
-    taken |= {-2} if num_samples() is not None else set()
+    taken = {-2} if num_samples() is not None else set()
+    for handler in HANDLERS:
+        if isinstance(handler, IndepMessenger | local_sites):
+            taken.add(handler.frame.dim if isinstance(handler, local_sites) else handler.dim)
     plates = ExitStack()
     for dim in range(-len(batch_shape), 0):
         if dim not in taken and (dim == -1 or batch_shape[dim] > 1):
@@ -206,6 +207,11 @@ def _with_samples(prior: dist.TorchDistribution) -> dist.TorchDistribution:
 
 
 def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
+    if is_in_backward():
+        raise RuntimeError(
+            f"site {site!r} is recomputed in the backward pass, by gradient checkpointing, where it would have another "
+            "value: leave the blocks with stochastic layers out of it"
+        )
     try:
         return pyro.sample(site, distribution, **options)
     except RuntimeError as error:

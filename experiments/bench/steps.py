@@ -86,7 +86,7 @@ def negative_elbo(
     def loss() -> Tensor:
         with draws("example"):
             value = module(*batch)
-        module.traces = ()  # they would hold this step's tensors until the next
+        module.pairs = []  # they would hold this step's tensors until the next
         return value
 
     return loss, list(module.parameters())

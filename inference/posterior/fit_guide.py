@@ -1,7 +1,9 @@
 """Variational inference for a model with fixed parameters."""
 
+from contextlib import nullcontext
+
 import torch
-from pyro.infer import ELBO
+from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
 from probattn import guides
@@ -10,6 +12,7 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
+from probattn.inference.prediction.vectorization import broadcasts
 from probattn.programs import Program, as_module
 
 
@@ -53,10 +56,12 @@ def fit_guide(
             return torch.empty(0)
         optimiser = torch.optim.Adam(parameters, lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        loss_of, losses = ELBOLoss(model, guide, elbo), []
+        vectorize = elbo is not None or broadcasts(as_module(model), guide, lambda: batch)
+        default = TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
+        loss_of, losses = ELBOLoss(model, guide, elbo or default), []
         for step in range(steps):
             optimiser.zero_grad()
-            with draws(num_samples):
+            with draws(num_samples) if vectorize else nullcontext():
                 loss = loss_of(*batch)
             if not loss.isfinite():
                 source = find_non_finite(batch, {"model": as_module(model), "guide": guide}, loss_of.traces)

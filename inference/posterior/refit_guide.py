@@ -3,9 +3,11 @@
 import copy
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
+from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from probattn import guides
@@ -16,6 +18,7 @@ from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
+from probattn.inference.prediction.vectorization import broadcasts
 from probattn.programs import Program, as_module, attribute, device
 from probattn.weights import kl_weight
 
@@ -114,7 +117,9 @@ class _Refit:
         self.model, self.guide, self.data = model, guide, data
         self.num_samples, self.kl_weight, self.local_kl_weight = num_samples, kl_weight, local_kl_weight
         self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
-        self.loss, self.mean_size = ELBOLoss(model, guide), 1.0
+        self.vectorize = broadcasts(as_module(model), guide, lambda: next(self._batches()))
+        elbo = TraceMeanField_ELBO(num_particles=1 if self.vectorize else num_samples)
+        self.loss, self.mean_size = ELBOLoss(model, guide, elbo), 1.0
 
     def run(self, *, epochs: int, lr: float, tolerance: float) -> GuideRefit:
         """Refit and return the result."""
@@ -167,7 +172,11 @@ class _Refit:
     def _loss(self, batch: tuple) -> Tensor:
         """Return −ELBO of the data set, estimated on a batch, in nats."""
         batch = tuple(part.to(self.device) for part in batch)
-        with draws("example"), draws(self.num_samples), kl_weight(self.kl_weight, local=self.local_kl_weight):
+        with ExitStack() as handlers:
+            if self.vectorize:
+                handlers.enter_context(draws("example"))
+                handlers.enter_context(draws(self.num_samples))
+            handlers.enter_context(kl_weight(self.kl_weight, local=self.local_kl_weight))
             loss = self.loss(*batch)
         if not loss.isfinite():
             parts = {"model": as_module(self.model), "guide": self.guide}

@@ -8,7 +8,7 @@ import pyro.poutine as poutine
 import torch
 from pyro.nn import PyroModule
 from pyro.poutine import Trace
-from torch import nn
+from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.guides import Guide, latent_sites
@@ -82,7 +82,11 @@ def _module(program: Program) -> nn.Module | None:
 
 def _has_samples(module: nn.Module) -> bool:
     """Return True for a PyroModule with an attribute of its own that is sampled."""
-    return isinstance(module, PyroModule) and bool(vars(module).get("_pyro_samples"))
+    if not isinstance(module, PyroModule):
+        return False
+    fixed = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+    names = [name for name in ("weight", "bias", "in_proj_weight", "weight_ih_l0") if name not in fixed]
+    return any(isinstance(getattr(module, name, None), Tensor) for name in names)
 
 
 def _is_torch_module(module: nn.Module) -> bool:

@@ -139,6 +139,7 @@ def fit(
             initialise_likelihood(model, train)
             try_prediction(model, guide, train)
     for part in (model, guide):
+        _give_own_memory(part)
         _leave_evaluation_mode(part)
     trainer = Trainer(
         model,
@@ -209,3 +210,11 @@ def _leave_evaluation_mode(part: nn.Module) -> None:
     """
     if not part.training:
         part.train()
+
+
+@torch.no_grad()
+def _give_own_memory(part: nn.Module) -> None:
+    """Copy tensors whose entries share memory, such as an expanded buffer: they would move, and be saved, as one."""
+    for tensor in (*part.parameters(), *part.buffers()):
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            tensor.data = tensor.contiguous()

@@ -57,7 +57,12 @@ class Step:
         self.clip_norm, self.parts = clip_norm, dict(parts)
 
     def __call__(
-        self, batches: Sequence[tuple], coefficients: StepCoefficients, loss_weights: Sequence[float] = (1.0,)
+        self,
+        batches: Sequence[tuple],
+        coefficients: StepCoefficients,
+        loss_weights: Sequence[float] = (1.0,),
+        *,
+        with_terms: bool = True,
     ) -> Outcome:
         """Update the parameters once, by the gradient of one batch or the sum of the gradients of several.
 
@@ -65,6 +70,7 @@ class Step:
             batches: each ``(x, y)`` or ``(x, y, mask)``.
             coefficients: of the step.
             loss_weights: factor of each batch's loss.
+            with_terms: compute the terms of the loss as well.
 
         Raises:
             NonFiniteError: a NaN or Inf; names its source.
@@ -75,7 +81,7 @@ class Step:
             with nullcontext() if number == len(batches) else self.no_sync():
                 loss = self._loss(batch, coefficients, weight)
                 self.backward(loss)
-            outcomes.append(Outcome(loss.detach(), self.objective.terms()))
+            outcomes.append(Outcome(loss.detach(), self.objective.terms() if with_terms else {}))
         if self.clip_norm is not None:
             self._clip_gradients()
         self.optimizers.step()

@@ -173,15 +173,17 @@ class Trainer:
         for batches in step_batches(self._batches, self.options.accumulate_grad_batches):
             coefficients = StepCoefficients.at(self.step, options=self.options, **sizes)
             lr = self._optimizers.lr()
+            is_logged = self.step == 0 or (self.step + 1) % self.options.log_every == 0
+            with_terms = is_logged or len(self.callbacks) > 0
             with self._locate_errors(str(batches)):
                 tensors = [self._fabric.to_device(each) for each in batches.tensors]
-                outcome = self._train_step(tensors, coefficients, batches.loss_weights)
+                outcome = self._train_step(tensors, coefficients, batches.loss_weights, with_terms=with_terms)
             self._optimizers.step_schedulers()
             self.step += 1
             total, examples = total + outcome.loss.item() * batches.examples, examples + batches.examples
             self.callbacks.call("on_train_step_end", self, outcome)
             progress.step_done()
-            if self.step == 1 or self.step % self.options.log_every == 0:
+            if is_logged:
                 values = average_over_ranks({"loss": outcome.loss.item(), **_numbers(outcome.terms)})
                 log.write("step", self.step, epoch=self.epoch + 1, loss=values.pop("loss"), lr=lr, **values)
             if self._is_stopped():

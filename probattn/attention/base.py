@@ -165,8 +165,7 @@ class ProbabilisticAttention(SiteModule):
 
     def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split ``(..., N, parts · dim)`` into that many tensors ``(..., heads, N, head_dim)``."""
-        chunks = (part.unflatten(-1, (self.heads, self.head_dim)) for part in x.chunk(parts, dim=-1))
-        return tuple(chunk.transpose(-3, -2) for chunk in chunks)
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).transpose(-4, -2).unbind(-3)
 
     @staticmethod
     def join_heads(x: Tensor) -> Tensor:

@@ -64,6 +64,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, dr
     """
     if mask is not None:
         mask = mask.expand(*query.shape[:-3], -1).reshape(-1, 1, 1, mask.shape[-1])
+    if query.dim() == 4:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     flat = (part.flatten(0, -4) for part in (query, key, value))
     attended = F.scaled_dot_product_attention(*flat, attn_mask=mask, dropout_p=dropout)
     return attended.view(query.shape)

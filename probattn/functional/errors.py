@@ -30,8 +30,18 @@ def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
         failed: boolean, ``(rows, ...)``.
         error: builds the error from the rows of all entries that failed.
     """
-    if failed.any():
+    if is_any(failed):
         raise error(failed.nonzero()[:, 0].tolist())
+
+
+def is_any(failed: Tensor) -> bool | None:
+    """Return True if any entry is True; None under ``torch.func.vmap``, where there are no values to look at."""
+    try:
+        return bool(failed.any())
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        return None
 
 
 def check_finite(x: Tensor, name: str) -> Tensor:

@@ -37,7 +37,10 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
     factor, failed = try_cholesky(matrix)
-    if not failed.any():
+    has_failed = errors.is_any(failed)
+    if has_failed is None:  # under vmap, which knows no values to choose a jitter by
+        return factor.masked_fill(failed[..., None, None], torch.nan)
+    if not has_failed:
         return factor
     errors.check_finite(matrix, name)
     scale, jitter = positive_scale(matrix, scale), torch.zeros_like(failed, dtype=matrix.dtype)

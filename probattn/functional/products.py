@@ -18,8 +18,8 @@ def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
     """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``; zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
-    parts = (part.expand(*lead, -1, -1) for part in (x, weights.to(x.dtype)))
-    x, weights = (part.reshape(-1, *part.shape[-2:]).contiguous() for part in parts)
+    parts = [part.expand(*lead, -1, -1) for part in (x, weights.to(x.dtype))]
+    x, weights = [part.reshape(-1, *part.shape[-2:]).contiguous() for part in parts]
     scores = _OfUnitRows.apply(x, weights)
     return scores.reshape(*lead, *scores.shape[-2:])
 
@@ -43,10 +43,17 @@ class _OfRows(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, rows_tangent: Tensor, weights_tangent: Tensor) -> Tensor:
+        rows, weights = ctx.saved_tensors
+        by_rows = torch.einsum("...phd,hps->...hds", rows_tangent, weights)
+        return by_rows + torch.einsum("...phd,hps->...hds", rows, weights_tangent)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        rows, weights = (saved.to(grad.dtype) for saved in ctx.saved_tensors)
+        rows, weights = [saved.to(grad.dtype) for saved in ctx.saved_tensors]
         return torch.einsum("...hds,hps->...phd", grad, weights), torch.einsum("...phd,...hds->hps", rows, grad)
 
 
@@ -60,15 +67,24 @@ class _OfUnitRows(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def jvp(ctx: Any, x_tangent: Tensor, weights_tangent: Tensor) -> Tensor:
+        """Use dE_ns = (w_s·dx_n + dw_s·x_n) / ‖x_n‖ − E_ns (x_n·dx_n) / ‖x_n‖²."""
+        x, weights, scores = ctx.saved_tensors
+        inverse = inverse_norm(x).mT
+        change = torch.bmm(weights.mT, x_tangent.mT) + torch.bmm(weights_tangent.mT, x.mT)
+        return (change - scores * inverse * (x * x_tangent).sum(-1).unsqueeze(-2)) * inverse
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, int | None], *inputs: Tensor) -> tuple[Tensor, int]:
         """Fold the mapped dimension into the batch, so that in-place operations need no batching rule."""
         size = info.batch_size
-        mapped = (
+        mapped = [
             x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)
-        )
-        return _OfUnitRows.apply(*(x.flatten(0, 1) for x in mapped)).unflatten(0, (size, -1)), 0
+        ]
+        return _OfUnitRows.apply(*[x.flatten(0, 1) for x in mapped]).unflatten(0, (size, -1)), 0
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:

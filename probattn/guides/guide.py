@@ -48,10 +48,10 @@ class Guide(StoredModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site; the arguments are the model's, which ``rest`` may depend on."""
-        with _FromGuide(self):
+        given = {} if self.rest is None else self.rest(*args, **kwargs) or {}  # priors may depend on its sites
+        with _FromGuide(self, given):
             values = sample_priors(unwrapped(self._model[0]))
-        values = {site: values[site] for site in self.sites}
-        return values if self.rest is None else values | (self.rest(*args, **kwargs) or {})
+        return {site: values[site] for site in self.sites} | given
 
     def _covers(self, msg: Message) -> bool:
         return msg["name"] in self.sites or "posterior" in msg["infer"]
@@ -143,13 +143,15 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
         ValueError: two layers of one name.
     """
     values: dict[str, Tensor] = {}
-    with _Values(values):
-        for layer in module.modules():
+
+    def sample(part: nn.Module) -> None:
+        for layer in part.modules():
             if isinstance(layer, ProbabilisticAttention):
-                # a layer whose scale is a PyroSample reads it inside a call of its own
-                sites = pyro_method(lambda layer: layer.sites()) if isinstance(layer, PyroModule) else type(layer).sites
-                for name, prior in sites(layer).items():
+                for name, prior in layer.sites().items():
                     layer.sample(name, prior)
+
+    with _Values(values):  # PyroModules name their samples inside a call alone
+        (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
     return values
 
 
@@ -176,17 +178,22 @@ class _Values(Messenger):
 
 
 class _FromGuide(Messenger):
-    """Handler that puts q in the place of the prior at each site of a guide, and hides all other sites."""
+    """Handler that puts q in the place of the prior at each site of a guide, and hides all other sites.
 
-    def __init__(self, guide: Guide) -> None:
+    Args:
+        guide: the guide.
+        given: values of other sites.
+    """
+
+    def __init__(self, guide: Guide, given: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.guide = guide
+        self.guide, self.given = guide, given
 
     def _pyro_sample(self, msg: Message) -> None:
         if msg["name"] in self.guide.sites:
             msg["fn"] = self.guide.get_submodule(msg["name"])(msg["fn"])
         else:
-            msg["stop"] = True
+            msg["value"], msg["stop"] = self.given.get(msg["name"]), True
 
 
 class _AtMedian(Messenger):
