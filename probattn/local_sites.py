@@ -59,8 +59,8 @@ def local_posteriors(model: Callable | None = None, *, guided: Collection[str] =
     """
 
     def strategy(msg: Message) -> Reparam | None:
-        carries = "posterior" in msg["infer"] and msg["name"] not in guided
-        return _FromPosterior(msg["infer"]) if carries else None
+        is_set = msg["is_observed"] or msg["value"] is not None or msg["name"] in guided
+        return _FromPosterior(msg["infer"]) if "posterior" in msg["infer"] and not is_set else None
 
     return poutine.reparam(model, config=strategy)
 
@@ -73,16 +73,19 @@ class _FromPosterior(Reparam):
 
     def apply(self, msg: Message) -> Message:
         name, prior, value = msg["name"], msg["fn"], msg["value"]
-        if msg["is_observed"] or value is not None:
-            return msg
         posterior, self.infer["drawn"] = self.infer["posterior"], True
-        value = draw(posterior, prior.batch_shape)
-        if not self.infer.get("is_prior") and poutine.get_mask() is not False:
-            unit = dist.Unit(-_kl(posterior, prior, value))
-            # Handlers that scale the site, by a layer's weight or num_data / batch, scale the factor as well.
-            infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
-            pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
+        if value is None:
+            value = draw(posterior, prior.batch_shape)
+            if not self.infer.get("is_prior") and poutine.get_mask() is not False:
+                self._score(name, -_kl(posterior, prior, value))
+        # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
         return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
+
+    def _score(self, name: str, log_factor: Tensor) -> None:
+        """Add the factor; handlers that scale the site, by a weight or num_data / batch, scale it as well."""
+        unit = dist.Unit(log_factor)
+        infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
+        pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
 
 
 def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:

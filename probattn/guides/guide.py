@@ -34,6 +34,7 @@ class Guide(StoredModule):
         super().__init__()
         self._model = (model,)
         self.sites = tuple(families)
+        self._rest_first: bool | None = None  # as in the model, whose order the mean-field ELBO checks
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
@@ -48,13 +49,21 @@ class Guide(StoredModule):
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample every site; the arguments are the model's, which ``rest`` may depend on."""
-        given = {} if self.rest is None else self.rest(*args, **kwargs) or {}  # priors may depend on its sites
+        if self.rest is not None and self._rest_first is None:
+            with poutine.block():  # an AutoGuide runs the model once, which shows the order of its sites
+                self.rest(*args, **kwargs)
+            self._rest_first = self._rest_first is not False
+        given = (self.rest(*args, **kwargs) or {}) if self._rest_first else {}  # priors may depend on these sites
         with _FromGuide(self, given):
             values = sample_priors(unwrapped(self._model[0]))
-        return {site: values[site] for site in self.sites} | given
+        values = {site: values[site] for site in self.sites} | given
+        return values if self.rest is None or self._rest_first else values | (self.rest(*args, **kwargs) or {})
 
     def _covers(self, msg: Message) -> bool:
-        return msg["name"] in self.sites or "posterior" in msg["infer"]
+        is_covered = msg["name"] in self.sites or "posterior" in msg["infer"]
+        if self._rest_first is None and is_latent(msg):
+            self._rest_first = not is_covered
+        return is_covered
 
 
 def for_model(
