@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.distributions import CentredStudentT, DiagonalNormal
+from probattn.distributions import DiagonalNormal
 from probattn.functional.dtypes import at_least_float32
 from probattn.sites import SiteModule
 
@@ -51,7 +51,7 @@ class student_t:  # noqa: N801 - called like the functions above
 
     def __call__(self, scale: Tensor) -> dist.TorchDistribution:
         """Return the prior at a scale."""
-        return CentredStudentT(self.df, scale).to_event(scale.dim())
+        return dist.StudentT(self.df, torch.zeros_like(scale), scale).to_event(scale.dim())
 
 
 class Hierarchical(SiteModule):

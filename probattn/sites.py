@@ -1,6 +1,5 @@
 """Modules with named sample sites: names, plates, and local sites that carry their posterior."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -21,46 +20,6 @@ from probattn.param_store import register_parameters
 from probattn.pyro_internals import HANDLERS, is_in_backward, without_handlers
 
 
-class PyroStatements:
-    """Sample statements of a module as statements of Pyro.
-
-    A network with stored samples has others in their place, which involve no Pyro
-    (:class:`probattn.inference.export.stored_values.StoredValues`).
-    """
-
-    def sample(self, module: "SiteModule", name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Sample a global latent site, outside the plate of the examples."""
-        with outside_examples():
-            return left_of_examples(_sample(module.site(name), prior), prior.event_dim)
-
-    def sample_local(
-        self,
-        module: "SiteModule",
-        name: str,
-        prior: dist.TorchDistribution,
-        posterior: dist.TorchDistribution,
-        **infer: Any,
-    ) -> Tensor:
-        """Sample a local latent site, which carries its posterior."""
-        site, law = module.site(name), _with_samples(prior)
-        # Where the posterior is the prior by design, neither density is computed.
-        carried = {"posterior": law if posterior is prior else posterior, "is_prior": posterior is prior}
-        with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
-            return _sample(site, law, infer={"local": True, **carried, **infer})
-
-    def observe(
-        self, module: "SiteModule", name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any
-    ) -> None:
-        """Add the log density of each example's value, as an observed local site."""
-        site = module.site(name)
-        with example_plates(site, distribution.batch_shape):
-            _sample(site, distribution, obs=value, infer={"is_auxiliary": True, "local": True, **infer})
-
-    def is_scored(self) -> bool:
-        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
-        return am_i_wrapped() and poutine.get_mask() is not False
-
-
 class SiteModule(nn.Module):
     """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module without a name.
 
@@ -69,7 +28,6 @@ class SiteModule(nn.Module):
     local sites use that plate or open their own, and global sites are outside it, so that their density counts once.
     """
 
-    statements: Any = PyroStatements()
     _name = ""
 
     @property
@@ -91,7 +49,8 @@ class SiteModule(nn.Module):
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         mark_drawn()
-        return self.statements.sample(self, name, prior)
+        with outside_examples():
+            return left_of_examples(_sample(self.site(name), prior), prior.event_dim)
 
     @torch.compiler.disable
     def sample_local(
@@ -103,30 +62,35 @@ class SiteModule(nn.Module):
 
         Args:
             prior, posterior: distributions with batch shape ``(..., batch)``; one object where they are the same.
-            infer: further entries of the site's ``infer``.
+            infer: further entries of the site's ``infer``: ``kl``, in place of KL(posterior ‖ prior) ``(..., batch)``.
 
         Raises:
             ValueError: replayed against a guide that does not cover this site.
         """
         mark_drawn()
-        return self.statements.sample_local(self, name, prior, posterior, **infer)
+        site, law = self.site(name), _with_samples(prior)
+        # Where the posterior is the prior by design, neither density is computed.
+        carried = {"posterior": law if posterior is prior else posterior, "is_prior": posterior is prior}
+        with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
+            return _sample(site, law, infer={"local": True, **carried, **infer})
 
     @torch.compiler.disable
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
         """Add the log density of each example's value to the log joint, as an observed local site."""
-        if self.statements.is_scored():
-            self.statements.observe(self, name, distribution, value, **infer)
-
-    def factor(self, name: str, log_factor: Tensor | Callable[[], Tensor], **infer: Any) -> None:
-        """Add a factor of each example ``(..., batch)`` to the log joint; a function is called only if it counts."""
         if self.is_scored():
-            unit = dist.Unit(log_factor() if callable(log_factor) else log_factor)
-            self.observe(name, unit, unit.sample(), **infer)
+            site = self.site(name)
+            with example_plates(site, distribution.batch_shape):
+                _sample(site, distribution, obs=value, infer={"is_auxiliary": True, "local": True, **infer})
+
+    def factor(self, name: str, log_factor: Tensor, **infer: Any) -> None:
+        """Add a factor of each example ``(..., batch)`` to the log joint."""
+        unit = dist.Unit(log_factor)
+        self.observe(name, unit, unit.sample(), **infer)
 
     @torch.compiler.disable
     def is_scored(self) -> bool:
-        """Return True if log densities of sites may count."""
-        return self.statements.is_scored()
+        """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
+        return am_i_wrapped() and poutine.get_mask() is not False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter store."""

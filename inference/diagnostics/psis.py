@@ -11,7 +11,6 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn import guides
-from probattn.distributions import MarginalWithJointKL
 from probattn.draws import draws
 from probattn.imports import extra
 from probattn.inference.batches import unpack_batch
@@ -112,8 +111,7 @@ class _Proposal(Messenger):
 
     def _pyro_sample(self, msg: Message) -> None:
         if "posterior" in msg["infer"] and not msg["is_observed"] and msg["value"] is None:
-            posterior = msg["infer"]["posterior"]
-            law = posterior.drawn if isinstance(posterior, MarginalWithJointKL) else posterior
+            law = msg["infer"]["posterior"]
             law = law if law.batch_shape == msg["fn"].batch_shape else law.expand(msg["fn"].batch_shape)
             msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
             self.nodes[msg["name"]] = {"fn": law, "value": msg["value"]}

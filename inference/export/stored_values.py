@@ -1,67 +1,61 @@
 """Stored values of a network's latent sites, with which it runs without Pyro, in any number of threads at once."""
 
+from functools import partial
 from typing import Any
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from probattn.draws import expanded, mean_of
+from probattn.draws import expanded, mark_drawn, mean_of
 from probattn.sites import SiteModule
 
 
-class StoredValues:
-    """Statements of modules whose global sites have their values in buffers (see :func:`store`).
+def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None) -> None:
+    """Replace the sample statements of a network's modules, in place, by stored values of their global sites.
 
     Args:
-        num_samples: S, the number of draws of a local site; None puts it at the mean of its posterior.
-    """
-
-    def __init__(self, num_samples: int | None) -> None:
-        self.num_samples = num_samples
-
-    def sample(self, module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Return the value of a global site."""
-        return module.get_buffer(f"value_{name}")
-
-    def sample_local(
-        self,
-        module: SiteModule,
-        name: str,
-        prior: dist.TorchDistribution,
-        posterior: dist.TorchDistribution,
-        **infer: Any,
-    ) -> Tensor:
-        """Return S draws of a local site from its posterior, or its mean."""
-        if self.num_samples is None:
-            return mean_of(posterior, torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
-        same = posterior.batch_shape == prior.batch_shape
-        return expanded(posterior if same else posterior.expand(prior.batch_shape), -2, self.num_samples).rsample()
-
-    def observe(self, *args: Any, **infer: Any) -> None:
-        """Do nothing: a prediction needs no densities."""
-
-    def is_scored(self) -> bool:
-        """Return False."""
-        return False
-
-
-def store(network: torch.nn.Module, values: dict[str, Tensor], num_samples: int | None) -> None:
-    """Give the values of global sites by name to the modules of a network, in place.
+        network: the network.
+        values: by name of the site; they become buffers of its modules.
+        num_samples: S, the number of draws of a local site in each call; None puts it at the mean of its posterior.
 
     Raises:
         ValueError: a site that belongs to none of them, such as a ``PyroSample`` or a statement of a user's own.
     """
-    left, statements = dict(values), StoredValues(num_samples)
+    left = dict(values)
     for module in network.modules():
         if isinstance(module, SiteModule):
-            module.statements = statements
-            for site in list(left):
-                owner, _, name = site.rpartition(".")
-                if owner == module.name:
-                    module.register_buffer(f"value_{name}", left.pop(site).detach().clone())
+            for site in [site for site in left if site.rpartition(".")[0] == module.name]:
+                module.register_buffer(f"value_{site.rpartition('.')[2]}", left.pop(site).detach().clone())
+            module.sample = partial(_stored, module)
+            module.sample_local = partial(_draw, num_samples)
+            module.is_scored = _is_not_scored
     if left:
         raise ValueError(
             f"site {', '.join(left)} belongs to no layer of this library: only layers can have stored values; predict "
             "with the model and its guide instead"
         )
+
+
+def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
+    mark_drawn()
+    return module.get_buffer(f"value_{name}")
+
+
+def _draw(
+    num_samples: int | None,
+    name: str,
+    prior: dist.TorchDistribution,
+    posterior: dist.TorchDistribution,
+    **infer: Any,
+) -> Tensor:
+    """Return S draws of a local site from its posterior, or its mean."""
+    mark_drawn()
+    if num_samples is None:
+        return mean_of(posterior, torch.broadcast_shapes(prior.batch_shape, posterior.batch_shape))
+    same = posterior.batch_shape == prior.batch_shape
+    return expanded(posterior if same else posterior.expand(prior.batch_shape), -2, num_samples).rsample()
+
+
+def _is_not_scored() -> bool:
+    return False

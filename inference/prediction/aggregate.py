@@ -7,7 +7,6 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from probattn.distributions import OrderedCategorical
 from probattn.functional import errors
 from probattn.inference.prediction.marginals import masked_part, moments, unwrap
 from probattn.inference.prediction.result import Prediction, entropy
@@ -54,7 +53,7 @@ def summarise(
     fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
     return Prediction(
         **fields,
-        ordered=isinstance(base, OrderedCategorical),
+        ordered=getattr(base, "is_ordered", False),
         labels=labels,
         components=components,
         num_samples=num_samples,

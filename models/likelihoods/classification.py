@@ -8,8 +8,12 @@ from torch import Tensor, nn
 from torch.distributions.transforms import SoftplusTransform
 from torch.nn.functional import logsigmoid, pad, softplus
 
-from probattn.distributions import CategoricalWithEnergy, OrderedCategorical, WeightedCategorical
 from probattn.functional.dtypes import at_least_float32
+from probattn.models.likelihoods.class_distributions import (
+    CategoricalWithEnergy,
+    OrderedCategorical,
+    WeightedCategorical,
+)
 
 
 class Categorical(nn.Module):
