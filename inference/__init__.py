@@ -27,6 +27,7 @@ from probattn.inference.elbo import ELBOLoss
 from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
+from probattn.inference.guide_checks import materialise
 from probattn.inference.io.checkpoint import CheckpointError, load, save
 from probattn.inference.io.hub import upload_pretrained
 from probattn.inference.io.pretrained import load_pretrained, save_pretrained
@@ -90,6 +91,7 @@ __all__ = [
     "load",
     "load_pretrained",
     "load_safetensors",
+    "materialise",
     "mean_network",
     "metrics",
     "multilabel",

@@ -16,11 +16,12 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
+from probattn.guides import Program
 from probattn.inference.coverage import CoverageError, check_coverage, guided_by
 from probattn.inference.non_finite import root_error
+from probattn.inference.programs import as_module, device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
-from probattn.programs import Program, as_module, device, own_parameters
 
 ELBOS = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO, "graph": TraceGraph_ELBO}
 

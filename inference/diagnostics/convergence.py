@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from probattn import guides
 from probattn.guides import Guide
+from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.convergence_records import Convergence, ParameterConvergence, SiteConvergence
 from probattn.inference.diagnostics.guide_gradients import GradientPair, balance, gradients, scalars
@@ -20,8 +20,8 @@ from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.refit_guide import refit_guide
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.programs import attribute
 from probattn.messages import is_global_latent
-from probattn.programs import attribute
 
 DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
@@ -81,8 +81,8 @@ def convergence(
     batches = list(_first_examples(data, max_examples))
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
-    guides.materialise(guide, batches[0])
-    guides.check(model, guide)
+    guide_checks.materialise(guide, batches[0])
+    guide_checks.check(model, guide)
     with torch.random.fork_rng(), frozen(model):
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
         with restored(guide):

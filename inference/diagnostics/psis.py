@@ -10,9 +10,9 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn import guides
 from probattn.draws import draws
 from probattn.imports import extra
+from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.posterior.frozen import frozen
@@ -72,8 +72,8 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
         from arviz_stats.base import array_stats
     batch = unpack_batch(batch).arguments()
     check_unit_scales(model, batch)
-    guides.materialise(guide, batch)
-    guides.check(model, guide)
+    guide_checks.materialise(guide, batch)
+    guide_checks.check(model, guide)
     size = max(2, CPU_CHUNK_SIZE // len(batch[0]))
     pieces = [size] * (num_samples // size) + ([num_samples % size] if num_samples % size else [])
     with frozen(model), torch.no_grad():

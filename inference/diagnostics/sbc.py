@@ -11,7 +11,7 @@ import scipy.special
 import torch
 from torch import Tensor, nn
 
-from probattn import guides
+from probattn.inference import guide_checks
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.frozen import frozen
@@ -139,7 +139,7 @@ def guide_inference(
     """
 
     def infer(*batch: Tensor) -> dict[str, Tensor]:
-        guides.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
+        guide_checks.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
         model_copy, guide_copy = copy.deepcopy((model, guide))
         fit_guide(model_copy, guide_copy, batch, steps=steps, lr=lr)
         return posterior_draws(model_copy, guide_copy, [batch], num_samples=num_samples)

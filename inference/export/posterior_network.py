@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from probattn import guides
 from probattn.draws import at_mean, draws, sample_dimension
+from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.export.stored_values import store
 from probattn.inference.prediction.aggregate import join, summarise
@@ -17,7 +17,7 @@ from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
-from probattn.programs import device
+from probattn.inference.programs import device
 
 
 class PosteriorNetwork(SampledPredictor):
@@ -43,7 +43,7 @@ class PosteriorNetwork(SampledPredictor):
             raise TypeError(f"a network with stored samples needs a models.Supervised, got {type(model).__name__}")
         self.num_samples = num_samples
         if guide is not None:
-            guides.check(model, guide)
+            guide_checks.check(model, guide)
         with torch.no_grad(), self._draws():
             latents = draw_latents(model, guide, inputs)
         values = {name: site["value"] for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary")}

@@ -5,12 +5,12 @@ from dataclasses import MISSING, fields
 
 from torch import Tensor, nn
 
-from probattn import guides
+from probattn.inference import guide_checks
 from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.programs import attribute
 from probattn.inference.training.objective import Objective
 from probattn.inference.training.options import TrainOptions
-from probattn.programs import attribute
 
 _OF_THE_TRAINER = (
     "accumulate_grad_batches",
@@ -51,12 +51,12 @@ def check_external(model: nn.Module, guide: nn.Module, options: TrainOptions, *,
         raise ValueError("natural gradients need two optimisers, and this trainer has one: use guide_optimizer='adam'")
     if attribute(model, "num_data") is None:
         raise ValueError("the loss needs the size of the training set: set model.num_data, or use models.Supervised")
-    if guides.is_lazy(guide) or guides.is_lazy(model):
+    if guide_checks.is_lazy(guide) or guide_checks.is_lazy(model):
         raise ValueError(
             "parameters of an AutoGuide or a function exist after its first run, and the optimiser would miss them: "
-            "call guides.materialise(guide, (x, y)) before"
+            "call guide_checks.materialise(guide, (x, y)) before"
         )
-    guides.check(model, guide)
+    guide_checks.check(model, guide)
 
 
 def batch_objective(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], options: TrainOptions) -> Objective:

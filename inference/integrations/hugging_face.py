@@ -5,11 +5,11 @@ from torch.optim import Optimizer
 
 from probattn.inference.integrations.external_trainer import batch_objective, check_external
 from probattn.inference.prediction.predict import predict
+from probattn.inference.programs import attribute
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import adam
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.parameter_groups import parameter_groups
-from probattn.programs import attribute
 
 
 class TrainerModel(nn.Module):

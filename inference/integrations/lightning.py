@@ -11,11 +11,11 @@ from probattn.inference.integrations.external_trainer import batch_objective, ch
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.programs import attribute
 from probattn.inference.training.objective import Objective, StepCoefficients
 from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory, make_optimizers
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.validation import prediction_metrics
-from probattn.programs import attribute
 
 with without_side_effects():
     try:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn import guides
 from probattn.attention.base import ProbabilisticAttention
+from probattn.inference import guide_checks
 from probattn.inference.io.sealed_files import DamagedFileError, read_sealed, write_sealed_zip
 from probattn.inference.io.tensor_archive import from_archive, to_archive
 
@@ -126,10 +126,10 @@ def check_architecture(
     Raises:
         CheckpointError: of another architecture, naming the first differences; a guide without parameters yet.
     """
-    if guide is not None and guides.is_lazy(guide):
+    if guide is not None and guide_checks.is_lazy(guide):
         raise CheckpointError(
             f"{path} cannot be loaded into this {type(guide).__name__} yet, whose parameters are created in its first "
-            "run: call probattn.guides.materialise(guide, (x, y)) with a batch of the training data, then load it"
+            "run: call probattn.guide_checks.materialise(guide, (x, y)) with a batch of the training data, then load it"
         )
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
     layers = _layer_signatures(model)

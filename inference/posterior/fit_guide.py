@@ -6,14 +6,15 @@ import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
-from probattn import guides
 from probattn.draws import draws
+from probattn.guides import Program
+from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.vectorization import broadcasts
-from probattn.programs import Program, as_module
+from probattn.inference.programs import as_module
 
 
 def fit_guide(
@@ -48,8 +49,8 @@ def fit_guide(
         ValueError: a guide of another model.
     """
     guide, batch = as_module(guide), unpack_batch(batch).arguments()
-    guides.materialise(guide, batch)
-    guides.check(model, guide)
+    guide_checks.materialise(guide, batch)
+    guide_checks.check(model, guide)
     with frozen(model):
         parameters = [parameter for parameter in guide.parameters() if parameter.requires_grad]
         if not parameters:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from torch import nn
 
 from probattn.evaluation_mode import evaluation_mode
-from probattn.programs import Program, ProgramModule, own_parameters, unwrapped
+from probattn.guides import Program, unwrapped
+from probattn.inference.programs import own_parameters
 
 
 @contextmanager
@@ -15,7 +16,7 @@ def frozen(model: Program) -> Iterator[None]:
 
     Modes and ``requires_grad`` of all modules and parameters are restored on exit.
     """
-    inner = unwrapped(model.program if isinstance(model, ProgramModule) else model)
+    inner = unwrapped(model)
     module = inner if isinstance(inner, nn.Module) else nn.Module()
     with own_parameters(model), evaluation_mode(module):
         flags = [(parameter, parameter.requires_grad) for parameter in module.parameters()]

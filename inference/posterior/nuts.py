@@ -12,10 +12,10 @@ from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
+from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
-from probattn.programs import Program
 
 MAX_R_HAT, MIN_EFFECTIVE = 1.05, 100.0
 

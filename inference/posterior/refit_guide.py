@@ -10,16 +10,16 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from probattn import guides
 from probattn.draws import draws
-from probattn.guides import Guide, latent_sites
+from probattn.guides import Guide, Program, latent_sites
+from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.vectorization import broadcasts
-from probattn.programs import Program, as_module, attribute, device
+from probattn.inference.programs import as_module, attribute, device
 from probattn.weights import kl_weight
 
 REDUCTIONS = 3
@@ -93,9 +93,9 @@ def refit_guide(
     guide = as_module(guide)
     if attribute(as_module(model), "num_data") is None:
         raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
-    if guides.is_lazy(guide):
-        guides.materialise(guide, unpack_batch(next(iter(data))).arguments())
-    guides.check(model, guide)
+    if guide_checks.is_lazy(guide):
+        guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
+    guide_checks.check(model, guide)
     with frozen(model):
         fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight, local_kl_weight=local_kl_weight)
         return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)

@@ -5,8 +5,8 @@ import torch
 from pyro.poutine import Trace
 from torch import Tensor
 
+from probattn.guides import Program
 from probattn.inference.posterior.frozen import frozen
-from probattn.programs import Program
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:

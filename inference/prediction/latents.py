@@ -11,12 +11,13 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.guides import lacks_prototype, materialise, priors_of
+from probattn.guides import Program, priors_of
 from probattn.inference.coverage import check_coverage
+from probattn.inference.guide_checks import lacks_prototype, materialise
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.inference.programs import device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_global_latent, is_latent, is_local
-from probattn.programs import Program, device, own_parameters
 
 
 class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -248,7 +249,7 @@ class SampleLatents(Latents):
 
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     if guide is not None and lacks_prototype(guide):
-        raise ValueError("this AutoGuide has no parameters yet: call guides.materialise(guide, (x, y)) first")
+        raise ValueError("this AutoGuide has no parameters yet: call guide_checks.materialise(guide, (x, y)) first")
     program = priors_of(model) if guide is None else guide
     device_type = (device(model, guide) or torch.device("cpu")).type
     with torch.autocast(device_type, enabled=False):

@@ -12,11 +12,12 @@ from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from torch import Tensor, nn
 
-from probattn import guides
 from probattn.draws import draws, one_draw
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
+from probattn.guides import Program
+from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
@@ -39,7 +40,7 @@ from probattn.inference.prediction.vectorization import (
     has_bayesian_weights,
     warn_sequential,
 )
-from probattn.programs import Program, ProgramModule, as_module, device, own_parameters
+from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
 CPU_CHUNK_SIZE = 256
@@ -131,7 +132,7 @@ class _PosteriorPredictive:
         self.model = as_module(model)
         guide = None if guide is None or samples is not None else as_module(guide)
         if guide is not None:
-            guides.check(self.model, guide)
+            guide_checks.check(self.model, guide)
         self.parts = {"model": self.model} | ({} if guide is None else {"guide": guide})
         self.draws, self.num_samples = draws(num_samples), num_samples
         self.latents: Latents

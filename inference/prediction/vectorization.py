@@ -11,10 +11,10 @@ from pyro.poutine import Trace
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.guides import Guide, latent_sites
+from probattn.guides import Guide, Program, latent_sites, unwrapped
 from probattn.inference.elbo import ELBOLoss
+from probattn.inference.programs import own_parameters
 from probattn.messages import is_global_latent, is_of_draws
-from probattn.programs import Program, ProgramModule, own_parameters, unwrapped
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of samples."""
@@ -76,7 +76,7 @@ def warn_sequential(model: nn.Module, reason: str) -> None:
 
 
 def _module(program: Program) -> nn.Module | None:
-    inner = unwrapped(program.program if isinstance(program, ProgramModule) else program)
+    inner = unwrapped(program)
     return inner if isinstance(inner, nn.Module) else None
 
 

@@ -13,8 +13,8 @@ from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import world
 from probattn.inference.distributed.loader_parts import attributes
 from probattn.inference.io.digest import digest
+from probattn.inference.programs import attribute
 from probattn.inference.training.probe import Probe, as_array, content_digest, is_plain
-from probattn.programs import attribute
 
 _MAX_ARRAYS = 32
 _CHANGING = "changes in training"

@@ -10,8 +10,8 @@ from probattn.inference.batches import Batch, unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.non_finite import find_non_finite, refuses_nan, root_error
 from probattn.inference.prediction.predict import predict
+from probattn.inference.programs import attribute
 from probattn.inference.training.probe import readable_copy
-from probattn.programs import attribute
 
 MAX_LABELS = 10_000
 """Number of labels from which noise is initialised, in whole batches."""

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn import guides
+from probattn.guides import Program
+from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.collectives import broadcast_result, world
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.lock import locked
+from probattn.inference.programs import as_module, device
 from probattn.inference.training import inexact
 from probattn.inference.training.attention_kernels import without_cudnn_attention
 from probattn.inference.training.callbacks import Callback
@@ -29,7 +31,6 @@ from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog, read_log
 from probattn.inference.training.trainer import Trainer
 from probattn.param_store import without_store_warnings
-from probattn.programs import Program, as_module, device
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def fit(
     check_num_data(model, train)
     if options.seed is not None:
         torch.manual_seed(options.seed)
-    guides.check(model, guide)
+    guide_checks.check(model, guide)
     _materialise(model, guide, train)
     if folder is None or not (folder / "last.pt").exists():
         with deterministic() if options.deterministic else nullcontext():
@@ -198,9 +199,9 @@ def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
 def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
     """Create the parameters of functions and AutoGuides, which exist only after the first run, on a first batch."""
     for part in (model, guide):
-        if guides.is_lazy(part):
+        if guide_checks.is_lazy(part):
             home = device(model, guide) or torch.device("cpu")
-            guides.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
+            guide_checks.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
 
 
 def _leave_evaluation_mode(part: nn.Module) -> None:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
 
 from probattn.inference.distributed import random_state
-from probattn.programs import attribute
+from probattn.inference.programs import attribute
 
 
 def check_num_data(model: nn.Module, train: Iterable) -> None:

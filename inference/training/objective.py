@@ -12,10 +12,10 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.programs import attribute
 from probattn.inference.training.compile_blocks import compile_blocks
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.schedule import annealed, interpolate
-from probattn.programs import attribute
 from probattn.weights import alpha, kl_weight
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import KEPSVGPAttention, SGPAttention, guides, local_posteriors
-from probattn.inference import predict
+from probattn.inference import guide_checks, predict
 from probattn.models import Classifier
 
 N, SIGMA = 12, 0.4
@@ -93,7 +93,7 @@ def test_a_plate_of_a_users_own_is_not_the_plate_of_the_examples(idioms, problem
     _, x, _ = problem
     model = idioms.Plated()
     guide = guides.for_model(model, rest=lambda program: autoguide.AutoNormal(program, init_scale=1.0))
-    guides.materialise(guide, (x, torch.zeros(N)))
+    guide_checks.materialise(guide, (x, torch.zeros(N)))
     parts = predict(model, guide, [x[:1], x[:1]], num_samples=number)
     assert_close(parts.mean[0], parts.mean[1])  # draw s is one function on all batches
     if number == 200:

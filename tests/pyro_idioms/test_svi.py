@@ -17,7 +17,7 @@ from pyro.infer import (
 from torch.testing import assert_close
 
 from probattn import draws, guides
-from probattn.inference import TrainOptions, fit, posterior_predictive_check, predict
+from probattn.inference import TrainOptions, fit, guide_checks, posterior_predictive_check, predict
 
 N, SIGMA = 12, 0.4
 ROWS = ([0, 1], [2, 3])
@@ -111,7 +111,7 @@ def test_function_guides_train_in_svi_in_a_torch_loop_and_in_fit(idioms, problem
 
     pyro.clear_param_store()
     elbo = elbos.TraceMeanField_ELBO(num_particles=4)(model, idioms.function_guide)
-    guides.materialise(elbo.guide, (x, y))
+    guide_checks.materialise(elbo.guide, (x, y))
     optimizer = torch.optim.Adam([p for p in elbo.parameters() if p.requires_grad], lr=0.1)
     for _ in range(100):
         optimizer.zero_grad()

@@ -15,7 +15,9 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.families import Family, on_support, resolve
 from probattn.messages import is_latent
 from probattn.param_store import StoredModule
-from probattn.programs import Program, ProgramModule, unwrapped
+
+Program = Callable[..., Any]
+"""A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
 
 
 class Guide(StoredModule):
@@ -116,8 +118,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
     Raises:
         ValueError: a prior with a batch shape; two layers of one name.
     """
-    program = model.program if isinstance(model, ProgramModule) else model
-    module = unwrapped(program)
+    program, module = getattr(model, "wrapped", model), unwrapped(model)
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
@@ -166,8 +167,16 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
 def priors_of(model: Program) -> Program:
     """Return a program that samples the global sites of a model's layers from their priors, whatever its arguments."""
-    module = unwrapped(model.program if isinstance(model, ProgramModule) else model)
+    module = unwrapped(model)
     return lambda *args, **kwargs: sample_priors(module) if isinstance(module, nn.Module) else {}
+
+
+def unwrapped(program: Program) -> Program:
+    """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ``local_posteriors``, ...)."""
+    program = poutine.unwrap(getattr(program, "wrapped", program))
+    while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
+        program = poutine.unwrap(program.fn)
+    return program
 
 
 class _Values(Messenger):

@@ -1,6 +1,6 @@
 """Pyro programs of any kind: modules, functions, and either wrapped by handlers such as ``pyro.condition``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -8,16 +8,7 @@ import pyro
 import pyro.poutine as poutine
 from torch import nn
 
-Program = Callable[..., Any]
-"""A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
-
-
-def unwrapped(program: Program) -> Program:
-    """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ``local_posteriors``, ...)."""
-    program = poutine.unwrap(program)
-    while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
-        program = poutine.unwrap(program.fn)
-    return program
+from probattn.guides import Program, unwrapped
 
 
 def as_module(program: Program) -> nn.Module:
@@ -37,7 +28,8 @@ class ProgramModule(nn.Module):
 
     def __init__(self, program: Program) -> None:
         super().__init__()
-        self.program, inner = program, unwrapped(program)
+        self.program = self.wrapped = program
+        inner = unwrapped(program)
         self.inner = inner if isinstance(inner, nn.Module) else None
         self.stored, self.has_run = nn.ParameterDict(), self.inner is not None
         self.constraints: dict[str, Any] = {}
@@ -86,7 +78,7 @@ def own_parameters(*programs: Program | None) -> Iterator[None]:
 
 def attribute(program: Program, name: str) -> Any:
     """Return an attribute of a program, or of the first module in it that has it, else None."""
-    inner = unwrapped(program.program if isinstance(program, ProgramModule) else program)
+    inner = unwrapped(program)
     for owner in (program, inner, *(inner.modules() if isinstance(inner, nn.Module) else ())):
         if hasattr(owner, name):
             return getattr(owner, name)
@@ -96,7 +88,7 @@ def attribute(program: Program, name: str) -> Any:
 def device(*programs: Program | None) -> Any:
     """Return the device of the first parameter of any of these programs, or None without parameters."""
     for program in programs:
-        inner = program if isinstance(program, nn.Module) else unwrapped(program)
+        inner = unwrapped(program)
         for parameter in inner.parameters() if isinstance(inner, nn.Module) else ():
             return parameter.device
     return None

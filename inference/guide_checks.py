@@ -7,8 +7,8 @@ from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplace
 from torch import nn
 
 from probattn.families import stddev_of
-from probattn.guides.guide import Guide, latent_sites
-from probattn.programs import Program, ProgramModule, unwrapped
+from probattn.guides import Guide, Program, latent_sites, unwrapped
+from probattn.inference.programs import ProgramModule
 
 
 def is_lazy(guide: nn.Module) -> bool:
@@ -20,7 +20,7 @@ def is_lazy(guide: nn.Module) -> bool:
 
 def lacks_prototype(guide: Program) -> bool:
     """Return True for a guide that is or holds an AutoGuide that has not run yet."""
-    inner = unwrapped(guide.program if isinstance(guide, ProgramModule) else guide)
+    inner = unwrapped(guide)
     return any(
         isinstance(part, AutoGuide) and not isinstance(part, AutoCallable) and part.prototype_trace is None
         for part in (inner.modules() if isinstance(inner, nn.Module) else ())
@@ -50,7 +50,7 @@ def check(model: Program, guide: nn.Module) -> None:
             learned. The message names the site and what to use.
     """
     check_local(guide)
-    inner = unwrapped(model.program if isinstance(model, ProgramModule) else model)
+    inner = unwrapped(model)
     known = set(inner.modules()) if isinstance(inner, nn.Module) else {inner}
     for part in guide.modules():
         if isinstance(part, Guide) and unwrapped(part._model[0]) not in known and isinstance(inner, nn.Module):
