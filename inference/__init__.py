@@ -4,7 +4,7 @@ Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; 
 ``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
-from probattn.imports import without_side_effects
+from probattn.inference.imports import without_side_effects
 
 with without_side_effects():
     import scipy.special  # noqa: F401

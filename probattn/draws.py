@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributions import TransformedDistribution, kl_divergence, register_kl
 
 from probattn.messages import batch_size, is_latent, is_local, unwrapped
-from probattn.pyro_internals import HANDLERS
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
 _AT_MEAN: ContextVar[bool] = ContextVar("at_mean", default=False)
@@ -111,19 +110,6 @@ class at_mean(Messenger):  # noqa: N801
                 msg["done"] = True
 
 
-class one_draw(Messenger):  # noqa: N801
-    """Mark a run as one of several draws that run sequentially.
-
-    Args:
-        row: index of the draw, from 0.
-        of: number of draws.
-    """
-
-    def __init__(self, row: int, *, of: int) -> None:
-        super().__init__()
-        self.row, self.of = row, of
-
-
 class stochastic_input:  # noqa: N801
     """Mark the input itself as stochastic (MC dropout), so converted networks fold samples into the batch at the input.
 
@@ -171,11 +157,6 @@ def num_folded() -> int | None:
 def has_stochastic_input() -> bool:
     """Return True inside :class:`stochastic_input`."""
     return _INPUT.get() is not None
-
-
-def current_draw() -> one_draw | None:
-    """Return the current draw if draws run sequentially (see :class:`one_draw`), else None."""
-    return next((handler for handler in reversed(HANDLERS) if isinstance(handler, one_draw)), None)
 
 
 @contextmanager

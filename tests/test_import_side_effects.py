@@ -84,7 +84,7 @@ def test_without_torch_and_pyro_before_it_the_library_leaves_their_state():
 
 def test_what_an_import_changes_is_undone_also_if_it_fails():
     found = run("""
-from probattn.imports import without_side_effects
+from probattn.inference.imports import without_side_effects
 os.environ["KEPT"] = os.environ["REMOVED"] = "1"
 before = state()
 try:

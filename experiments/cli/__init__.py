@@ -2,7 +2,7 @@
 
 May import every other room."""
 
-from probattn.imports import without_side_effects
+from probattn.inference.imports import without_side_effects
 
 with without_side_effects():
     import rich.style  # noqa: F401

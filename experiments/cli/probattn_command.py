@@ -21,7 +21,7 @@ def _import_command() -> Callable[[], None]:
     try:
         from probattn.experiments.cli.main import main as command
     except ImportError as error:
-        from probattn.imports import MissingExtraError
+        from probattn.inference.imports import MissingExtraError
 
         if not isinstance(error, MissingExtraError):
             raise

@@ -13,9 +13,9 @@ from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
-from probattn.imports import require_extra
 from probattn.inference import Prediction, posterior_summary
 from probattn.inference import predict as posterior_prediction
+from probattn.inference.imports import require_extra
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout

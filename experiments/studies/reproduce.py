@@ -28,7 +28,7 @@ from probattn.experiments.studies.entries import Entry, Model, Part
 from probattn.experiments.studies.estimate import run_time
 from probattn.experiments.studies.scales import Scale
 from probattn.experiments.studies.scored import value_of
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference.training.run_log import read_log
 
 

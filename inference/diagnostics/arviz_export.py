@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor, nn
 
-from probattn.imports import extra
 from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.diagnostics.replicates import replicate
+from probattn.inference.imports import extra
 
 if TYPE_CHECKING:
     import xarray

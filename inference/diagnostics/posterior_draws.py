@@ -8,9 +8,8 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import current_draw
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
-from probattn.inference.prediction.latents import labels_at
+from probattn.inference.prediction.latents import current_draw, labels_at
 from probattn.inference.prediction.predict import predict
 from probattn.messages import is_amortised, is_global_latent, is_latent
 from probattn.pyro_internals import HANDLERS

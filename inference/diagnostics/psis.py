@@ -11,10 +11,10 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.imports import extra
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
+from probattn.inference.imports import extra
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.unit_scales import check_unit_scales
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE

@@ -8,10 +8,10 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.draws import current_draw
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.sequential_draws import SequentialDraws
 from probattn.inference.prediction.aggregate import pad_to_shape
+from probattn.inference.prediction.latents import current_draw
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 

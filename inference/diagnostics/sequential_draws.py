@@ -5,7 +5,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from probattn.draws import current_draw
+from probattn.inference.prediction.latents import current_draw
 
 
 class SequentialDraws:

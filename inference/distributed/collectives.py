@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from probattn.imports import without_side_effects
+from probattn.inference.imports import without_side_effects
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

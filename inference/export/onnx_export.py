@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from probattn.imports import extra, without_side_effects
 from probattn.inference.export.torch_export import trace
+from probattn.inference.imports import extra, without_side_effects
 from probattn.inference.io.digest import UNSEALED
 from probattn.inference.io.sealed_files import write_sealed
 

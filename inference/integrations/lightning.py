@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from probattn.imports import extra, without_side_effects
+from probattn.inference.imports import extra, without_side_effects
 from probattn.inference.integrations.external_trainer import batch_objective, check_external
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict

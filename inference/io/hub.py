@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from probattn.imports import extra
+from probattn.inference.imports import extra
 from probattn.inference.io.checkpoint import CheckpointError
 
 FILES = ("*.json", "*.safetensors", "README.md")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn.imports import extra
+from probattn.inference.imports import extra
 from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probattn.imports import without_side_effects
+from probattn.inference.imports import without_side_effects
 from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
 from probattn.inference.prediction.result import Prediction

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from probattn.imports import extra
+from probattn.inference.imports import extra
 from probattn.inference.metrics import classification, ranking, selective
 from probattn.inference.metrics.inputs import validate
 

@@ -18,6 +18,25 @@ from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.programs import device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_global_latent, is_latent, is_local
+from probattn.pyro_internals import HANDLERS
+
+
+class one_draw(Messenger):  # noqa: N801
+    """Mark a run as one of several draws that run sequentially.
+
+    Args:
+        row: index of the draw, from 0.
+        of: number of draws.
+    """
+
+    def __init__(self, row: int, *, of: int) -> None:
+        super().__init__()
+        self.row, self.of = row, of
+
+
+def current_draw() -> one_draw | None:
+    """Return the current draw if draws run sequentially (see :class:`one_draw`), else None."""
+    return next((handler for handler in reversed(HANDLERS) if isinstance(handler, one_draw)), None)
 
 
 class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers are

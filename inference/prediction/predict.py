@@ -12,7 +12,7 @@ from pyro.poutine.do_messenger import DoMessenger
 from pyro.poutine.replay_messenger import ReplayMessenger
 from torch import Tensor, nn
 
-from probattn.draws import draws, one_draw
+from probattn.draws import draws
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
@@ -28,6 +28,7 @@ from probattn.inference.prediction.latents import (
     PriorLatents,
     SampleLatents,
     labels_at,
+    one_draw,
     prior_trace,
 )
 from probattn.inference.prediction.posterior_samples import PosteriorSamples

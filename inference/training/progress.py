@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from probattn.imports import is_installed, without_side_effects
+from probattn.inference.imports import is_installed, without_side_effects
 
 if TYPE_CHECKING:
     from rich.progress import Progress

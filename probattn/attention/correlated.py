@@ -2,17 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
+import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
-from probattn.attention import correlated_forms
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
-from probattn.functional import dtypes
-from probattn.functional.correlated import Correlated
+from probattn.distributions import ColumnNormal
+from probattn.functional import dtypes, errors
+from probattn.functional.correlated import Canonical, Correlated
+from probattn.functional.gaussian import Covariance
 
 CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
 """A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
@@ -86,8 +89,7 @@ class CorrelatedAttention(ProbabilisticAttention):
         projected = (*self.split_heads(self.query_key_value(x), 3), *self.split_heads(self.latent(x), 1))
         with self.precise():
             law = self.law(self._given(*projected, mask))
-            form = correlated_forms.collapsed if self.collapsed else correlated_forms.through_z_o
-            output = form(self, law, dtypes.at_least_float32(x))
+            output = (self._collapsed if self.collapsed else self._through_z_o)(law, dtypes.at_least_float32(x))
         return dtypes.apply_linear(self.out, self.join_heads(output))
 
     @abstractmethod
@@ -128,3 +130,39 @@ class CorrelatedAttention(ProbabilisticAttention):
             return self.alpha
         tokens = law.count if self.regulariser_norm == "scalar" else 1
         return self.alpha / (self.dim * (tokens.squeeze(-1) if isinstance(tokens, Tensor) else tokens))
+
+    def _through_z_o(self, law: Correlated, x: Tensor) -> Tensor:
+        """Sample z_o, observe z_k and z_q = ν given it (CGP paper, eqs. 28 and 42), and sample the output given it."""
+        prior, weight = ColumnNormal(torch.zeros_like(law.value), law.prior), self.weight(law)
+        with self._weighted(weight):
+            canonical = self.canonical(law, x)
+            if isinstance(canonical, Canonical):  # the prior object itself where that is the guide: no density counts
+                canonical = prior if canonical.loc is None else ColumnNormal(*canonical)
+            z_o = self.sample_local("z_o", prior, canonical, regulariser=True, weight=weight)
+        query, key = law.means(z_o)
+        errors.check_finite(query, "the mean of z_q given z_o")
+        if self.alpha > 0 and self.is_scored():
+            with self._weighted(weight):
+                self.observe("z_k", ColumnNormal(key, law.key_covariance), law.observed_key, regulariser=True)
+                self.observe("nu", ColumnNormal(query, law.query_covariance), law.mean, regulariser=True)
+        return self._output(query, law.query_covariance)
+
+    def _collapsed(self, law: Correlated, x: Tensor) -> Tensor:
+        """Add α R in closed form (CGP paper, eq. 28), and sample the output given z_k alone."""
+        output = errors.check_finite(law.mean, "ν, the mean of z_q given z_k")
+        if self.alpha > 0 and self.is_scored():
+            self.factor("regulariser", self.weight(law) * self.canonical.regulariser(law, x).sum(-1), regulariser=True)
+        return self._output(output, law.predictive)
+
+    def _output(self, loc: Tensor, covariance: Covariance) -> Tensor:
+        """Sample z_q, whose posterior is its prior, or return its mean."""
+        if self.output == "mean":
+            return loc
+        law = ColumnNormal(loc, covariance)
+        return self.sample_local("z_q", law, law)
+
+    def _weighted(self, weight: float | Tensor) -> AbstractContextManager:
+        """Return a context that scales the densities of sites inside; α = 0 leaves them out."""
+        if not self.is_scored():
+            return nullcontext()
+        return poutine.mask(mask=False) if self.alpha == 0 else poutine.scale(scale=weight)

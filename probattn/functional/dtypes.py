@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -47,17 +46,7 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-class Linear(Protocol):
-    """A module that maps a tensor to a tensor."""
-
-    def __call__(self, x: Tensor, /) -> Tensor:
-        """Return the mapped tensor."""
-
-    def parameters(self) -> Iterator[Tensor]:
-        """Return the parameters."""
-
-
-def apply_linear(linear: Linear, x: Tensor) -> Tensor:
+def apply_linear(linear: nn.Module, x: Tensor) -> Tensor:
     """Apply a linear module to x, rounded to half precision if the module's parameters are in half precision."""
     dtype = next(linear.parameters(), x).dtype
     return linear(x.to(dtype) if dtype.itemsize < 4 else x)

@@ -10,7 +10,7 @@ from torchvision.datasets import SVHN
 from probattn.experiments.data.download import check_folder, download_and_extract
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import SUFFIXES, find_files, is_image
-from probattn.imports import extra
+from probattn.inference.imports import extra
 
 _ELSEWHERE = "give another folder with --data or the environment variable PROBATTN_DATA"
 

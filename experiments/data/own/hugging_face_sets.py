@@ -9,7 +9,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.files import FORMATS, pixels
 from probattn.experiments.data.own import images, texts
 from probattn.experiments.data.own.examples import Examples, Shares, shorten
-from probattn.imports import extra
+from probattn.inference.imports import extra
 
 
 class Splits(NamedTuple):

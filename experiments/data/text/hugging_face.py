@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.imports import extra
+from probattn.inference.imports import extra
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.hugging_face import check_length, load_config, load_model, load_tokenizer
-from probattn.imports import extra
+from probattn.inference.imports import extra
 from probattn.inference.io.sealed_files import read_json, write_json
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from probattn.imports import extra
+from probattn.inference.imports import extra
 from probattn.inference.io.sealed_files import read_json, write_json
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.io.checkpoint import read, write
 from probattn.inference.methods.temperature import fit_temperature, scale

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference.diagnostics.psis import PSIS, psis_khat
 from probattn.models import Classifier, Supervised
 

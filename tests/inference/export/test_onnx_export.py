@@ -9,7 +9,7 @@ from export_cases import LAYERS
 from torch import nn
 from torch.testing import assert_close
 
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference import export_onnx, mean_network, predictor_network
 
 WITHOUT_ONNX = ("kep-svgp-svd", "kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")

@@ -13,7 +13,7 @@ from shared_models import build
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference import CheckpointError, load_pretrained, predict, save_pretrained, upload_pretrained
 from probattn.models import Classifier, ViT
 

@@ -14,7 +14,7 @@ from torchvision.datasets import SVHN
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.ood import downloads
 from probattn.experiments.data.ood.datasets import load
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 
 RGB = {"size": 32, "channels": 3, "in_distribution": "cifar10"}
 

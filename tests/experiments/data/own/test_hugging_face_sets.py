@@ -9,7 +9,7 @@ from PIL import Image
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.own.hugging_face_sets import Splits, read_images, read_texts
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 
 COMMON = {
     "label_column": "label",

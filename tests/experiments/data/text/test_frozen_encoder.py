@@ -6,7 +6,7 @@ import torch
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")
 from tiny_encoder import VOCABULARY, WIDTH, write_encoder  # noqa: E402

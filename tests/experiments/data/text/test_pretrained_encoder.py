@@ -10,7 +10,7 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, fit
-from probattn.imports import MissingExtraError
+from probattn.inference.imports import MissingExtraError
 from probattn.inference import DamagedFileError
 
 pytest.importorskip("transformers")
