@@ -11,13 +11,14 @@ from probattn.families import Delta, Diagonal, Full, LowRank
 class NaturalGradientDescent(torch.optim.Optimizer):
     """Natural-gradient steps of a guide's Gaussian modules on their ELBO (Salimbeni et al., 2018).
 
-    A module holds many Gaussians, which step together. Their covariances take steps of length ``lr``. With the posterior
-    precision P of all, m ← m − ρ S ∂loss/∂m is Jacobi's iteration on blocks, and converges where ρ < 2 / λ, with λ the
-    largest eigenvalue of S P (Saad, 2003, *Iterative Methods for Sparse Linear Systems*, ch. 4). λ is 1 for one
-    Gaussian and at most B for B of them with their optimal S, so ρ is in [lr / B, lr] and starts at lr / B. Where c is
-    the part of the last gradient g that is left along the last direction d = S g, c = dᵀ g_new / dᵀ g, the curvature
-    along d is (1 − c) / ρ, and the next ρ is its inverse, at most doubled: the step of Barzilai & Borwein (1988) in the
-    metric S. It needs no second pass, and shrinks where noise dominates the gradient, which is orthogonal to the last.
+    A module holds many Gaussians, which step together. Their covariances take steps of length ``lr``. With the joint
+    posterior precision P, m ← m − ρ S ∂loss/∂m is Jacobi's iteration on blocks, and converges where ρ < 2 / λ, λ the
+    largest eigenvalue of S P (Saad, 2003, *Iterative Methods for Sparse Linear Systems*, ch. 4): 1 for one Gaussian, at
+    most B for B of them with their optimal S. So ρ starts at lr / B, is never shorter, and is never longer than lr.
+    In between it follows c = dᵀ g_new / dᵀ g, what is left of the last gradient g along its step's direction d = S g.
+    The curvature along d is (1 − c) / ρ, as in Barzilai & Borwein's (1988) step, and the step lowered a quadratic loss
+    where c > −1. The next ρ is the one that would have given c = −½, at most twice the last: c = 0 would be the exact
+    line search, but noise gives gradients with c ≤ 0 however short the step is.
 
     Args:
         modules: Gaussian modules of a guide (see :func:`gaussian_modules`).
@@ -55,7 +56,7 @@ class NaturalGradientDescent(torch.optim.Optimizer):
             slope = sum((state["direction"] * loc.grad).sum() for state, loc in zip(states, locs, strict=True))
             decrement = sum(state["decrement"] for state in states)
             left = slope / decrement.clamp(min=torch.finfo(decrement.dtype).tiny)
-            length = states[0]["length"] / (1 - left).clamp(min=0.5)
+            length = states[0]["length"] * 1.5 / (1 - left).clamp(min=0.75)
         return length.clamp(min=shortest).clamp(max=longest)
 
 
