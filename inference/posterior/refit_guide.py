@@ -126,7 +126,8 @@ class _Refit:
         before = best = self._estimate()
         sd_before = self._relative_sd()
         kept, since, reductions, epoch = copy.deepcopy(self.guide.state_dict()), best[0], 0, 0
-        optimizers, means = self._optimizers(lr), gaussian_modules(self.guide)
+        optimizers = self._optimizers(lr)
+        gaussians = [part for part in gaussian_modules(self.guide) if all(p.requires_grad for p in part.parameters())]
         try:
             while optimizers and epoch < epochs and reductions <= REDUCTIONS:
                 for batch in self._batches():
@@ -144,8 +145,8 @@ class _Refit:
                 since = best[0]
             self.guide.load_state_dict(kept)
             converged = not optimizers or reductions > REDUCTIONS
-            while converged and means:
-                gains, solved = self._solve_means(means, steps=epochs - epoch, tolerance=tolerance)
+            while converged and gaussians:
+                gains, solved = self._solve_means(gaussians, steps=epochs - epoch, tolerance=tolerance)
                 epoch, found = epoch + len(gains), self._estimate()
                 gained = found[0] - best[0]
                 if gained > 0:
@@ -174,7 +175,7 @@ class _Refit:
         trial, length = -natural, 1 / sum(module.blocks() for module in modules)
         gains: list[float] = []
         while len(gains) < steps:
-            nn.utils.vector_to_parameters(mean + length * trial, locs)
+            _assign(locs, mean + length * trial)
             changes = [new - old for new, old in zip(self._gradients(modules), (gradient, natural), strict=True)]
             slope, change = -(gradient @ trial).item(), (changes[0] @ trial).item()
             if slope <= 0 or change <= 0:
@@ -186,7 +187,7 @@ class _Refit:
             if len(gains) >= min(8, len(mean)) and sum(gains[len(gains) // 2 :]) <= tolerance:
                 break
             trial = (ratio * (changes[0] @ natural) / norm).clamp(min=0) * trial - natural  # Polak & Ribière
-        nn.utils.vector_to_parameters(mean, locs)
+        _assign(locs, mean)
         return gains, len(gains) > 0 and sum(gains[len(gains) // 2 :]) <= tolerance
 
     def _gradients(self, modules: list[Full | Diagonal]) -> tuple[Tensor, Tensor]:
@@ -270,3 +271,10 @@ class _Refit:
             except NotImplementedError:  # a Gaussian mapped to another support
                 continue
         return found
+
+
+@torch.no_grad()
+def _assign(parameters: list[nn.Parameter], values: Tensor) -> None:
+    """Copy the parts of a vector to parameters."""
+    for parameter, part in zip(parameters, values.split([each.numel() for each in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))

@@ -52,7 +52,8 @@ class TrainOptions:
             ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients 0.1.
         guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian modules, families
             ``full`` and ``diagonal``. Their length ``guide_lr`` is relative to the step that ``kl_weight`` permits: 1
-            reaches the optimum of a conjugate model on the full batch. ``clip_norm`` does not act on them.
+            reaches the optimum of one Gaussian in a conjugate model on the full batch; the means of several take
+            shorter steps as their correlation requires. ``clip_norm`` does not act on them.
         schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: number of epochs of linear warm-up before that.
         lr_scale: factors on the learning rate of parameters of the model, by pattern of their names, such as

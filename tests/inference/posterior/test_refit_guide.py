@@ -62,7 +62,7 @@ def split(*tensors):
 def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     model, guide, x, y = conjugate()
     mean, covariance, evidence = posterior(model, x, y, kl_weight=kl_weight)
-    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=32)
+    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=128)
     q = guide.get_submodule("network.0.u")
     std = covariance.diag().sqrt()
     assert result.converged
