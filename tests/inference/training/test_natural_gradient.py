@@ -105,7 +105,7 @@ def test_a_scaled_loss_has_the_same_steps_along_noisy_gradients():
         module = Full(dist.Normal(torch.zeros(20, 3, dtype=F64), 1.0).to_event(2))
         optimizer = NaturalGradientDescent([module], lr=0.1, scale=scale)
         for parameter in module.parameters():
-            parameter.grad = 60 * torch.randn_like(parameter) / scale
+            parameter.grad = 5 * torch.randn_like(parameter) / scale
         optimizer.step()
         found.append((module.loc.detach(), module.scale_tril.detach()))
     assert_close(found[0], found[1])
