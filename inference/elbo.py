@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
 from pyro.distributions.util import is_identically_zero, scale_and_mask
-from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
@@ -23,7 +23,7 @@ from probattn.inference.programs import as_module, device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
-ELBOS = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO, "graph": TraceGraph_ELBO}
+ELBOS = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
 
 class ELBOLoss(nn.Module):

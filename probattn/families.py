@@ -72,17 +72,22 @@ class Full(_RelativeToPrior):
         loc, tril = _scaled_gaussian(self.loc, self.raw_tril, self.prior_scale(prior))
         return dist.MultivariateNormal(loc, scale_tril=tril).to_event(self.loc.dim() - 1)
 
+    def blocks(self) -> int:
+        """Return the number of independent Gaussians."""
+        return self.loc[..., 0].numel()
+
     @torch.no_grad()
-    def natural_step(self, length: float | Tensor) -> None:
-        """Take a natural-gradient step on the loss whose gradients the parameters have (see :func:`natural_step`)."""
-        loc, raw, grad_loc, grad_tril = map(
-            at_least_float32, (self.loc, self.raw_tril, self.loc.grad, self.raw_tril.grad)
-        )
+    def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
+        """Take the covariance's natural-gradient step, and return the mean's direction (see :func:`natural_step`).
+
+        The loss is ``scale`` times the one whose gradients the parameters have.
+        """
+        raw, grad_loc, grad_tril = map(at_least_float32, (self.raw_tril, self.loc.grad, self.raw_tril.grad))
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
-        loc, tril = natural_step(loc, _TRIL(raw), grad_loc, grad_tril, length)
-        self.loc.copy_(loc)
+        direction, tril = natural_step(_TRIL(raw), scale * grad_loc, scale * grad_tril, length)
         self.raw_tril.copy_(_TRIL.inv(tril))
+        return direction
 
 
 def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,17 +117,23 @@ class Diagonal(_RelativeToPrior):
         loc, raw_scale, scale = at_least_float32(self.loc), at_least_float32(self.raw_scale), self.prior_scale(prior)
         return dist.Normal(scale * loc, scale * F.softplus(raw_scale)).to_event(loc.dim())
 
+    def blocks(self) -> int:
+        """Return the number of independent Gaussians."""
+        return self.loc.numel()
+
     @torch.no_grad()
-    def natural_step(self, length: float | Tensor) -> None:
-        """Take a natural-gradient step on the loss whose gradients the parameters have (see :func:`natural_step`)."""
-        loc, raw, grad_loc, grad_raw = (
-            at_least_float32(each).unsqueeze(-1)
-            for each in (self.loc, self.raw_scale, self.loc.grad, self.raw_scale.grad)
+    def natural_step(self, length: float | Tensor, scale: float = 1.0) -> Tensor:
+        """Take the covariance's natural-gradient step, and return the mean's direction (see :func:`natural_step`).
+
+        The loss is ``scale`` times the one whose gradients the parameters have.
+        """
+        raw, grad_loc, grad_raw = (
+            at_least_float32(value).unsqueeze(-1) for value in (self.raw_scale, self.loc.grad, self.raw_scale.grad)
         )
-        scale, grad_scale = F.softplus(raw).unsqueeze(-1), (grad_raw / raw.sigmoid()).unsqueeze(-1)
-        loc, scale = natural_step(loc, scale, grad_loc, grad_scale, length)
-        self.loc.copy_(loc.squeeze(-1))
-        self.raw_scale.copy_(_softplus_inverse(scale[..., 0, 0]))
+        stddev, grad_stddev = F.softplus(raw).unsqueeze(-1), (grad_raw / raw.sigmoid()).unsqueeze(-1)
+        direction, stddev = natural_step(stddev, scale * grad_loc, scale * grad_stddev, length)
+        self.raw_scale.copy_(_softplus_inverse(stddev[..., 0, 0]))
+        return direction.squeeze(-1)
 
 
 class LowRank(_RelativeToPrior):

@@ -11,6 +11,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from probattn.draws import draws
+from probattn.families import Diagonal, Full
 from probattn.guides import Guide, Program, latent_sites
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
@@ -36,7 +37,8 @@ class GuideRefit:
         sd_before, sd_after: standard deviation of the guide relative to the prior's, averaged over each site's scalars,
             for sites of :class:`~probattn.guides.Guide` whose distributions have one.
         epochs: number of epochs.
-        converged: True if the ELBO no longer rose by ``tolerance``; False if the epochs did not suffice.
+        converged: True if the ELBO no longer rises by about ``tolerance`` (see :func:`refit_guide`); False if the
+            epochs did not suffice.
     """
 
     elbo_before: float
@@ -65,8 +67,13 @@ def refit_guide(
 
     The model is in evaluation mode (without dropout) and keeps its parameters. Gaussian modules take natural-gradient
     steps, other parameters Adam's. Rates are divided by 3 after an epoch in which the ELBO did not rise by
-    ``tolerance``; after three such reductions the next one ends the refit. The ELBO of an epoch is estimated with the
-    same samples each time, and the guide keeps the parameters with the highest.
+    ``tolerance``; after three such reductions the next one ends these steps. The ELBO of an epoch is estimated with
+    the same samples each time, and the guide keeps the parameters with the highest.
+
+    An epoch without a gain is no optimum: where the means of many Gaussians are correlated, what is left is large in
+    directions in which every step is short. So the means are then solved for by conjugate gradients, with one pass
+    over the data a step, counted as an epoch, until the later half of the steps gained less than ``tolerance``. These
+    gains estimate what was left before them. Without Gaussian modules, ``converged`` is as of Adam's steps alone.
 
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
@@ -127,6 +134,7 @@ class _Refit:
         sd_before = self._relative_sd()
         kept, since, reductions, epoch = copy.deepcopy(self.guide.state_dict()), best[0], 0, 0
         optimizers = self._optimizers(lr)
+        gaussians = [part for part in gaussian_modules(self.guide) if all(p.requires_grad for p in part.parameters())]
         try:
             while optimizers and epoch < epochs and reductions <= REDUCTIONS:
                 for batch in self._batches():
@@ -138,14 +146,64 @@ class _Refit:
                 if best[0] < since + tolerance:
                     reductions += 1
                     self.guide.load_state_dict(kept)
-                    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-                        group["lr"] /= 3
+                    for optimizer in optimizers:
+                        for group in optimizer.param_groups:
+                            group["lr"] /= 3
                 since = best[0]
+            self.guide.load_state_dict(kept)
+            converged = not optimizers or reductions > REDUCTIONS
+            while converged and gaussians:
+                gains, solved = self._solve_means(gaussians, steps=epochs - epoch, tolerance=tolerance)
+                epoch, found = epoch + len(gains), self._estimate()
+                gained = found[0] - best[0]
+                if gained > 0:
+                    best, kept = found, copy.deepcopy(self.guide.state_dict())
+                if solved and abs(gained - sum(gains)) <= tolerance:  # the loss was the quadratic that CG assumes
+                    break
+                converged = epoch < epochs and gained > tolerance
         finally:
             self.guide.load_state_dict(kept)
             self.guide.zero_grad()
-        converged = not optimizers or reductions > REDUCTIONS
         return GuideRefit(before[0], best[0], before[1], best[1], sd_before, self._relative_sd(), epoch, converged)
+
+    def _solve_means(self, modules: list[Full | Diagonal], *, steps: int, tolerance: float) -> tuple[list[float], bool]:
+        """Maximise the ELBO over the means by conjugate gradients, with covariances and samples fixed.
+
+        In a conjugate model the gradient is then linear in the means. A step needs it at one trial point: curvature
+        along the step and gradient at its end follow. The covariances are the preconditioner. The gains after a step
+        estimate what was left at it (Strakoš & Tichý, 2002, "On error estimation in the conjugate gradient method").
+
+        Returns:
+            Gain of each step in nats per example, and True if the later half of them gained less than ``tolerance``.
+        """
+        locs = [module.loc for module in modules]
+        mean = nn.utils.parameters_to_vector(locs).detach()
+        gradient, natural = self._gradients(modules)
+        trial, length = -natural, 1 / sum(module.blocks() for module in modules)
+        gains: list[float] = []
+        while len(gains) < steps:
+            _assign(locs, mean + length * trial)
+            changes = [new - old for new, old in zip(self._gradients(modules), (gradient, natural), strict=True)]
+            slope, change = -(gradient @ trial).item(), (changes[0] @ trial).item()
+            if slope <= 0 or change <= 0:
+                break
+            ratio, norm = slope / change, gradient @ natural
+            length *= ratio
+            mean, gradient, natural = mean + length * trial, gradient + ratio * changes[0], natural + ratio * changes[1]
+            gains.append(length * slope / 2)
+            if len(gains) >= min(8, len(mean)) and sum(gains[len(gains) // 2 :]) <= tolerance:
+                break
+            trial = (ratio * (changes[0] @ natural) / norm).clamp(min=0) * trial - natural  # Polak & Ribière
+        _assign(locs, mean)
+        return gains, len(gains) > 0 and sum(gains[len(gains) // 2 :]) <= tolerance
+
+    def _gradients(self, modules: list[Full | Diagonal]) -> tuple[Tensor, Tensor]:
+        """Return gradient and natural gradient of −ELBO in nats per example by the means."""
+        self.guide.zero_grad()
+        self._estimate(backward=True)
+        locs = [module.loc for module in modules]
+        natural = [module.natural_step(0.0) for module in modules]
+        return tuple(nn.utils.parameters_to_vector(each).detach() for each in ([loc.grad for loc in locs], natural))
 
     def _batches(self) -> Iterator[tuple[Tensor, ...]]:
         return (unpack_batch(batch).arguments() for batch in self.data)
@@ -184,15 +242,19 @@ class _Refit:
             raise NonFiniteError(f"the ELBO is {-loss.item()}, from {source}: lower lr")
         return loss
 
-    @torch.no_grad()
-    def _estimate(self) -> tuple[float, dict[str, float]]:
-        """Return the ELBO in nats per example and the KL of each global site in nats, with samples of a fixed seed."""
+    def _estimate(self, *, backward: bool = False) -> tuple[float, dict[str, float]]:
+        """Return the ELBO in nats per example and the KL of each global site in nats, with samples of a fixed seed.
+
+        With ``backward``, the gradients of the guide's parameters are those of −ELBO.
+        """
         total, kl, number, batches = 0.0, {}, 0, 0
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), torch.set_grad_enabled(backward):
             torch.manual_seed(0)
             for batch in self._batches():
                 size = len(batch[0])
-                self._loss(batch)
+                loss = self._loss(batch)
+                if backward:
+                    (loss * size).backward()
                 local = {site["infer"].get("kl_of") for site in self.loss.traces[0].nodes.values() if "infer" in site}
                 for name, value in self.loss.terms().items():
                     kind, _, site = name.partition("/")
@@ -204,6 +266,9 @@ class _Refit:
         if not number:
             raise ValueError("no data: the loader gave no batch")
         self.mean_size = number / batches
+        for parameter in self.guide.parameters():
+            if parameter.grad is not None and backward:
+                parameter.grad /= number * self.num_data
         return total / number / self.num_data, {site: value / number for site, value in kl.items()}
 
     @torch.no_grad()
@@ -218,3 +283,10 @@ class _Refit:
             except NotImplementedError:  # a Gaussian mapped to another support
                 continue
         return found
+
+
+@torch.no_grad()
+def _assign(parameters: list[nn.Parameter], values: Tensor) -> None:
+    """Copy the parts of a vector to parameters."""
+    for parameter, part in zip(parameters, values.split([each.numel() for each in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))

@@ -28,7 +28,7 @@ ALLOWED = {
     "schedule": " or ".join(SCHEDULES),
     "lr_scale": "factors of 0 or more",
     "clip_norm": "above 0, or none",
-    "elbo": "mean_field, trace, enum or graph",
+    "elbo": "mean_field, trace or enum",
     "samples_per": "example or batch",
     "kl_weight": "0 or more (above 0 with ngd), or num_data",
     **dict.fromkeys(("weight_decay", "local_kl_weight", "kl_anneal_epochs", "alpha_start", "alpha_end"), _NOT_NEGATIVE),
@@ -52,7 +52,8 @@ class TrainOptions:
             ``min_lr * guide_lr / lr``); None is ``lr``, for natural gradients 0.1.
         guide_optimizer: ``"adam"``, or ``"ngd"`` for natural-gradient steps of the guide's Gaussian modules, families
             ``full`` and ``diagonal``. Their length ``guide_lr`` is relative to the step that ``kl_weight`` permits: 1
-            reaches the optimum of a conjugate model on the full batch. ``clip_norm`` does not act on them.
+            reaches the optimum of one Gaussian in a conjugate model on the full batch; the means of several take
+            shorter steps as their correlation requires. ``clip_norm`` does not act on them.
         schedule: decay between the two: ``"cosine"``, or ``"linear"`` (the CGP paper's).
         warmup_epochs: number of epochs of linear warm-up before that.
         lr_scale: factors on the learning rate of parameters of the model, by pattern of their names, such as
@@ -64,8 +65,8 @@ class TrainOptions:
         accumulate_grad_batches: number of batches whose gradients one training step adds up, as if they were one batch;
             the last step of an epoch takes the batches that are left. Steps of schedules, logs and callbacks count so.
         clip_norm: maximum norm of the gradient, or None.
-        elbo: ELBO of Pyro: ``"mean_field"`` (KL in closed form if there is one), ``"trace"`` (KL at the samples),
-            ``"enum"`` (discrete sites are summed out) or ``"graph"`` (score-function gradients with baselines).
+        elbo: ELBO of Pyro: ``"mean_field"`` (KL in closed form if there is one), ``"trace"`` (KL at the samples) or
+            ``"enum"`` (discrete sites are summed out; with ``samples_per="batch"``).
         samples_per: ``"example"`` for one posterior sample per example, ``"batch"`` for one shared by the batch.
         num_particles: number of posterior samples per example (or batch) that the loss averages.
         vectorize: True draws all samples of a step at once; False, for models whose shapes do not broadcast over a
@@ -114,7 +115,7 @@ class TrainOptions:
     decoupled_weight_decay: bool = True
     accumulate_grad_batches: int = 1
     clip_norm: float | None = None
-    elbo: Literal["mean_field", "trace", "enum", "graph"] = "mean_field"
+    elbo: Literal["mean_field", "trace", "enum"] = "mean_field"
     samples_per: Literal["example", "batch"] = "example"
     num_particles: int = 1
     vectorize: bool | None = None
@@ -150,7 +151,7 @@ class TrainOptions:
             "weight_decay": 0 <= self.weight_decay < math.inf,
             "accumulate_grad_batches": 1 <= self.accumulate_grad_batches <= MAX_COUNT,
             "clip_norm": self.clip_norm is None or 0 < self.clip_norm < math.inf,
-            "elbo": self.elbo in ("mean_field", "trace", "enum", "graph"),
+            "elbo": self.elbo in ("mean_field", "trace", "enum"),
             "samples_per": self.samples_per in ("example", "batch"),
             "num_particles": 1 <= self.num_particles <= MAX_COUNT,
             "kl_weight": self.kl_weight == "num_data"

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 
-def natural_step(
-    loc: Tensor, tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    """Take a natural-gradient step on a loss from N(m, L Lᵀ), and return the new m and L.
+def natural_step(tril: Tensor, grad_loc: Tensor, grad_tril: Tensor, length: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Take the covariance's natural-gradient step on a loss from N(m, L Lᵀ); return the mean's direction and the new L.
 
     In natural parameters the step is θ − length · ∂loss/∂η (Hensman, Rattray & Lawrence, 2012; Salimbeni, Eleftheriadis
-    & Hensman, 2018): S'⁻¹ = S⁻¹ + 2 length ∂loss/∂S and m' = m − length S' ∂loss/∂m. For −ELBO with a closed-form KL
-    and a conjugate likelihood, length 1 reaches the optimum. It is computed without an inverse of L:
-    S' = L M⁻¹ Lᵀ, M = I + X, X = length (Φ + Φᵀ), Φ the lower triangle of Lᵀ ∂loss/∂L with half its diagonal.
+    & Hensman, 2018): S'⁻¹ = S⁻¹ + 2 length ∂loss/∂S and m' = m − length d along d = S' ∂loss/∂m. For −ELBO with a
+    closed-form KL and a conjugate likelihood, length 1 reaches the optimum of one Gaussian whose rest of the model is
+    fixed. Of several that step together, the covariances do, each given the means of all; the means need a length below
+    1 (see :class:`~probattn.inference.natural_gradient.NaturalGradientDescent`). It is computed without an inverse of
+    L: S' = L M⁻¹ Lᵀ, M = I + X, X = length (Φ + Φᵀ), Φ the lower triangle of Lᵀ ∂loss/∂L with half its diagonal.
 
     With noisy gradients M need not be positive definite. Where it is not, or where a step of length < 1 would reduce
     the precision in any direction below (1 − length) / 2 of what it was (a log-concave likelihood's exact gradient
@@ -20,9 +20,12 @@ def natural_step(
     2020, "Handling the positive-definite constraint in the Bayesian learning rule").
 
     Args:
-        loc, grad_loc: m and its gradient ``(..., s)``.
-        tril, grad_tril: L, lower-triangular with positive diagonal, and its gradient ``(..., s, s)``.
+        tril: L, lower-triangular with positive diagonal, ``(..., s, s)``.
+        grad_loc, grad_tril: gradients of m ``(..., s)`` and L.
         length: of the step; 1 is a full step on the loss whose gradients are given.
+
+    Returns:
+        d ``(..., s)`` and the Cholesky factor of S'.
     """
     eye = torch.eye(tril.shape[-1], dtype=tril.dtype, device=tril.device)
     length = torch.as_tensor(length, dtype=tril.dtype, device=tril.device)
@@ -34,5 +37,5 @@ def natural_step(
     # M = Wᵀ W with W lower-triangular, from the Cholesky factor of M with its rows and columns reversed.
     reverse = torch.linalg.cholesky_ex(ratio.flip(-2, -1))[0]
     factor = torch.linalg.solve_triangular(reverse.mT.flip(-2, -1), tril, upper=False, left=False)
-    step = factor @ (factor.mT @ grad_loc.unsqueeze(-1))
-    return loc - length * step.squeeze(-1), factor
+    direction = factor @ (factor.mT @ grad_loc.unsqueeze(-1))
+    return direction.squeeze(-1), factor

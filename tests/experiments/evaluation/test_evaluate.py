@@ -19,8 +19,8 @@ from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
-from probattn.inference.imports import MissingExtraError
 from probattn.inference import CheckpointError, metrics, predict
+from probattn.inference.imports import MissingExtraError
 from probattn.inference.io.checkpoint import read, write
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood

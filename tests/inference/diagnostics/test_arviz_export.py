@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
-from probattn.inference.imports import MissingExtraError
 from probattn.inference.diagnostics import arviz_export
+from probattn.inference.imports import MissingExtraError
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
-from probattn.inference.imports import MissingExtraError
 from probattn.inference.diagnostics.psis import PSIS, psis_khat
+from probattn.inference.imports import MissingExtraError
 from probattn.models import Classifier, Supervised
 
 F64, NOISE = torch.float64, 0.8

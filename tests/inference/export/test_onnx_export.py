@@ -9,8 +9,8 @@ from export_cases import LAYERS
 from torch import nn
 from torch.testing import assert_close
 
-from probattn.inference.imports import MissingExtraError
 from probattn.inference import export_onnx, mean_network, predictor_network
+from probattn.inference.imports import MissingExtraError
 
 WITHOUT_ONNX = ("kep-svgp-svd", "kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 

@@ -13,8 +13,8 @@ from shared_models import build
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference.imports import MissingExtraError
 from probattn.inference import CheckpointError, load_pretrained, predict, save_pretrained, upload_pretrained
+from probattn.inference.imports import MissingExtraError
 from probattn.models import Classifier, ViT
 
 ELSEWHERE = """

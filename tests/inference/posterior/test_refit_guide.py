@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from probattn import CGPAttention, KEPSVGPAttention, guides
 from probattn.inference import NonFiniteError, refit_guide
 from probattn.models import Classifier, Supervised
+from tests.support.correlated_blocks import CorrelatedBlocks
 
 F64, NOISE, DATA = torch.float64, 0.8, 12
 
@@ -61,7 +62,7 @@ def split(*tensors):
 def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     model, guide, x, y = conjugate()
     mean, covariance, evidence = posterior(model, x, y, kl_weight=kl_weight)
-    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=32)
+    result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=128)
     q = guide.get_submodule("network.0.u")
     std = covariance.diag().sqrt()
     assert result.converged
@@ -75,6 +76,18 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     assert result.elbo_after > result.elbo_before + 0.1
     if kl_weight == 1:
         assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [60, 20])
+@pytest.mark.parametrize("epochs", [20, 100, 500])
+def test_converged_means_near_the_optimum_of_correlated_gaussians(size, epochs):
+    """What remains is the samples' noise in the covariances."""
+    problem = CorrelatedBlocks()
+    torch.manual_seed(0)
+    result = refit_guide(problem.model, problem.guide, problem.batches(size), epochs=epochs)
+    assert result.epochs <= epochs
+    assert not result.converged or problem.gap() < 0.08
+    assert result.converged or epochs < 500
 
 
 class LocalAndGlobal(nn.Module):

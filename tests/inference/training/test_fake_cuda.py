@@ -3,7 +3,7 @@
 import pytest
 import torch
 from attention_layers import ANY_LENGTH, LAYERS
-from elbos import Trace_ELBO, TraceMeanField_ELBO
+from elbos import TraceMeanField_ELBO
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from probattn import guides

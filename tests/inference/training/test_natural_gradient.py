@@ -1,4 +1,4 @@
-"""Natural-gradient training of guides: conjugate models, tempering, noise, refusals."""
+"""Natural-gradient training of guides: conjugate models, correlated Gaussians, tempering, noise, refusals."""
 
 import pyro.distributions as dist
 import pytest
@@ -7,8 +7,11 @@ from pyro.infer.autoguide import AutoNormal
 from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn.families import Diagonal, Full
 from probattn.inference import TrainOptions, fit
+from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.models import Supervised
+from tests.support.correlated_blocks import CorrelatedBlocks
 
 F64, NOISE, DATA = torch.float64, 0.8, 12
 
@@ -64,15 +67,74 @@ def train(model, guide, batches, **options):
 @pytest.mark.parametrize("samples_per", ["batch", "example"])
 @pytest.mark.parametrize("kl_weight", [1.0, 0.1, 3.0])
 @pytest.mark.parametrize(("heads", "rank"), [(1, 1), (1, 3), (2, 2)])
-def test_one_full_batch_step_of_length_1_reaches_the_exact_posterior(heads, rank, kl_weight, samples_per):
+def test_steps_of_length_1_on_the_full_batch_reach_the_exact_posterior(heads, rank, kl_weight, samples_per):
+    """One step for one Gaussian; for B that are independent, as many as it takes to double the length from 1 / B."""
     model, guide, x, y = conjugate(heads=heads, rank=rank)
-    options = {"kl_weight": kl_weight, "samples_per": samples_per, "clip_norm": 1e-3, "epochs": 1, "guide_lr": 1.0}
-    train(model, guide, [(x, y)], num_particles=2 * heads * rank**2, **options)
+    options = {"kl_weight": kl_weight, "samples_per": samples_per, "clip_norm": 1e-3, "guide_lr": 1.0}
+    epochs = 1 if heads * rank == 1 else 4
+    constant = {"schedule": "linear", "min_lr": 1e-12}
+    train(model, guide, [(x, y)], num_particles=2 * heads * rank**2, epochs=epochs, **constant, **options)
     mean, covariance = posterior(model, x, y, kl_weight=kl_weight)
     q = guide.network.u
     assert_close(q.loc.detach(), mean, rtol=1e-6, atol=1e-6)
     tril = q.scale_tril.detach()
     assert_close(tril @ tril.mT, covariance.unsqueeze(1).expand_as(tril), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_one_gaussian_reaches_its_optimum_in_one_step_and_stays(family):
+    torch.manual_seed(0)
+    prior = dist.Normal(torch.zeros(1, dtype=F64), 1.0).to_event(1)
+    module = {"full": Full, "diagonal": Diagonal}[family](prior)
+    optimizer = NaturalGradientDescent([module], scale=10.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        q = module(prior).expand(())
+        mean, variance = q.mean, q.variance
+        ((7.0 * (mean - 2).square() + 7.0 * variance - variance.log()) / 20).sum().backward()
+        optimizer.step()
+        q = module(prior)
+        assert_close(q.mean.detach(), torch.full((1,), 2.0, dtype=F64))
+        assert_close(q.variance.detach(), torch.full((1,), 1 / 7, dtype=F64))
+
+
+def test_a_scaled_loss_has_the_same_steps_along_noisy_gradients():
+    found = []
+    for scale in (1.0, 60.0):
+        torch.manual_seed(0)
+        module = Full(dist.Normal(torch.zeros(20, 3, dtype=F64), 1.0).to_event(2))
+        optimizer = NaturalGradientDescent([module], lr=0.1, scale=scale)
+        for parameter in module.parameters():
+            parameter.grad = 5 * torch.randn_like(parameter) / scale
+        optimizer.step()
+        found.append((module.loc.detach(), module.scale_tril.detach()))
+    assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("lr", [1.0, 0.3])
+def test_correlated_gaussians_descend_with_exact_gradients(lr):
+    """Steps of the whole length 0.3 diverge: the largest eigenvalue of S P is 12."""
+    problem = CorrelatedBlocks()
+    optimizer, losses = NaturalGradientDescent(gaussian_modules(problem.guide), lr=lr, scale=1.0), []
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = problem.loss()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert max(losses) == losses[0]
+    assert problem.gap() < 0.25
+
+
+@pytest.mark.parametrize(("size", "epochs"), [(60, 150), (20, 50)])
+@pytest.mark.parametrize("guide_lr", [1.0, 0.3])
+def test_correlated_gaussians_train_to_the_optimum_with_noise(guide_lr, size, epochs):
+    problem = CorrelatedBlocks()
+    assert problem.gap() > 300
+    train(
+        problem.model, problem.guide, problem.batches(size), epochs=epochs, guide_lr=guide_lr, num_particles=16, seed=0
+    )
+    assert problem.gap() < 1.0
 
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])

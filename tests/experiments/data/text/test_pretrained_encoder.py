@@ -10,8 +10,8 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, fit
-from probattn.inference.imports import MissingExtraError
 from probattn.inference import DamagedFileError
+from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")
 from tiny_encoder import write_encoder  # noqa: E402
