@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from probattn.functional import errors
-
 CHARACTER_DIM = 16
 FILTERS = {1: 16, 2: 32, 3: 64, 4: 64}
 """Dimension of character embeddings, and the number of convolution filters by length."""
@@ -53,7 +51,7 @@ class SpellingEmbedding(nn.Module):
         On a CPU each distinct word is embedded once, without its padding; elsewhere that would wait for the device.
         """
         words = characters.flatten(0, -2)
-        if characters.device.type != "cpu" or errors.recorded_failures() is not None:
+        if characters.device.type != "cpu" or torch.compiler.is_exporting():
             return self._embed(words).unflatten(0, characters.shape[:-1])
         words, inverse = torch.unique(words, dim=0, return_inverse=True)
         longest = max(1, (words != 0).sum(-1).max())

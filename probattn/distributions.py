@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from probattn.functional import gaussian
-from probattn.functional.compilation import compilable
 from probattn.functional.gaussian import Covariance
 
 
@@ -182,7 +181,6 @@ def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNo
     return _kl_from_diagonal(q.loc - p.loc, q.scale_tril, p.stddev)
 
 
-@compilable
 def _kl_from_diagonal(shift: Tensor, tril: Tensor, stddev: Tensor) -> Tensor:
     """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + (shift_i / σ_i)² − 1)."""
     whitened = torch.cat([tril, shift.unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
@@ -205,8 +203,7 @@ def _kl_marginal_with_joint_kl(q: MarginalWithJointKL, p: dist.Distribution) -> 
 class CentredStudentT(dist.TorchDistribution):
     """Student-t distribution around 0 with a constant number of degrees of freedom.
 
-    Unlike ``torch.distributions.StudentT`` it makes no tensor on the host and does not wait for the device, so that a
-    CUDA graph can capture it.
+    Unlike ``torch.distributions.StudentT`` it makes no tensor on the host and does not wait for the device.
 
     Args:
         df: degrees of freedom, above 2.

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 from torch.distributions.constraints import Constraint
 
-from probattn.functional.compilation import compilable
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
 
@@ -86,7 +85,6 @@ class Full(_RelativeToPrior):
         self.raw_tril.copy_(_TRIL.inv(tril))
 
 
-@compilable
 def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return Λ m and Λ L."""
     return scale * at_least_float32(loc), scale.unsqueeze(-1) * _TRIL(at_least_float32(raw_tril))

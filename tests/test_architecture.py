@@ -36,7 +36,7 @@ STATEMENTS = COMPAT | {"probattn.param_effects", "probattn.handlers", "probattn.
 LAYERS = STATEMENTS | {"probattn.functional", "probattn.priors", "probattn.distributions", "probattn.attention"}
 CORE = LAYERS | {"probattn"}
 ALLOWED = {
-    "probattn.functional": {"probattn.functional", "probattn.thread_values"},
+    "probattn.functional": {"probattn.functional"},
     "probattn.priors": STATEMENTS | {"probattn.functional", "probattn.distributions", "probattn.priors"},
     "probattn.distributions": {"probattn.torch_compat", "probattn.functional", "probattn.distributions"},
     "probattn.pyro_compat": set(),

@@ -6,7 +6,10 @@ import torch
 from torch.utils import flop_counter
 
 from probattn.experiments.bench.timing import Step, seconds
-from probattn.torch_compat import CPU_ATTENTION, CPU_ATTENTION_BACKWARD
+
+# Private operators of scaled_dot_product_attention on a CPU, which have no public name.
+CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+CPU_ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 _SIZES = {"cpu": 2048, "cuda": 8192}
 _DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}

@@ -32,12 +32,12 @@ def kep_svgp(
         "KEP-SVGP add": add,
     }
     short = {name: case(factory, batch=batch, tokens=tokens) for name, factory in factories.items()}
-    sections = meter.with_replays(f"batch {batch}, N {tokens}", short, rounds=rounds)
+    sections = [meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds)]
     for number, limit in ((long, rounds), (longer, min(rounds, FEW))):
         one = {name: case(factories[name], batch=1, tokens=number) for name in ("softmax", "KEP-SVGP add")}
-        sections += meter.with_replays(f"batch 1, N {number}", one, rounds=limit)
+        sections += [meter.section(f"batch 1, N {number}", one, rounds=limit)]
     growth = {f"N {number}": case(add, batch=1, tokens=number) for number in (long, longer)}
-    sections += meter.with_replays("KEP-SVGP add, batch 1", growth, rounds=rounds)
+    sections += [meter.section("KEP-SVGP add, batch 1", growth, rounds=rounds)]
     return {"title": f"forward + backward, dim {dim}, {heads} heads, rank {rank}, float32", "sections": sections}
 
 
@@ -73,7 +73,7 @@ def gaussian_processes(
     case = partial(layer_step, dim=dim, heads=heads, device=meter.device)
     short = {name: case(factory, batch=batch, tokens=tokens) for name, factory in factories.items()}
     growth = {f"N {number}": case(sparse, batch=1, tokens=number) for number in (long, longer)}
-    sections = meter.with_replays(f"batch {batch}, N {tokens}", short, rounds=rounds)
-    sections += meter.with_replays("sparse CGP, batch 1", growth, rounds=rounds)
+    sections = [meter.section(f"batch {batch}, N {tokens}", short, rounds=rounds)]
+    sections += [meter.section("sparse CGP, batch 1", growth, rounds=rounds)]
     title = f"forward + backward, dim {dim}, {heads} heads, {inducing} inducing inputs, float32"
     return {"title": title, "sections": sections}

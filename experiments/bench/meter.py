@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from probattn.experiments.bench import flops, memory, timing
-from probattn.experiments.bench.captured import captured
 from probattn.experiments.bench.timing import Step
 from probattn.experiments.runs.environment import environment
 
@@ -44,10 +43,7 @@ class Meter:
         self.rates = flops.matmul_rates(device)
 
     def measure(self, cases: Mapping[str, Step], *, rounds: int) -> dict[str, Measured]:
-        """Count the operations and measure the peak memory of each case, which warms it up, then time them in turns.
-
-        Replays of CUDA graphs have neither: their operations are not seen, and their memory is allocated before.
-        """
+        """Count the operations and measure the peak memory of each case, which warms it up, then time them in turns."""
         operations = {name: flops.count(step) or None for name, step in cases.items()}
         peaks = {name: memory.peak(step, self.device) or None for name, step in cases.items()}
         times = timing.alternate(cases, rounds=rounds, device=self.device)
@@ -56,14 +52,6 @@ class Meter:
     def section(self, title: str, cases: Mapping[str, Step], *, rounds: int) -> dict[str, Any]:
         """Return a section of a table: one row per case, relative to the first."""
         return {"title": title, "rounds": rounds, "rows": self.rows(self.measure(cases, rounds=rounds))}
-
-    def with_replays(self, title: str, cases: Mapping[str, Step], *, rounds: int) -> list[dict[str, Any]]:
-        """Return the section of the cases, on a GPU also that of their replays as CUDA graphs."""
-        found = [self.section(title, cases, rounds=rounds)]
-        if self.device == "cuda":
-            replays = {f"{name}, captured": captured(step) for name, step in cases.items()}
-            found.append(self.section(f"{title}, captured".removeprefix(", "), replays, rounds=rounds))
-        return found
 
     def rows(self, measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
         """Return the row of each case, relative to the first."""

@@ -5,17 +5,16 @@ from collections.abc import Callable, Iterable
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn import draws, guides, local_sites
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.experiments.bench.timing import Step
-from probattn.inference import TraceMeanField_ELBO
+from probattn.inference import ELBOLoss
 from probattn.models import Classifier
 
 
-class _LayerModel(PyroModule):
+class _LayerModel(nn.Module):
     """Layer with an artificial likelihood, so that forward and backward have every term of the ELBO."""
 
     def __init__(self, layer: ProbabilisticAttention) -> None:
@@ -55,10 +54,8 @@ def forward_step(network: nn.Module, x: Tensor) -> Step:
 
 
 def training_step(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter]) -> Step:
-    """Return a step of loss, backward and fused Adam, which a CUDA graph can record."""
-    parameters = list(parameters)
-    on_gpu = any(each.is_cuda for each in parameters)
-    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True, capturable=on_gpu)
+    """Return a step of loss, backward and fused Adam."""
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
     def step() -> None:
         loss().backward()
@@ -84,13 +81,12 @@ def negative_elbo(
         batch: its arguments.
         guide: guide of the model; by default a new one.
     """
-    elbo = TraceMeanField_ELBO()
-    module = elbo(model, guide or guides.for_model(model)).train()
+    module = ELBOLoss(model, guide or guides.for_model(model)).train()
 
     def loss() -> Tensor:
         with draws("example"):
             value = module(*batch)
-        elbo.traces, elbo.term_tensors = None, {}  # they would hold this step's tensors until the next
+        module.traces = ()  # they would hold this step's tensors until the next
         return value
 
     return loss, list(module.parameters())

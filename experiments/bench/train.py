@@ -72,5 +72,5 @@ def describe(dim: int, depth: int, heads: int, batch: int) -> str:
 
 def _table(meter: Meter, cases: dict[str, Step], rounds: int, network: str) -> dict[str, Any]:
     with pyro.validation_enabled(False):
-        sections = meter.with_replays("Pyro's validation off", cases, rounds=rounds)
+        sections = [meter.section("Pyro's validation off", cases, rounds=rounds)]
     return {"title": f"training step, {network}", "sections": sections}

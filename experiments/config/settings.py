@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, field_validator
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.data import AnyDataSettings
@@ -42,6 +42,12 @@ class Settings:
     layer: LayerSettings
     train: TrainOptions
     warm_start: WarmStartSettings | None = None
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _without_capture(cls, train: Any) -> Any:
+        """Leave out an option that older runs saved."""
+        return {name: train[name] for name in train if name != "capture"} if isinstance(train, dict) else train
 
     def __post_init__(self) -> None:
         if self.warm_start is not None and isinstance(self.layer, SoftmaxSettings):

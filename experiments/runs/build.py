@@ -46,8 +46,6 @@ from probattn.models import (
 
 GPUS = ("gpu", "cuda")
 """Values of ``train.accelerator`` that require a GPU."""
-NUM_LENGTHS = 6
-"""Different lengths of the texts of captured steps, each of which needs a graph."""
 MAX_VALIDATION_BATCH = 2048
 """Images of a batch of validation on a GPU."""
 Dataset = ImageDataset | TextDataset | TableDataset
@@ -195,12 +193,11 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
     """Build the loaders of a run, shuffled and augmented from ``train.seed``, with the data on the device.
 
-    Captured steps get texts of few lengths. Texts are validated and tested in the order of their length. On a GPU,
-    images are validated in larger batches than they are trained in.
+    Texts are validated and tested in the order of their length. On a GPU, images are validated in larger batches than
+    they are trained in.
     """
     common = {"batch_size": settings.data.batch_size, "device": device}
-    few = {"num_lengths": NUM_LENGTHS} if settings.train.capture and isinstance(dataset, TextDataset) else {}
-    train = dataset.training(generator=generator(settings), **common, **few)
+    train = dataset.training(generator=generator(settings), **common)
     if device == "cuda" and isinstance(dataset, ImageDataset):
         most = min(GPU_CHUNK_SIZE // settings.train.num_samples, MAX_VALIDATION_BATCH)
         common["batch_size"] = max(settings.data.batch_size, most)

@@ -29,7 +29,6 @@ from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
 from probattn.inference.io.sealed_files import write_json
-from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.models import Supervised
 
 
@@ -105,13 +104,10 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
-        ValueError: CUDA graphs on several GPUs.
     """
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    if settings.train.capture:
-        check_single_gpu(accelerator)
     make_fabric(accelerator, settings.train.devices)
     broadcast_result(lambda: check_free(out, settings, resume=resume))
 

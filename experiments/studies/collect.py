@@ -22,7 +22,7 @@ SINGLE, ENSEMBLES = "single models", "ensembles"
 OF_LAYER = ("elbo", "samples_per", "num_particles", "vectorize", "num_samples", "kl_weight", "local_kl_weight",
             "kl_anneal_epochs", "alpha_start", "alpha_end", "guide_lr", "guide_optimizer")  # fmt: skip
 """Training options of a layer's latent variables and regulariser, which softmax attention lacks."""
-OF_MACHINE = ("seed", "accelerator", "devices", "capture", "compile", "deterministic", "log_every", "checkpoint_every")
+OF_MACHINE = ("seed", "accelerator", "devices", "compile", "deterministic", "log_every", "checkpoint_every")
 """Training options that change nothing but the seed, or how fast and where a run is computed."""
 
 

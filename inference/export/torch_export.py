@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from probattn.inference.export.branch_free import branch_free
 from probattn.inference.io.sealed_files import write_sealed_zip
 
 
@@ -50,7 +51,8 @@ def trace(network: nn.Module, *example: Tensor) -> ExportedProgram:
     It contains no values of the example and no paths of this machine.
     """
     dynamic = {0: Dim.DYNAMIC} | ({1: Dim.AUTO} if len(example) > 1 else {})
-    program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
+    with branch_free():
+        program = torch.export.export(network, _ones(example), dynamic_shapes=(dynamic,) * len(example), strict=False)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
     for node in program.graph.nodes:

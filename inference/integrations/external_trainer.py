@@ -16,7 +16,6 @@ _OF_THE_TRAINER = (
     "accumulate_grad_batches",
     "clip_norm",
     "precision",
-    "capture",
     "compile",
     "patience",
     "monitor",

@@ -39,26 +39,12 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         OSError: it cannot be written; names the path.
         TypeError: ``extra`` holds something else, or a function was passed instead of a module.
     """
-    save_content(path, full_content(model, guide, **extra))
-
-
-def full_content(model: nn.Module, guide: nn.Module | None = None, **extra: Any) -> dict[str, Any]:
-    """Return the content of a file of :func:`save`, whose tensors are those of the modules.
-
-    Raises:
-        TypeError: a function was passed instead of a module.
-    """
     _check_modules(model, guide)
-    return weights_content(model, guide) | {"extra": extra}
-
-
-def save_content(path: str | Path, content: dict[str, Any]) -> None:
-    """Write the content that :func:`full_content` returned; raises as :func:`save` does."""
+    content = weights_content(model, guide) | {"extra": extra}
     check_parts(path, content)
     try:
         write(path, content)
     except CheckpointError as error:
-        extra = content["extra"]
         raise TypeError(f"extra may hold only tensors, numbers, strings, dicts and lists, got {extra}") from error
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
-import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
@@ -16,13 +15,12 @@ from torch import Tensor, nn
 from probattn import guides
 from probattn.draws import draws, one_draw
 from probattn.evaluation_mode import evaluation_mode
-from probattn.functional import errors, padding
+from probattn.functional import padding
 from probattn.functional.errors import NumericalError
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.late_checks import LateChecks, invalid_arguments
 from probattn.inference.prediction.latents import (
     GuideLatents,
     Latents,
@@ -93,17 +91,15 @@ def predict(
     parts = []
     with predictive.ready(), _seeded(seed):
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
-            if x.is_floating_point():
-                predictive.refuse_inputs(~padding.zeroed(x, mask).isfinite().all(), number)
+            if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
+                raise ValueError(f"NaN or Inf in the inputs of batch {number}")
             inputs = predictive.prepare(x, y, mask)
             with predictive.name_batch_in_errors(number):
                 for chunk, likelihood in predictive.likelihoods(inputs):
                     labels = None if y is None else y[chunk]
-                    with predictive.checks_of_outputs(likelihood, number):
-                        parts.append(
-                            summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws)
-                        )
-        predictive.read_late_checks()
+                    parts.append(
+                        summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws)
+                    )
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     predictive.latents.finish(predictive.num_examples)
@@ -150,45 +146,14 @@ class _PosteriorPredictive:
         if not self.vectorize and self.may_fall_back:
             warn_sequential(self.model, "weights of its layers are latent sites (PyroSample)")
         self.device = device(self.model, guide)
-        self.late = LateChecks(self.device) if self.device is not None and checks_late(self.device) else None
         self.num_examples = 0
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Put model and guide in evaluation mode, without gradients; on a GPU without validation of distributions."""
+        """Put model and guide in evaluation mode, without gradients."""
         parts = self.parts.values()
-        validation = nullcontext() if self.late is None else pyro.validation_enabled(False)
-        with own_parameters(*parts), evaluation_mode(*parts), torch.no_grad(), validation:
+        with own_parameters(*parts), evaluation_mode(*parts), torch.no_grad():
             yield
-
-    def refuse_inputs(self, failed: Tensor, number: int) -> None:
-        """Refuse a batch, on a GPU after the last one, whose inputs are NaN or Inf."""
-        if self.late is not None:
-            self.late.add(failed, "inputs", number)
-        elif failed:
-            raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-
-    @contextmanager
-    def checks_of_outputs(self, likelihood: dist.TorchDistribution, number: int) -> Iterator[None]:
-        """On a GPU, record what would be wrong with a likelihood, and with what is computed from it inside."""
-        if self.late is None:
-            yield
-            return
-        with errors.deferred() as failures:
-            yield
-        for failed in invalid_arguments(likelihood):
-            failures.add(failed)
-        if failures.flag is not None:
-            self.late.add(failures.flag, "outputs", number)
-
-    def read_late_checks(self) -> None:
-        """Raise the error of the first batch that was refused."""
-        failure = None if self.late is None else self.late.first_failure()
-        if failure is not None:
-            what, number = failure
-            source = find_non_finite((), self.parts, ()) if what == "outputs" else None
-            because = f", from {source}" if source else ""
-            raise ValueError(f"NaN or Inf in the {what} of batch {number}{because}")
 
     @contextmanager
     def name_batch_in_errors(self, number: int) -> Iterator[None]:
@@ -276,11 +241,6 @@ class _PosteriorPredictive:
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
         self.may_fall_back = False
         return trace.nodes["y"]["fn"]
-
-
-def checks_late(target: torch.device) -> bool:
-    """Return True where reading the result of a check makes the host wait."""
-    return target.type == "cuda"
 
 
 def _handlers_set_values() -> bool:

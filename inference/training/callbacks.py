@@ -44,8 +44,7 @@ class Callback:
     ``trainer.is_best``, which decides whose weights are kept.
 
     A callback with a state that has to survive an interruption has ``state_dict`` and ``load_state_dict``. Under
-    torchrun, callbacks run on every rank. With ``capture=True``, an epoch of which a step fails is repeated; the states
-    of callbacks are restored before. Any object with some of these methods is a callback, whatever its class.
+    torchrun, callbacks run on every rank. Any object with some of these methods is a callback, whatever its class.
     """
 
     def on_train_start(self, trainer: Training) -> None:
@@ -60,7 +59,7 @@ class Callback:
         Args:
             trainer: the trainer.
             outputs: ``loss`` of the step in nats per example, and its ``terms``, as tensors on the device of this
-                rank; with ``capture=True`` the next step may overwrite them.
+                rank.
         """
 
     def on_train_epoch_end(self, trainer: Training, metrics: dict[str, float]) -> None:

@@ -18,7 +18,6 @@ from probattn.inference.io.lock import locked
 from probattn.inference.training import inexact
 from probattn.inference.training.attention_kernels import without_cudnn_attention
 from probattn.inference.training.callbacks import Callback
-from probattn.inference.training.cuda_graph import check_single_gpu
 from probattn.inference.training.deterministic import deterministic
 from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
 from probattn.inference.training.loggers import Logger, check_logger
@@ -71,7 +70,7 @@ def fit(
 
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
     ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch (see
-    ``options.checkpoint_every``; on a GPU in a thread, while the next epoch trains), ``best.pt`` holds the weights of
+    ``options.checkpoint_every``), ``best.pt`` holds the weights of
     the best epoch, ``log.jsonl`` and the loggers every term of the objective.
 
     Before the first epoch a few examples are predicted, so that a network that cannot is found at once; and noise whose
@@ -124,8 +123,6 @@ def fit(
     for logger in loggers or ():
         check_logger(logger)
     folder = None if out is None else Path(out)
-    if options.capture:
-        check_single_gpu(options.accelerator)
     if folder is not None:
         _refuse_to_overwrite(folder, resume=resume)
     model, guide = as_module(model), as_module(guide)
@@ -180,12 +177,7 @@ def fit(
             log.write_options(asdict(options))
         steps = options.steps_per_epoch(len(train))
         bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
-        try:
-            trainer.run(log, stack.enter_context(bar))
-        except BaseException:
-            trainer.checkpoints.finish_writing()
-            raise
-        trainer.checkpoints.wait()
+        trainer.run(log, stack.enter_context(bar))
     trainer.checkpoints.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.functional.compilation import compiled
 from probattn.inference.batches import unpack_batch
 from probattn.inference.distributed import random_state
 from probattn.inference.elbo import ELBOS, ELBOLoss
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class StepCoefficients(NamedTuple):
-    """Coefficients that change from step to step, as numbers or as scalars on the device.
+    """Coefficients that change from step to step.
 
     Args:
         kl, local_kl: KL weights of global and of local sites.
         alpha: weight of the CGP layers' regulariser.
     """
 
-    kl: float | Tensor = 1.0
-    local_kl: float | Tensor = 1.0
-    alpha: float | Tensor = 1.0
+    kl: float = 1.0
+    local_kl: float = 1.0
+    alpha: float = 1.0
 
     @classmethod
     def at(cls, step: int, *, options: TrainOptions, steps_per_epoch: int, num_data: int) -> "StepCoefficients":
@@ -69,9 +68,9 @@ class Objective:
     ) -> None:
         self.module, self.loss, self.options, self.num_data = module, loss, options, num_data
         self.vectorize = vectorize
-        self.scale: float | Tensor = 1 / num_data
+        self.scale = 1 / num_data
 
-    def __call__(self, batch: tuple, coefficients: StepCoefficients, loss_weight: float | Tensor = 1.0) -> Tensor:
+    def __call__(self, batch: tuple, coefficients: StepCoefficients, loss_weight: float = 1.0) -> Tensor:
         """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example.
 
         Args:
@@ -90,11 +89,9 @@ class Objective:
     @contextmanager
     def _handlers(self, coefficients: StepCoefficients, device_type: str) -> Iterator[None]:
         with ExitStack() as stack:
-            if self.options.compile:
-                stack.enter_context(compiled())
-            if not _are_one(coefficients.kl, coefficients.local_kl):
+            if (coefficients.kl, coefficients.local_kl) != (1, 1):
                 stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
-            if not _are_one(coefficients.alpha):
+            if coefficients.alpha != 1:
                 stack.enter_context(alpha(coefficients.alpha))
             if self.vectorize and self.options.samples_per == "example":
                 stack.enter_context(draws("example"))
@@ -132,7 +129,3 @@ def _first_batch(loader: Iterable) -> tuple:
     """Return the first batch of a loader and restore its random state."""
     with random_state.preserved(loader):
         return unpack_batch(next(iter(loader))).arguments()
-
-
-def _are_one(*coefficients: float | Tensor) -> bool:
-    return all(isinstance(each, float | int) and each == 1 for each in coefficients)

@@ -102,7 +102,6 @@ def make_optimizers(
     steps_per_epoch: int,
     optimizer: OptimizerFactory | None = None,
     scheduler: SchedulerFactory | None = None,
-    capturable: bool = False,
 ) -> Optimizers:
     """Return the optimisers of a run.
 
@@ -114,11 +113,10 @@ def make_optimizers(
         optimizer: factory of the optimiser; None is :func:`adam`.
         scheduler: factory of the schedulers; None is
             :class:`~probattn.inference.training.warmup_decay.WarmupDecay` of the options.
-        capturable: True for steps that a CUDA graph records.
 
     Raises:
         TypeError: an optimiser or a scheduler that a training step cannot call.
-        ValueError: a guide without natural gradients, or an optimiser that a CUDA graph cannot record.
+        ValueError: a guide without natural gradients.
     """
     natural, scale = None, options.guide_lr_scale
     if options.guide_optimizer == "ngd":
@@ -136,19 +134,16 @@ def make_optimizers(
         guide_lr_scale=scale,
         without=() if natural is None else natural.parameters(),
     )
-    build = optimizer or partial(adam, options=options, capturable=capturable)
-    made = build(groups)
-    if capturable:
-        _check_capturable(made)
+    build = optimizer or partial(adam, options=options)
     decay = partial(WarmupDecay, options=options, steps_per_epoch=steps_per_epoch)
-    return Optimizers(made, natural, scheduler or decay)
+    return Optimizers(build(groups), natural, scheduler or decay)
 
 
-def adam(groups: list[ParameterGroup], *, options: TrainOptions, capturable: bool = False) -> torch.optim.Adam:
+def adam(groups: list[ParameterGroup], *, options: TrainOptions) -> torch.optim.Adam:
     """Return AdamW, or Adam with an L2 penalty without ``options.decoupled_weight_decay``, in the fused form."""
     decoupled = options.decoupled_weight_decay
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    return kind(groups, lr=options.lr, weight_decay=options.weight_decay, fused=True, capturable=capturable)
+    return kind(groups, lr=options.lr, weight_decay=options.weight_decay, fused=True)
 
 
 def _checked_optimizer(optimizer: Any) -> Optimizer:
@@ -174,15 +169,6 @@ def _checked_scheduler(scheduler: Any) -> LRScheduler:
             "rate that follows a validation metric, lower group['lr'] of trainer.optimizer in a Callback)"
         )
     return scheduler
-
-
-def _check_capturable(optimizer: Optimizer) -> None:
-    if not optimizer.defaults.get("capturable", False):
-        raise ValueError(
-            f"capture=True records the optimiser's step in a CUDA graph, which {type(optimizer).__name__} was not "
-            "built for: give its factory capturable=True (Adam, AdamW, NAdam, RAdam, Adamax, Adadelta, ASGD, RMSprop "
-            "and Rprop have it), or set capture=False"
-        )
 
 
 def _settings(values: dict[str, Any]) -> str:

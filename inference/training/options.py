@@ -88,11 +88,7 @@ class TrainOptions:
             ``"highest"`` is float32, ``"high"`` TF32 on GPUs that have it, ``"medium"`` bfloat16 where PyTorch has such
             products; None is ``"high"`` on a GPU and leaves the setting of a CPU. What the layers factorise is always
             computed in float32.
-        capture: replay the step as a CUDA graph, one per shape of batches. Failures are detected at the end of an
-            epoch, which is then repeated without graphs. On a CPU the same steps run without graphs. Not for several
-            GPUs.
-        compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place, and the pure
-            functions of the guide and the loss during training.
+        compile: compile the blocks that hold attention layers with :func:`torch.compile`, in place.
         accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
@@ -131,7 +127,6 @@ class TrainOptions:
     num_samples: int = 10
     precision: Literal["32", "bf16-mixed"] = "32"
     matmul_precision: MatmulPrecision | None = None
-    capture: bool = False
     compile: bool = False
     accelerator: str = "auto"
     devices: int | str = 1

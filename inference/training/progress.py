@@ -24,7 +24,7 @@ class TrainProgress:
     """
 
     def __init__(self, epochs: int, steps: int, *, start: int = 0, enabled: bool = True) -> None:
-        self._epochs, self._steps, self._enabled = epochs, steps, enabled
+        self._epochs, self._enabled = epochs, enabled
         self._stack = ExitStack()
         self._bar = _bar() if enabled else None
         if self._bar is not None:
@@ -45,11 +45,6 @@ class TrainProgress:
         """Count one training step."""
         if self._bar is not None:
             self._bar.advance(self._task)
-
-    def restart_epoch(self, done: int) -> None:
-        """Go back to the end of epoch number ``done``."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done * self._steps)
 
     def epoch_done(self, epoch: int, values: dict[str, float]) -> None:
         """Display the values of an epoch.

@@ -1,7 +1,6 @@
 """Checkpoints of a run: the last epoch, from which it resumes, and the best one."""
 
 import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from torch import nn
 
 from probattn.inference.distributed.collectives import broadcast_result
 from probattn.inference.io import checkpoint
-from probattn.inference.training.background_writer import BackgroundWriter, snapshot
 from probattn.inference.training.best_weights import find_best, read_best
 from probattn.inference.training.fingerprint import Fingerprint
 from probattn.inference.training.options import TrainOptions
@@ -40,14 +38,11 @@ class RunCheckpoints:
     Args:
         folder: folder of the run, or None.
         model, guide: materialised modules.
-        background: write in a thread, from a copy of the weights, while training goes on; errors are raised by the
-            next method. Files are written one after the other, so that a killed run leaves those of an earlier moment.
     """
 
-    def __init__(self, folder: Path | None, model: nn.Module, guide: nn.Module, *, background: bool = False) -> None:
+    def __init__(self, folder: Path | None, model: nn.Module, guide: nn.Module) -> None:
         self.folder, self.model, self.guide = folder, model, guide
-        self.writer = BackgroundWriter() if background else None
-        self._best: dict[str, dict] | None = None
+        self._best: tuple[dict, dict] | None = None
 
     def save_last(self, state: dict[str, Any]) -> None:
         """Write weights and state of the last epoch.
@@ -62,7 +57,7 @@ class RunCheckpoints:
         if self.folder is not None:
             self._save("best.pt", epoch=epoch, value=value)
         else:
-            self._best = copy.deepcopy(self.weights())
+            self._best = copy.deepcopy((self.model.state_dict(), self.guide.state_dict()))
 
     def load_best(self) -> None:
         """Load the weights of the best epoch into model and guide.
@@ -70,12 +65,12 @@ class RunCheckpoints:
         Raises:
             CheckpointError: ``best.pt`` is missing, damaged, or of another epoch.
         """
-        self.wait()
         if self.folder is not None:
             path = self.folder / "best.pt"
             checkpoint.restore(read_best(self.folder), self.model, self.guide, path=path)
         elif self._best is not None:
-            self.load_weights(self._best)
+            self.model.load_state_dict(self._best[0])
+            self.guide.load_state_dict(self._best[1])
 
     def read_last(
         self, *, options: TrainOptions, recipe: dict[str, str], callbacks: list[str], fingerprint: Fingerprint
@@ -130,40 +125,6 @@ class RunCheckpoints:
 
         return broadcast_result(read)
 
-    def weights(self) -> dict[str, dict]:
-        """Return the weights of model and guide, which are not copied."""
-        return {"model": self.model.state_dict(), "guide": self.guide.state_dict()}
-
-    def load_weights(self, weights: dict[str, dict]) -> None:
-        """Load the weights that :meth:`weights` returned."""
-        self.model.load_state_dict(weights["model"])
-        self.guide.load_state_dict(weights["guide"])
-
-    def wait(self) -> None:
-        """Wait until all files are written, on all ranks.
-
-        Raises:
-            OSError, TypeError: one could not be.
-        """
-        if self.writer is not None:
-            broadcast_result(self.writer.wait)
-
-    def finish_writing(self) -> None:
-        """Wait for the files of this process alone, after an error: other ranks may be waiting for something else.
-
-        Raises:
-            OSError, TypeError: as :meth:`wait`.
-        """
-        if self.writer is not None:
-            self.writer.wait()
-
     def _save(self, name: str, **extra: Any) -> None:
-        """Write a checkpoint on rank 0; all ranks wait for it, or for the copy of the weights."""
-        broadcast_result(lambda: self._write(self.folder / name, extra))
-
-    def _write(self, path: Path, extra: dict[str, Any]) -> None:
-        content = checkpoint.full_content(self.model, self.guide, **extra)
-        if self.writer is None:
-            checkpoint.save_content(path, content)
-        else:
-            self.writer.submit(partial(checkpoint.save_content, path, snapshot(content)))
+        """Write a checkpoint on rank 0; all ranks wait for it."""
+        broadcast_result(lambda: checkpoint.save(self.folder / name, self.model, self.guide, **extra))

@@ -1,4 +1,4 @@
-"""One eager training step: loss, gradient, gradient clipping, optimisers."""
+"""One training step: loss, gradient, gradient clipping, optimisers."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,18 +76,10 @@ class Step:
                 loss = self._loss(batch, coefficients, weight)
                 self.backward(loss)
             outcomes.append(Outcome(loss.detach(), self.objective.terms()))
-        if self.clip_norm is not None and not self.clip_gradients().isfinite():
-            raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
+        if self.clip_norm is not None:
+            self._clip_gradients()
         self.optimizers.step()
         return Outcome.total(outcomes)
-
-    def clip_gradients(self) -> Tensor:
-        """Scale gradients down to a total norm of ``clip_norm`` if theirs is larger and finite; return theirs."""
-        groups = self.optimizers.optimizer.param_groups
-        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters])
-        nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm.where(norm.isfinite(), 0.0))
-        return norm
 
     def refuse_non_finite(self, batch: tuple, symptom: str) -> None:
         """Raise an error if the batch, a parameter or a site of the last loss is NaN or Inf.
@@ -114,6 +106,15 @@ class Step:
             self.refuse_non_finite(batch, "the loss is not finite")
             raise NonFiniteError(f"the loss is {loss.item()}; lower lr")
         return loss
+
+    def _clip_gradients(self) -> None:
+        """Scale gradients down to a total norm of ``clip_norm`` if theirs is larger."""
+        groups = self.optimizers.optimizer.param_groups
+        parameters = [p for group in groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if not norm.isfinite():
+            raise NonFiniteError(f"NaN or Inf in {self._find_non_finite_gradient()}")
+        nn.utils.clip_grads_with_norm_(parameters, self.clip_norm, norm)
 
     def _find_non_finite_gradient(self) -> str:
         for part, module in self.parts.items():

@@ -1,6 +1,5 @@
 """Training loop of one run: epochs, validation, early stopping and resuming."""
 
-import copy
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
 from probattn.inference.distributed import random_state
 from probattn.inference.distributed.batch_sharding import shard
-from probattn.inference.distributed.collectives import gather_results, make_fabric, world
+from probattn.inference.distributed.collectives import average_over_ranks, gather_results, make_fabric, world
 from probattn.inference.io import checkpoint
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.training.callbacks import Callbacks
-from probattn.inference.training.cuda_graph import CUDAGraphStep
-from probattn.inference.training.epoch_log import EpochLog
 from probattn.inference.training.fingerprint import Fingerprint, fingerprint
 from probattn.inference.training.inexact import find_reasons
 from probattn.inference.training.objective import StepCoefficients, make_objective
@@ -71,7 +68,7 @@ class Trainer:
         self.is_best = self.should_stop = False
         self._start = random_state.capture(())
         self._fabric = make_fabric(options.accelerator, options.devices)
-        self.checkpoints = RunCheckpoints(folder, model, guide, background=writes_in_background(self.device))
+        self.checkpoints = RunCheckpoints(folder, model, guide)
         self._batches, self._steps_per_epoch = shard(train), options.steps_per_epoch(len(train))
         self._loaders = {"train": train} | ({} if valid is None else {"valid": valid})
         self._fingerprint: Fingerprint | None = None
@@ -84,9 +81,8 @@ class Trainer:
             steps_per_epoch=self._steps_per_epoch,
             optimizer=optimizer,
             scheduler=scheduler,
-            capturable=options.capture and self._fabric.device.type == "cuda",
         )
-        self._eager_step = Step(
+        self._train_step = Step(
             objective,
             self._optimizers,
             backward=self._fabric.backward,
@@ -94,7 +90,6 @@ class Trainer:
             clip_norm=options.clip_norm,
             parts={"model": model, "guide": guide},
         )
-        self._graph_step = self._make_graph_step()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -172,62 +167,34 @@ class Trainer:
         return self.should_stop or self.epoch >= self.options.epochs or out_of_patience
 
     def _train_epoch(self, log: RunLog, progress: TrainProgress) -> float:
-        """Train on each batch once and return the mean loss.
-
-        If a step of a CUDA graph fails, the epoch is repeated with the eager step, which names what failed.
-        """
-        if self._graph_step is None:
-            return self._train_epoch_eagerly(log, progress)
-        with self._graph_step.stream():
-            weights, state = copy.deepcopy((self.checkpoints.weights(), self._state()))
-            epoch_log = self._train_batches(self._graph_step, log, progress)
-            if not any(gather_results(self._graph_step.has_failed)):
-                epoch_log.write()
-                return epoch_log.mean()
-            self.checkpoints.load_weights(weights)
-            self._load_state(state)
-            self._graph_step.forget_graphs()  # loading the optimiser's state has replaced its tensors
-            progress.restart_epoch(self.epoch)
-            return self._train_epoch_eagerly(log, progress)
-
-    def _train_epoch_eagerly(self, log: RunLog, progress: TrainProgress) -> float:
-        epoch_log = self._train_batches(self._eager_step, log, progress)
-        with self._locate_errors(f"batch {len(self.train) - 1}"):
-            self._eager_step.refuse_non_finite((), "the gradient was not finite")
-        return epoch_log.mean()
-
-    def _train_batches(self, step: Step | CUDAGraphStep, log: RunLog, progress: TrainProgress) -> EpochLog:
-        """Take one step on each group of batches; eager steps are logged at once."""
-        epoch_log = EpochLog(log, epoch=self.epoch + 1, every=self.options.log_every)
-        sizes = {"steps_per_epoch": self._steps_per_epoch, "num_data": self._eager_step.objective.num_data}
+        """Train on each batch once and return the mean loss in nats per example."""
+        total, examples = 0.0, 0
+        sizes = {"steps_per_epoch": self._steps_per_epoch, "num_data": self._train_step.objective.num_data}
         for batches in step_batches(self._batches, self.options.accumulate_grad_batches):
             coefficients = StepCoefficients.at(self.step, options=self.options, **sizes)
             lr = self._optimizers.lr()
             with self._locate_errors(str(batches)):
                 tensors = [self._fabric.to_device(each) for each in batches.tensors]
-                outcome = step(tensors, coefficients, batches.loss_weights)
+                outcome = self._train_step(tensors, coefficients, batches.loss_weights)
             self._optimizers.step_schedulers()
             self.step += 1
-            epoch_log.add(outcome, step=self.step, lr=lr, examples=batches.examples)
+            total, examples = total + outcome.loss.item() * batches.examples, examples + batches.examples
             self.callbacks.call("on_train_step_end", self, outcome)
             progress.step_done()
-            if step is self._eager_step:
-                epoch_log.write()
+            if self.step == 1 or self.step % self.options.log_every == 0:
+                values = average_over_ranks({"loss": outcome.loss.item(), **_numbers(outcome.terms)})
+                log.write("step", self.step, epoch=self.epoch + 1, loss=values.pop("loss"), lr=lr, **values)
             if self._is_stopped():
                 break
-        return epoch_log
+        with self._locate_errors(f"batch {len(self.train) - 1}"):
+            self._train_step.refuse_non_finite((), "the gradient was not finite")
+        return average_over_ranks({"loss": total / examples})["loss"]
 
     def _is_stopped(self) -> bool:
         """Return True on all ranks if a callback of one has asked to stop."""
         if len(self.callbacks) and world().size > 1:
             self.should_stop = any(gather_results(lambda: self.should_stop))
         return self.should_stop
-
-    def _make_graph_step(self) -> CUDAGraphStep | None:
-        if not self.options.capture:
-            return None
-        like, most = next(self.model.parameters()), self.options.accumulate_grad_batches
-        return CUDAGraphStep(self._eager_step, like=like, max_batches=most)
 
     @contextmanager
     def _locate_errors(self, where: str) -> Iterator[None]:
@@ -280,6 +247,5 @@ class Trainer:
         random_state.restore_own_rank(state["random"], self._loaders)
 
 
-def writes_in_background(device: torch.device) -> bool:
-    """Return True if the CPU has time to write checkpoints during an epoch."""
-    return device.type == "cuda"
+def _numbers(terms: dict[str, Tensor]) -> dict[str, float]:
+    return {name: value.item() for name, value in terms.items()}

@@ -37,7 +37,7 @@ class CGPAttention(CorrelatedAttention):
             log marginal, with ``"prior"`` the paper's bound (27).
         collapsed: integrate z_o out in closed form.
         output: ``"draw"``, of z_q, or ``"mean"``: E[z_q | z_o], collapsed ν (Alg. 1).
-        alpha: α, multiplied by the weight of the handler :class:`~probattn.handlers.alpha`; 0 leaves R out. 1 is large
+        alpha: α, multiplied by the weight of the handler :class:`~probattn.weights.alpha`; 0 leaves R out. 1 is large
             from the first step on: R of four layers then outweighs the labels.
         regulariser_norm: what R is divided by: the number of scalars of an example's output (``"scalar"``, so that α
             does not depend on width and length), the number of its columns (``"column"``, as in the authors' code), or

@@ -1,4 +1,4 @@
-"""Numerical errors: raised with the layer's name, or recorded on the device where the host must not wait for it."""
+"""Numerical errors, which name the layer that raises them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,89 +6,31 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-
-class ThreadValue:
-    def __init__(self, value):
-        self._v = ContextVar("v", default=value)
-
-    @property
-    def value(self):
-        return self._v.get()
-
-    @contextmanager
-    def replaced(self, value):
-        token = self._v.set(value)
-        try:
-            yield
-        finally:
-            self._v.reset(token)
-
-    def __class_getitem__(cls, item):
-        return cls
-
-
-_WHERE = ThreadValue("")
+_WHERE = ContextVar("where", default="")
 
 
 class NumericalError(ArithmeticError):
     """A NaN, an Inf, or a matrix that is not positive definite with the largest jitter; the message names the layer."""
 
 
-class Failures:
-    """Outcome of several checks as one flag on the device.
-
-    One tensor, since code that appends to a list is compiled anew for each length of the list.
-
-    Attributes:
-        flag: boolean scalar, True if anything failed; None before anything was recorded.
-    """
-
-    def __init__(self) -> None:
-        self.flag: Tensor | None = None
-
-    def add(self, failed: Tensor) -> None:
-        """Record whether any entry of a boolean tensor is True."""
-        failed = failed.any()
-        self.flag = failed if self.flag is None else self.flag | failed
-
-
-_FAILURES: ThreadValue[Failures | None] = ThreadValue(None)
-
-
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Name the layer in errors and warnings raised inside."""
-    with _WHERE.replaced(where):
+    token = _WHERE.set(where)
+    try:
         yield
-
-
-@contextmanager
-def deferred() -> Iterator[Failures]:
-    """Record failures on the device instead of raising, as CUDA graphs and exported programs need.
-
-    Every matrix gets the smallest jitter, needed or not. What would be an error or need a larger jitter sets the flag.
-    """
-    failures = Failures()
-    with _FAILURES.replaced(failures):
-        yield failures
-
-
-def recorded_failures() -> Failures | None:
-    """Return what :func:`deferred` records, or None outside."""
-    return _FAILURES.value
+    finally:
+        _WHERE.reset(token)
 
 
 def refuse(failed: Tensor, error: Callable[[list[int]], Exception]) -> None:
-    """Raise an error if any entry failed; under :func:`deferred`, record it instead.
+    """Raise an error if any entry failed.
 
     Args:
         failed: boolean, ``(rows, ...)``.
         error: builds the error from the rows of all entries that failed.
     """
-    failures = recorded_failures()
-    if failures is not None:
-        failures.add(failed)
-    elif failed.any():
+    if failed.any():
         raise error(failed.nonzero()[:, 0].tolist())
 
 
@@ -106,5 +48,5 @@ def check_finite(x: Tensor, name: str) -> Tensor:
 
 def subject(name: str) -> str:
     """Return the name of a matrix, after the name of its layer."""
-    where = _WHERE.value
+    where = _WHERE.get()
     return f"{where}: {name}" if where else name

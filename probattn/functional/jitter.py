@@ -36,33 +36,17 @@ def cholesky(matrix: Tensor, name: str, scale: Tensor | None = None) -> Tensor:
     Raises:
         NumericalError: NaN or Inf, or not positive definite with the largest jitter.
     """
-    failures = errors.recorded_failures()
-    if torch.compiler.is_exporting():
-        return _exportable_cholesky(matrix, _positive(matrix, scale))
-    if failures is not None:
-        factor, failed = _try_cholesky(_with_jitter(matrix, JITTERS[matrix.dtype][0] * _positive(matrix, scale)))
-        failures.add(failed)
-        return factor
-    factor, failed = _try_cholesky(matrix)
+    factor, failed = try_cholesky(matrix)
     if not failed.any():
         return factor
-    return _jittered_cholesky(matrix, name, _positive(matrix, scale), failed)
-
-
-def mean_diagonal(matrix: Tensor) -> Tensor:
-    """Return tr(M) / n of M ``(..., n, n)``: ``(...)``."""
-    return matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-
-
-def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor) -> Tensor:
     errors.check_finite(matrix, name)
-    jitter = torch.zeros_like(failed, dtype=matrix.dtype)
+    scale, jitter = positive_scale(matrix, scale), torch.zeros_like(failed, dtype=matrix.dtype)
     for share in JITTERS[matrix.dtype]:
         jitter = jitter.masked_fill(failed, share)
-        factor, failed = _try_cholesky(_with_jitter(matrix, jitter * scale))
+        factor, failed = try_cholesky(with_jitter(matrix, jitter * scale))
         if not failed.any():
             message = f"{errors.subject(name)}: some matrices needed a jitter of up to {share:.0e} of their scale"
-            warnings.warn(message, JitterWarning, stacklevel=3)
+            warnings.warn(message, JitterWarning, stacklevel=2)
             return factor
     raise errors.NumericalError(
         f"{errors.subject(name)} is not positive definite, even with a jitter of {share:.0e} of its scale: lower the "
@@ -70,27 +54,24 @@ def _jittered_cholesky(matrix: Tensor, name: str, scale: Tensor, failed: Tensor)
     )
 
 
-def _exportable_cholesky(matrix: Tensor, scale: Tensor) -> Tensor:
-    """Return the factor without branching on values: with the middle jitter where it fails, then NaN."""
-    _, failed = _try_cholesky(matrix)
-    shares = JITTERS[matrix.dtype]
-    factor, failed = _try_cholesky(_with_jitter(matrix, shares[len(shares) // 2] * scale * failed))
-    return factor.masked_fill(failed[..., None, None], torch.nan)
+def mean_diagonal(matrix: Tensor) -> Tensor:
+    """Return tr(M) / n of M ``(..., n, n)``: ``(...)``."""
+    return matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
-def _try_cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def try_cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return a factor, and a flag for each matrix of the batch that has none."""
     factor, info = torch.linalg.cholesky_ex(matrix)
     # LAPACK does not report an Inf on the diagonal, which would remove its row from every solve; CUDA reports no NaN.
     return factor, (info != 0) | ~factor.diagonal(dim1=-2, dim2=-1).isfinite().all(-1)
 
 
-def _with_jitter(matrix: Tensor, jitter: Tensor) -> Tensor:
+def with_jitter(matrix: Tensor, jitter: Tensor) -> Tensor:
     """Return the matrix with a jitter ``(...)`` on its diagonal."""
     return matrix + torch.diag_embed(jitter.unsqueeze(-1).expand(matrix.shape[:-1]))
 
 
-def _positive(matrix: Tensor, scale: Tensor | None) -> Tensor:
+def positive_scale(matrix: Tensor, scale: Tensor | None) -> Tensor:
     """Return the scale that jitter is relative to, positive and without gradient."""
     scale = mean_diagonal(matrix) if scale is None else scale
     return scale.detach().clamp(min=torch.finfo(matrix.dtype).tiny)

@@ -42,11 +42,10 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
         mask: ``(B, N)``, True where there is a token.
 
     Returns:
-        ``(..., B, min(N, count), D)``; with a mask in an exported program ``(..., B, count, D)``.
+        ``(..., B, min(N, count), D)``.
     """
     tokens = x.shape[-2]
-    varies = mask is not None and torch.compiler.is_exporting()  # remaining rows are zero: one program for all lengths
-    rows = count if varies else min(tokens, count)
+    rows = min(tokens, count) if mask is None else masked_rows(tokens, count)
     step = torch.arange(rows, device=x.device)
     if mask is None:
         return x if rows == tokens else x[..., step * (tokens - 1) // max(rows - 1, 1), :]
@@ -57,6 +56,11 @@ def spaced_rows(x: Tensor, count: int, mask: Tensor | None = None) -> Tensor:
     index = real_first.gather(-1, nth.clamp(max=tokens - 1))
     picked = x.gather(-2, index.unsqueeze(-1).expand(*x.shape[:-2], rows, x.shape[-1]))
     return picked.where((step < used).unsqueeze(-1), 0.0)
+
+
+def masked_rows(tokens: int, count: int) -> int:
+    """Return the number of rows of masked sequences; any from that on is right, since further rows are zero."""
+    return min(tokens, count)
 
 
 def data_dependent_weights(rows: Tensor, weights: Tensor) -> Tensor:

@@ -1,22 +1,6 @@
-"""Operations for which the host would wait for a GPU, recorded on a CPU."""
+"""Copies for which the host would wait for a GPU, recorded on a CPU."""
 
 from torch.utils._python_dispatch import TorchDispatchMode
-
-WAITS = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal", "aten::masked_select"}
-
-
-class Synchronisations(TorchDispatchMode):
-    """Record operations that read a value, or have a shape that depends on values."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.name().partition(".")[0]
-        if name in WAITS:
-            self.seen.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 class BlockingCopies(TorchDispatchMode):

@@ -325,7 +325,6 @@ def main(folder):
             "errors": errors(),
             "random": random_states(),
             "fitted": fitted(runs / "fitted", family="delta"),
-            "deferred": fitted(runs / "deferred", family="delta", capture=True),
             "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
             "whole": fitted(runs / "whole", family="full"),
             "resumed": fitted(runs / "resumed", family="full", stops=True),

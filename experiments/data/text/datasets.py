@@ -44,11 +44,9 @@ class TextDataset:
     tokens: Tokens
     domains: Mapping[str, Texts]
 
-    def training(
-        self, *, batch_size: int, generator: torch.Generator, device: str = "cpu", num_lengths: int | None = None
-    ) -> TextLoader:
+    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
         """Return the loader of training batches: of similar length, in random order."""
-        options = {"batch_size": batch_size, "generator": generator, "device": device, "num_lengths": num_lengths}
+        options = {"batch_size": batch_size, "generator": generator, "device": device}
         return TextLoader(_encode(self.tokens, self.train), self.train.labels, shuffle=True, **options)
 
     def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,9 +26,6 @@ class TextLoader(BatchLoader):
     ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
     bit, and the epoch advances it. An epoch without shuffling does not use it.
 
-    With ``num_lengths`` batches have at most that many different lengths, each of them padded to the next one, so that
-    a captured step has few shapes (see :func:`padded_lengths`).
-
     Args:
         encoded: sequences (length, ...), all of integers (token ids) or all of floats (features).
         labels: (sequences, ...).
@@ -37,7 +34,6 @@ class TextLoader(BatchLoader):
         by_length: order sequences by length where they are not shuffled; equally long ones stay in the data's order.
         generator: CPU generator; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
-        num_lengths: maximum number of different lengths of batches; None pads each to its longest sequence.
 
     Attributes:
         generator: as given; save and restore its state to resume.
@@ -60,7 +56,6 @@ class TextLoader(BatchLoader):
         by_length: bool = False,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
-        num_lengths: int | None = None,
     ) -> None:
         super().__init__(len(encoded), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if not len(encoded):
@@ -70,7 +65,6 @@ class TextLoader(BatchLoader):
         _check_consistent(encoded)
         self._lengths = torch.tensor([len(sequence) for sequence in encoded])
         self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
-        self._padded = None if num_lengths is None else padded_lengths(self._lengths, num_lengths)
         self._starts = self._lengths.cumsum(0) - self._lengths
         self._tokens = _to_compact_dtype(torch.cat(list(encoded)))
         self._labels = labels
@@ -98,10 +92,7 @@ class TextLoader(BatchLoader):
 
     def _batch(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths = self._lengths[indices][:, None]
-        length = lengths.max()
-        if self._padded is not None:
-            length = self._padded[torch.searchsorted(self._padded, length)]
-        steps = torch.arange(int(length))
+        steps = torch.arange(int(lengths.max()))
         mask = steps < lengths
         positions = (self._starts[indices][:, None] + steps).where(mask, 0)
         mask, positions, indices = (each.to(self.device, non_blocking=True) for each in (mask, positions, indices))
@@ -109,22 +100,6 @@ class TextLoader(BatchLoader):
         tokens = tokens.float() if tokens.is_floating_point() else tokens.long()
         padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
         return tokens.masked_fill_(padding, 0), self._labels[indices], mask
-
-
-def padded_lengths(lengths: Tensor, number: int, *, multiple: int = 8) -> Tensor:
-    """Return at most ``number`` lengths, ascending: quantiles of the sequences' lengths, and the longest of them.
-
-    >>> padded_lengths(torch.arange(1, 101), 4)
-    tensor([ 32,  56,  80, 100])
-
-    Args:
-        lengths: int64 (sequences,).
-        number: at least 1.
-        multiple: quantiles are rounded up to multiples of this, which GPUs multiply faster.
-    """
-    longest, shares = lengths.max(), torch.arange(1, number + 1) / number
-    quantiles = lengths.double().quantile(shares.double(), interpolation="higher").long()
-    return (-(-quantiles // multiple) * multiple).clamp(max=longest).unique()
 
 
 def _check_consistent(encoded: Sequence[Tensor]) -> None:

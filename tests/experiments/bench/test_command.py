@@ -154,9 +154,6 @@ class Cases:
         self.sections[title] = (list(cases), rounds)
         return {"title": title, "rounds": rounds, "rows": []}
 
-    def with_replays(self, title, cases, *, rounds):
-        return [self.section(title, cases, rounds=rounds)]
-
 
 def test_the_layers_of_the_issue_are_the_defaults(monkeypatch):
     built, cases = [], Cases()

@@ -41,7 +41,6 @@ FURTHER_OPTIONS = {
     "precision": "32",
     "matmul_precision": None,
     "checkpoint_every": 1,
-    "capture": False,
     "compile": False,
     "deterministic": False,
     "accelerator": "auto",

@@ -18,7 +18,6 @@ LOADERS = {
     "images": lambda **options: ImageLoader(IMAGES, augment=True, **NORMALISATION, **options),
     "tables": lambda **options: TableLoader(torch.zeros(NUMBER, 2), LABELS, **options),
     "texts": lambda **options: TextLoader(SENTENCES, LABELS, **options),
-    "texts of few lengths": lambda **options: TextLoader(SENTENCES, LABELS, num_lengths=2, **options),
 }
 
 

@@ -293,7 +293,7 @@ def test_blocks_and_rows_are_selected_by_name_and_changes_are_in_the_note(tmp_pa
     with pytest.raises(ValueError, match="has no block IMDB; it has digits, CIFAR"):
         reproduce.select(two, blocks=["IMDB"])
     changed = reproduce.plan(
-        chosen, scale=replace(SCALES["full"], changes=("train.capture=true",)), seeds=1, out=tmp_path
+        chosen, scale=replace(SCALES["full"], changes=("train.compile=true",)), seeds=1, out=tmp_path
     )
-    assert changed.jobs[0].settings.train.capture
-    assert changed.parts[0].note == "A note. All runs have train.capture=true."
+    assert changed.jobs[0].settings.train.compile
+    assert changed.parts[0].note == "A note. All runs have train.compile=true."

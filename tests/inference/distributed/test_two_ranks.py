@@ -55,7 +55,7 @@ def test_two_processes_train_as_one(ranks, name):
 
 @pytest.mark.parametrize(
     ("name", "options", "steps"),
-    [("fitted", {}, 5), ("deferred", {"capture": True}, 5), ("accumulated", {"accumulate_grad_batches": 3}, 2)],
+    [("fitted", {}, 5), ("accumulated", {"accumulate_grad_batches": 3}, 2)],
 )
 def test_fit_on_two_processes_is_fit_on_one(ranks, tmp_path, name, options, steps):
     records, weights = fitted(tmp_path, family="delta", **options)

@@ -54,13 +54,6 @@ def test_accumulated_batches_are_one_batch(size, number, options):
         assert [v for v in one.values() if v != "step"] == pytest.approx([v for v in other.values() if v != "step"])
 
 
-def test_a_captured_step_accumulates_too():
-    whole, _ = trained(8, capture=True)
-    parts, _ = trained(3, capture=True, accumulate_grad_batches=3)
-    for name, value in whole.items():
-        torch.testing.assert_close(parts[name], value, rtol=1e-5, atol=1e-7, msg=name)
-
-
 def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left():
     """Batches of 3, 3 and 2 examples, two a step: steps of 6 and 2 examples."""
     _, found = trained(3, accumulate_grad_batches=2)

@@ -23,15 +23,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit
 from probattn.inference.io import atomic_write, checkpoint, lock, sealed_files, tensor_archive
-from probattn.inference.training import epoch_log, loggers, run_checkpoints, run_log, trainer
 from probattn.inference.training import fit as training
+from probattn.inference.training import loggers, run_checkpoints, run_log, trainer
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
 MODULES = (
     atomic_write,
     checkpoint,
-    epoch_log,
     lock,
     run_checkpoints,
     run_log,

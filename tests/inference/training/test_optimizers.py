@@ -1,12 +1,10 @@
 """Optimisers and schedulers of the user's choice, and the default ones, by hand."""
 
-import re
-
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
 from small_fit import assert_same, build, data, kill, short, untimed, weights
-from torch.optim.lr_scheduler import CyclicLR, ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from probattn.inference import CheckpointError, TrainOptions, fit
@@ -19,7 +17,7 @@ def sgd(groups):
 
 def made(**options):
     model, guide, *_ = build()
-    given = {name: options.pop(name) for name in ("optimizer", "scheduler", "capturable") if name in options}
+    given = {name: options.pop(name) for name in ("optimizer", "scheduler") if name in options}
     options = TrainOptions(**options)
     return make_optimizers(model, guide, options=options, num_data=8, steps_per_epoch=3, **given)
 
@@ -136,22 +134,3 @@ def test_resuming_with_another_optimiser_or_scheduler_is_refused(tmp_path):
 def test_what_a_step_cannot_call_is_refused(given, words):
     with pytest.raises(TypeError, match=words):
         made(**given)
-
-
-def test_a_cuda_graph_refuses_an_optimiser_that_it_cannot_record():
-    with pytest.raises(ValueError, match=r"which SGD was not built for: give its factory capturable=True \(Adam, "):
-        made(optimizer=sgd, capturable=True)
-
-
-def test_a_captured_run_refuses_a_scheduler_that_changes_more_than_the_rate():
-    def cyclic(cycle):
-        return lambda each: CyclicLR(each, 1e-4, 1e-2, cycle_momentum=cycle)
-
-    for cycle in (False, True):
-        model, guide, train, _ = build()
-        arguments = {"optimizer": torch.optim.AdamW, "scheduler": cyclic(cycle)} | short(epochs=1, capture=True)
-        if not cycle:
-            fit(model, guide, train, **arguments)
-            continue
-        with pytest.raises(ValueError, match=re.escape("OneCycleLR and CyclicLR cycle the momentum")):
-            fit(model, guide, train, **arguments)

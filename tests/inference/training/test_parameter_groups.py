@@ -222,13 +222,12 @@ def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
         assert all(first is second for first, second in zip(one[2], other[2], strict=True))
 
 
-@pytest.mark.parametrize("capture", [False, True])
-def test_each_parameter_moves_by_its_own_learning_rate(capture):
+def test_each_parameter_moves_by_its_own_learning_rate():
     """Adam's first step has the length of the learning rate."""
     model, guide, batches = classifier(SoftmaxAttention)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     scale = {"network.blocks.*": 0.1, "network.head.*": 10.0}
-    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "lr_scale": scale, "capture": capture}
+    options = {"epochs": 1, "lr": 1e-3, "min_lr": 1e-3, "lr_scale": scale}
     fit(model, guide, batches[:1], options=TrainOptions(**options), progress=False)
     for name, value in model.named_parameters():
         step = (value - before[name]).abs().max().item()

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.loader import TextLoader, padded_lengths
+from probattn.experiments.data.text.loader import TextLoader
 
 
 def seeded(seed=0):
@@ -201,27 +201,3 @@ def test_the_device_does_not_change_the_epoch():
     epochs = [list(loader(skewed(), shuffle=True, device=device)) for device in ("cpu", "cuda")]
     for on_cpu, on_gpu in zip(*epochs, strict=True):
         assert all(torch.equal(one, other.cpu()) for one, other in zip(on_cpu, on_gpu, strict=True))
-
-
-def test_batches_of_few_lengths_hold_the_same_tokens_as_those_of_their_own_length():
-    lengths = skewed()
-    plain, few = (
-        loader(lengths, batch_size=8, shuffle=True, generator=seeded(), num_lengths=number) for number in (None, 4)
-    )
-    batches = list(zip(plain, few, strict=True))
-    assert len({x.shape[1] for _, (x, _, _) in batches}) <= 4 < len({x.shape[1] for (x, _, _), _ in batches})
-    for (x, y, mask), (padded_x, padded_y, padded_mask) in batches:
-        number = x.shape[1]
-        assert torch.equal(padded_x[:, :number], x)
-        assert torch.equal(padded_mask[:, :number], mask)
-        assert not padded_mask[:, number:].any()
-        assert not padded_x[:, number:].any()
-        assert torch.equal(padded_y, y)
-
-
-@pytest.mark.parametrize("lengths", [[5], [3, 3, 3], [1, 2, 50], list(range(1, 101))])
-def test_padded_lengths_end_with_the_longest_sequence(lengths):
-    found = padded_lengths(torch.tensor(lengths), 4).tolist()
-    assert found == sorted(set(found))
-    assert len(found) <= 4
-    assert found[-1] == max(lengths)

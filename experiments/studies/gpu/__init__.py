@@ -1,1 +1,0 @@
-"""Checks of a GPU: what works there, and how fast it is."""
