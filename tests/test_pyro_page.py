@@ -97,11 +97,10 @@ def test_errors_name_the_site(namespace):
         assert sites.get(name, "attention.z_o") in message
 
 
-def test_a_frozen_part_in_training_mode_warns_under_svi_alone(namespace):
+def test_a_frozen_part_in_training_mode_warns_under_svi(namespace):
     model = namespace["Regression"]()
     model.attention.train()
     guide, x, y = namespace["guides"].for_model(model), namespace["x"], namespace["y"]
-    namespace["ELBOLoss"](model, guide)(x, y)
     svi = namespace["SVI"](model, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO())
     with pyro.get_param_store().scope(), pytest.warns(UserWarning, match="requires_grad=False"):
         svi.step(x, y)
