@@ -97,15 +97,6 @@ def test_errors_name_the_site(namespace):
         assert sites.get(name, "attention.z_o") in message
 
 
-def test_a_frozen_part_in_training_mode_warns_under_svi(namespace):
-    model = namespace["Regression"]()
-    model.attention.train()
-    guide, x, y = namespace["guides"].for_model(model), namespace["x"], namespace["y"]
-    svi = namespace["SVI"](model, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO())
-    with pyro.get_param_store().scope(), pytest.warns(UserWarning, match="requires_grad=False"):
-        svi.step(x, y)
-
-
 def test_draws_of_a_bayesian_head_run_one_after_another_and_the_log_says_so(namespace, caplog):
     with caplog.at_level(logging.WARNING, "probattn"):
         namespace["predict"](namespace["BayesianHead"](), None, namespace["x"][:2], num_samples=2)
