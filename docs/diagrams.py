@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.nn import PyroModule, PyroSample
+from pyro.nn.module import to_pyro_module_
 from torch import Tensor
 
 from probattn import (
@@ -21,6 +22,7 @@ from probattn import (
     SGPAttention,
     SoftmaxAttention,
     SparseCGPAttention,
+    name_layers,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Regression(PyroModule):
     def __init__(self, attention: ProbabilisticAttention) -> None:
         super().__init__()
         self.attention = attention
+        name_layers(self)
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Draw the labels ``(batch,)`` of ``x (batch, tokens, dim)``, or observe them."""
@@ -50,7 +53,8 @@ class Regression(PyroModule):
 def random_scale() -> ProbabilisticAttention:
     """Return KEP-SVGP with a prior on Λ."""
     layer = KEPSVGPAttention(DIM, HEADS, rank=2)
-    layer.scale = PyroSample(dist.Gamma(4.0, 2.0).expand([HEADS, 2]).to_event(2))
+    to_pyro_module_(layer, recurse=False)
+    layer.log_scale = PyroSample(dist.Normal(0.0, 0.5).expand([HEADS, 2]).to_event(2))
     return layer
 
 

@@ -8,7 +8,7 @@ from pyro.nn import PyroModule, PyroParam
 from sklearn.datasets import load_diabetes
 from torch import nn
 
-from probattn import KEPSVGPAttention, guides
+from probattn import KEPSVGPAttention, guides, name_layers
 
 
 class Regression(PyroModule):
@@ -19,8 +19,9 @@ class Regression(PyroModule):
         self.embed = nn.Parameter(0.5 * torch.randn(columns, dim))
         self.names = nn.Parameter(0.5 * torch.randn(columns, dim))
         self.attention = KEPSVGPAttention(dim, 2, rank=4, merge="add")
-        self.head = PyroModule[nn.Linear](dim, 1)
+        self.head = nn.Linear(dim, 1)
         self.noise = PyroParam(torch.tensor(1.0), constraint=dist.constraints.positive)
+        name_layers(self)  # by their paths: the latent site is attention.u
 
     def forward(self, x, y=None):
         """Sample labels (batch,) of rows (batch, columns); y conditions on them."""

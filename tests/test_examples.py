@@ -1,4 +1,4 @@
-"""examples/: each script runs as it is, is short, and uses the public API only."""
+"""examples/: each script runs as it is, and uses the public API only."""
 
 import ast
 import runpy
@@ -91,14 +91,8 @@ def test_export_and_serve(run):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_are_short_and_use_the_public_api(path):
+def test_examples_use_the_public_api(path):
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 80
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     assert {node.module for node in imports if node.module.split(".")[0] == "probattn"} <= PUBLIC
     assert f'run("{path.stem}")' in Path(__file__).read_text(encoding="utf-8")
-
-
-def test_the_list_of_examples_is_complete():
-    text = (EXAMPLES[0].parent / "README.md").read_text(encoding="utf-8")
-    assert all(f"| `{path.name}` |" in text for path in EXAMPLES)

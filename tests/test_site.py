@@ -11,7 +11,6 @@ import pytest
 
 import probattn
 from probattn import guides, inference, models
-from tests.test_architecture import ROOMS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -76,11 +75,6 @@ def test_files_that_are_pages_exist(pages):
     assert all((ROOT / file).is_file() and (DOCS / f"{page}.md").is_file() for page, file in pages["PAGES"].items())
 
 
-def test_the_map_shows_every_room():
-    shown = set(re.findall(r">([a-z_]+)<", (DOCS / "figures" / "rooms.svg").read_text(encoding="utf-8")))
-    assert {room for floors in ROOMS.values() for floor in floors for room in floor} <= shown
-
-
 def test_every_example_has_its_page():
     page = (DOCS / "examples.md").read_text(encoding="utf-8")
     shown = re.findall(r"\{literalinclude\} \.\./examples/(\w+)\.py", page)
@@ -113,8 +107,3 @@ def test_links_of_the_built_site_are_checked(check_links, tmp_path, capsys):
         "api/index.html: no.svg leads to no file of the site.",
         "index.html: api/#a%20b leads to no heading or name of that page.",
     ]
-
-
-def test_a_site_that_is_not_built_is_named(check_links, tmp_path, capsys):
-    assert check_links["main"](tmp_path) == 2
-    assert "Build the site first" in capsys.readouterr().err
