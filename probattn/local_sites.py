@@ -13,7 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from probattn.draws import Drawn, draw
+from probattn.draws import Drawn, draw, with_samples
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -59,7 +59,8 @@ def local_posteriors(model: Callable | None = None, *, guided: Collection[str] =
     """
 
     def strategy(msg: Message) -> Reparam | None:
-        carries = "posterior" in msg["infer"] and msg["name"] not in guided
+        is_set = msg["is_observed"] or msg["value"] is not None
+        carries = "posterior" in msg["infer"] and msg["name"] not in guided and not is_set
         return _FromPosterior(msg["infer"]) if carries else None
 
     return poutine.reparam(model, config=strategy)
@@ -72,11 +73,9 @@ class _FromPosterior(Reparam):
         self.infer = infer
 
     def apply(self, msg: Message) -> Message:
-        name, prior, value = msg["name"], msg["fn"], msg["value"]
-        if msg["is_observed"] or value is not None:
-            return msg
+        name, prior = msg["name"], with_samples(msg["fn"])
         posterior, self.infer["drawn"] = self.infer["posterior"], True
-        value = draw(posterior, prior.batch_shape)
+        value = draw(posterior, prior.batch_shape)  # whatever value an AutoGuide has initialised the site with
         if not self.infer.get("is_prior") and poutine.get_mask() is not False:
             unit = dist.Unit(-_kl(posterior, prior, value))
             # Handlers that scale the site, by a layer's weight or num_data / batch, scale the factor as well.
