@@ -16,6 +16,7 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
+from probattn.guides.autoguides import check_local
 from probattn.inference.coverage import CoverageError, check_coverage, guided_by
 from probattn.inference.non_finite import root_error
 from probattn.local_sites import local_posteriors
@@ -49,7 +50,7 @@ class ELBOLoss(nn.Module):
         """Return −ELBO.
 
         Raises:
-            ValueError: a guide that does not cover the model's latent sites.
+            ValueError: a guide that does not cover the model's latent sites; an AutoGuide of local sites.
             NotImplementedError: a site without reparametrised gradients under ``TraceMeanField_ELBO``.
         """
         device_type = (device(self.model, self.guide) or torch.device("cpu")).type
@@ -58,6 +59,7 @@ class ELBOLoss(nn.Module):
         def guide(*args: Any, **kwargs: Any) -> Any:
             with poutine.trace() as run, _WithDensity():
                 result = self.guide(*args, **kwargs)
+            check_local(self.guide)
             self.traces = (run.trace,)
             return result
 

@@ -193,12 +193,6 @@ def num_samples() -> int | None:
     return _SAMPLES.get()
 
 
-def with_samples(prior: dist.TorchDistribution) -> dist.TorchDistribution:
-    """Return the prior with the dimension of ``draws(S)``, also where that handler sees the site too late."""
-    number = num_samples()
-    return prior if number is None else expanded(prior, -2, number)
-
-
 def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
     """Return a draw of a local site's posterior in a batch shape, or its mean under :class:`at_mean`."""
     if _AT_MEAN.get():

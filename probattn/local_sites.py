@@ -7,13 +7,14 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 from pyro.infer.reparam.reparam import Reparam
-from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from probattn.draws import Drawn, draw, with_samples
+from probattn.draws import Drawn, draw, expanded, num_samples
+from probattn.pyro_internals import HANDLERS
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -73,15 +74,27 @@ class _FromPosterior(Reparam):
         self.infer = infer
 
     def apply(self, msg: Message) -> Message:
-        name, prior = msg["name"], with_samples(msg["fn"])
+        # An AutoGuide's first run has initialised the site; its value is not used.
+        name, prior = msg["name"], _in_plates(msg["fn"]) if msg["value"] is None else msg["fn"]
         posterior, self.infer["drawn"] = self.infer["posterior"], True
-        value = draw(posterior, prior.batch_shape)  # whatever value an AutoGuide has initialised the site with
+        value = draw(posterior, prior.batch_shape)
         if not self.infer.get("is_prior") and poutine.get_mask() is not False:
             unit = dist.Unit(-_kl(posterior, prior, value))
             # Handlers that scale the site, by a layer's weight or num_data / batch, scale the factor as well.
             infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
             pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
         return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
+
+
+def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    """Return the prior with the dimensions of draws and of plates around the model, which see the site too late."""
+    number = num_samples()
+    sizes = {} if number is None else {-2: number}
+    plates = [handler for handler in HANDLERS if isinstance(handler, IndepMessenger) and (handler.dim or 0) < -1]
+    sizes |= {plate.dim: getattr(plate, "subsample_size", plate.size) for plate in plates}
+    for dim, size in sizes.items():
+        prior = expanded(prior, dim, size)
+    return prior
 
 
 def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from pyro.poutine.runtime import Message, am_i_wrapped
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
-from probattn.draws import mark_drawn, num_samples, with_samples
+from probattn.draws import mark_drawn, num_samples
 from probattn.local_sites import local_sites
 from probattn.param_store import register_parameters
 from probattn.pyro_internals import HANDLERS, PREDICTIVE_PLATE, without_handlers
@@ -42,11 +42,11 @@ class PyroStatements:
         **infer: Any,
     ) -> Tensor:
         """Sample a local latent site, which carries its posterior."""
-        site, law = module.site(name), with_samples(prior)
+        site = module.site(name)
         # Where the posterior is the prior by design, neither density is computed.
-        carried = {"posterior": law if posterior is prior else posterior, "is_prior": posterior is prior}
-        with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
-            return _sample(site, law, infer={"local": True, **carried, **infer})
+        carried = {"posterior": posterior, "is_prior": posterior is prior}
+        with example_plates(site, prior.batch_shape), _CheckedReplay(infer.get("weight", 1)):
+            return _sample(site, prior, infer={"local": True, **carried, **infer})
 
     def observe(
         self, module: "SiteModule", name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any

@@ -18,7 +18,6 @@ from pyro.infer.autoguide import (
     AutoNormal,
     init_to_sample,
 )
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
@@ -32,6 +31,7 @@ from probattn import (
     guides,
     local_posteriors,
     local_sites,
+    name_layers,
     priors,
 )
 
@@ -57,6 +57,7 @@ class Regression(nn.Module):
         super().__init__()
         make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
         self.layers = nn.Sequential(make(8, 2), make(8, 2))
+        name_layers(self)
 
     def forward(self, x, y=None):
         with local_sites(batch=len(x), num_data=self.num_data):
@@ -212,13 +213,15 @@ def test_bad_families_and_patterns_are_named():
         guides.for_model(Regression(), overrides={"*.7.*": "full"})
 
 
-def test_a_plain_container_is_an_error_not_a_wrong_name():
-    model = PyroModule()
-    model.layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2))
-    with pytest.raises(ValueError, match="'layers.0' would be called ''.*to_pyro_module_"):
-        guides.for_model(model)
-    pyro.nn.module.to_pyro_module_(model)
-    assert set(guides.for_model(model)(None)) == {"layers.0.u"}
+def test_layers_of_one_name_and_functions_are_errors():
+    layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2), KEPSVGPAttention(8, 2, rank=2))
+    for program in (guides.for_model, lambda model: poutine.trace(model)(torch.randn(2, 5, 8))):
+        with pytest.raises(ValueError, match=r"two layers have a site 'u'.*layer.name.*name_layers\(model\)"):
+            program(layers)
+    with pytest.raises(TypeError, match=r"cannot be found in a function.*nn.ModuleList.*name_layers"):
+        guides.for_model(lambda x: layers(x))
+    name_layers(layers, "layers")
+    assert set(guides.for_model(layers)(None)) == {"layers.0.u", "layers.1.u"}
 
 
 def test_the_guide_holds_the_model_without_its_parameters():
@@ -277,6 +280,7 @@ class Local(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2), SGPAttention(8, 2, inducing=3))
+        name_layers(self)
 
     def forward(self, x, y=None):
         with local_sites(batch=len(x), num_data=self.num_data):
@@ -293,12 +297,14 @@ def test_guides_are_built_over_the_global_sites():
         guides.for_model(model, overrides={"*.g": "full"})
 
 
-def test_the_global_part_hides_what_has_its_posterior_and_nothing_else(data):
+def test_local_posteriors_observe_what_has_its_posterior_and_nothing_else(data):
     model = Local()
     whole, part = (poutine.trace(each).get_trace(*data) for each in (model, local_posteriors(model)))
     sites = [[name for name, node in each.nodes.items() if node["type"] == "sample"] for each in (whole, part)]
-    assert set(sites[0]) - set(sites[1]) == {"layers.1.g"}
-    assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "y"} <= set(sites[1])
+    assert set(sites[1]) - set(sites[0]) == {"layers.1.g_kl"}
+    assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "layers.1.g", "y"} == set(sites[0])
+    latent = {name for name, node in part.nodes.items() if node["type"] == "sample" and not node["is_observed"]}
+    assert latent == {"layers.0.u", "layers.1.u"}
 
 
 @pytest.mark.parametrize("auto", AUTO.values(), ids=AUTO)
@@ -321,10 +327,10 @@ def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
     for make in (lambda: AutoNormal(model), lambda: _listed(AutoNormal(model), model)):
         guide = make()
         with pytest.raises(
-            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(guides\.global_part\(model"
+            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(local_posteriors\(model"
         ):
             guides.materialise(guide, data)
-        with pytest.raises(ValueError, match="global_part"):
+        with pytest.raises(ValueError, match="local_posteriors"):
             guides.check(model, guide)
     guide = _listed(AutoNormal(local_posteriors(model)), local_posteriors(model))
     guides.materialise(guide, data)
