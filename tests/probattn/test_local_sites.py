@@ -1,7 +1,7 @@
 """Local sites: sampled from their posteriors in one pass, scaled to the data set, weighted."""
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import elbos
 import pyro
@@ -9,12 +9,12 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal, init_to_feasible, init_to_median, init_to_sample
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, local_posteriors, local_sites
+from probattn import SGPAttention, draws, guides, local_posteriors, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
 from probattn.weights import alpha, kl_weight
@@ -336,9 +336,7 @@ def test_gradients_reach_posteriors_through_the_draws():
 @pytest.mark.parametrize("elbo", [pyro.infer.Trace_ELBO, pyro.infer.TraceMeanField_ELBO])
 def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
-    )
+    network = torch.nn.Sequential(SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
     guide = AutoNormal(local_posteriors(model))
@@ -348,11 +346,35 @@ def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
 
 def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
-    )
+    network = torch.nn.Sequential(SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="also guides network.0.g"):
         elbos.TraceMeanField_ELBO()(model, AutoNormal(model))(x, y)
     assert elbos.TraceMeanField_ELBO()(model, AutoNormal(local_posteriors(model)))(x, y).isfinite()
+
+
+@pytest.mark.parametrize("inducing", [2, None])
+def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
+    """Also where no global site is below, so that nothing else has the dimension of the samples."""
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=inducing), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    guide, x = guides.for_model(model), torch.randn(4, 3, 8)
+    sites = ["network.0.g", "_RETURN"]
+    for parallel in (False, True):
+        predictive = Predictive(model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites)
+        assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
+
+
+@pytest.mark.parametrize("init", [init_to_feasible, init_to_median, init_to_sample])
+def test_an_autoguides_initial_values_leave_local_sites_to_their_posteriors(init):
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=2), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    for first in (nullcontext(), draws(3), pyro.plate("particles", 5, dim=-2)):
+        guide = AutoNormal(model, init_loc_fn=init)
+        with first:
+            guide(x, y)
+        assert set(guide(x, y)) == {"network.0.u"}
