@@ -9,7 +9,6 @@ import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch.testing import assert_close
 
-from probattn import guides
 from probattn.functional.correlated import Canonical
 from probattn.local_sites import local_posteriors
 from probattn.weights import alpha
