@@ -18,6 +18,7 @@ from probattn.families import PointMass
 from probattn.functional import dtypes
 from probattn.guides import Program
 from probattn.inference.coverage import CoverageError, check_coverage, guided_by
+from probattn.inference.guide_checks import check_local
 from probattn.inference.non_finite import root_error
 from probattn.inference.programs import as_module, device, own_parameters
 from probattn.local_sites import local_posteriors
@@ -50,7 +51,7 @@ class ELBOLoss(nn.Module):
         """Return −ELBO.
 
         Raises:
-            ValueError: a guide that does not cover the model's latent sites.
+            ValueError: a guide that does not cover the model's latent sites; an AutoGuide of local sites.
             NotImplementedError: a site without reparametrised gradients under ``TraceMeanField_ELBO``.
         """
         device_type = (device(self.model, self.guide) or torch.device("cpu")).type
@@ -71,6 +72,7 @@ class ELBOLoss(nn.Module):
             self.pairs.append((run.trace, guide_trace))
             signature = _signature(run.trace), _signature(guide_trace)
             if signature not in self._covered:
+                check_local(self.guide)
                 check_coverage(run.trace, guide_trace)
                 self._covered.add(signature)
             return result

@@ -7,13 +7,14 @@ import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 from pyro.infer.reparam.reparam import Reparam
-from pyro.poutine.indep_messenger import CondIndepStackFrame
+from pyro.poutine.indep_messenger import CondIndepStackFrame, IndepMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from probattn.draws import Drawn, draw
+from probattn.draws import Drawn, draw, expanded, num_samples
+from probattn.pyro_internals import HANDLERS
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -75,6 +76,7 @@ class _FromPosterior(Reparam):
         name, prior, value = msg["name"], msg["fn"], msg["value"]
         posterior, self.infer["drawn"] = self.infer["posterior"], True
         if value is None:
+            prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
             if not self.infer.get("is_prior") and poutine.get_mask() is not False:
                 kl = self.infer.get("kl")
@@ -87,6 +89,17 @@ class _FromPosterior(Reparam):
         unit = dist.Unit(log_factor)
         infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn", "kl")}
         pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
+
+
+def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
+    """Return the prior with the dimensions of draws and of plates around the model, which see the site too late."""
+    number = num_samples()
+    sizes = {} if number is None else {-2: number}
+    plates = [handler for handler in HANDLERS if isinstance(handler, IndepMessenger) and (handler.dim or 0) < -1]
+    sizes |= {plate.dim: getattr(plate, "subsample_size", plate.size) for plate in plates}
+    for dim, size in sizes.items():
+        prior = expanded(prior, dim, size)
+    return prior
 
 
 def _kl(posterior: dist.TorchDistribution, prior: dist.TorchDistribution, value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
@@ -42,7 +43,7 @@ def build(family="full", *, prior=None, dtype=torch.float64):
     if isinstance(family, str):
         return model, guides.for_model(model, family), x, y
     guide = family(model)
-    guides.materialise(guide, (x, y))
+    guide_checks.materialise(guide, (x, y))
     return model, guide.to(dtype), x, y
 
 

@@ -133,7 +133,7 @@ def test_each_block_has_its_own_layer_with_its_path_as_its_name():
     vit = ViT(**SIZES, depth=2, attention=STOCHASTIC)
     first, second = (block.attention for block in vit.blocks)
     assert first is not second
-    assert [first._pyro_name, second._pyro_name] == ["blocks.0.attention", "blocks.1.attention"]
+    assert [first.name, second.name] == ["blocks.0.attention", "blocks.1.attention"]
 
 
 def test_another_number_of_factories_than_blocks_is_refused():

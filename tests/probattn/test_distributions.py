@@ -9,7 +9,6 @@ import pytest
 import scipy.stats
 import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
-from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
@@ -21,6 +20,7 @@ from probattn.distributions import (
     DiagonalNormal,
     MarginalWithJointKL,
 )
+from probattn.draws import Drawn
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.models import Classifier
 
@@ -118,7 +118,7 @@ def test_loc_and_covariance_broadcast():
 
 def test_expanded_column_normal_draws_and_counts_each_copy():
     q, p = build(), build(seed=10)
-    wide_q, wide_p = (ExpandedDistribution(each, (6, 2)) for each in (q, p))
+    wide_q, wide_p = (Drawn(each, (6, 2)) for each in (q, p))
     torch.manual_seed(0)
     x = wide_q.rsample()
     assert x.shape == (6, 2, 3, 4, 2)

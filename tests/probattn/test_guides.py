@@ -18,7 +18,6 @@ from pyro.infer.autoguide import (
     AutoNormal,
     init_to_sample,
 )
-from pyro.nn import PyroModule
 from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
@@ -32,8 +31,10 @@ from probattn import (
     guides,
     local_posteriors,
     local_sites,
+    name_layers,
     priors,
 )
+from probattn.inference import guide_checks
 
 AUTO = {
     "AutoNormal": AutoNormal,
@@ -57,6 +58,7 @@ class Regression(nn.Module):
         super().__init__()
         make = KEPSVGPAttention.partial(rank=2, prior=prior, learn_scale=learn_scale, scale=0.8, **options)
         self.layers = nn.Sequential(make(8, 2), make(8, 2))
+        name_layers(self)
 
     def forward(self, x, y=None):
         with local_sites(batch=len(x), num_data=self.num_data):
@@ -76,7 +78,7 @@ def seeded(make, *args, **options):
 
 
 def train(model, guide, data, steps=60, elbo=TraceMeanField_ELBO):
-    guides.materialise(guide, data)
+    guide_checks.materialise(guide, data)
     elbo = elbo()(model, guide)
     optimizer = torch.optim.Adam(elbo.parameters(), lr=0.02)
     losses, reached = [], set()
@@ -212,13 +214,15 @@ def test_bad_families_and_patterns_are_named():
         guides.for_model(Regression(), overrides={"*.7.*": "full"})
 
 
-def test_a_plain_container_is_an_error_not_a_wrong_name():
-    model = PyroModule()
-    model.layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2))
-    with pytest.raises(ValueError, match="'layers.0' would be called ''.*to_pyro_module_"):
-        guides.for_model(model)
-    pyro.nn.module.to_pyro_module_(model)
-    assert set(guides.for_model(model)(None)) == {"layers.0.u"}
+def test_layers_of_one_name_and_functions_are_errors():
+    layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2), KEPSVGPAttention(8, 2, rank=2))
+    for program in (guides.for_model, lambda model: poutine.trace(model)(torch.randn(2, 5, 8))):
+        with pytest.raises(ValueError, match=r"two layers have a site 'u'.*layer.name.*name_layers\(model\)"):
+            program(layers)
+    with pytest.raises(TypeError, match=r"cannot be found in a function.*nn.ModuleList.*name_layers"):
+        guides.for_model(lambda x: layers(x))
+    name_layers(layers, "layers")
+    assert set(guides.for_model(layers)(None)) == {"layers.0.u", "layers.1.u"}
 
 
 def test_the_guide_holds_the_model_without_its_parameters():
@@ -245,28 +249,28 @@ def test_materialise_makes_an_autoguides_parameters_once(data):
     model = Regression()
     guide = AutoNormal(model)
     assert not list(guide.parameters())
-    guides.materialise(guide, data)
+    guide_checks.materialise(guide, data)
     before = {name: p.clone() for name, p in guide.named_parameters()}
     assert before
-    guides.materialise(guide, data)
+    guide_checks.materialise(guide, data)
     assert all(torch.equal(p, before[name]) for name, p in guide.named_parameters())
 
 
 def test_point_masses_with_a_learned_scale_and_guides_of_other_models_are_refused():
     model, fixed = Regression(), Regression(learn_scale=False)
-    guides.check(fixed, AutoDelta(fixed))
-    guides.check(model, guides.for_model(model, "delta"))
+    guide_checks.check(fixed, AutoDelta(fixed))
+    guide_checks.check(model, guides.for_model(model, "delta"))
     for auto in (AutoDelta, AutoLaplaceApproximation):
         with pytest.raises(ValueError, match="learn_scale=False"):
-            guides.check(model, auto(model))
+            guide_checks.check(model, auto(model))
     parts = AutoGuideList(model)
     parts.append(AutoDelta(model))
     with pytest.raises(ValueError, match="learn_scale=False"):
-        guides.check(model, parts)
+        guide_checks.check(model, parts)
     with pytest.raises(ValueError, match="another model"):
-        guides.check(model, guides.for_model(fixed))
+        guide_checks.check(model, guides.for_model(fixed))
     copied, copied_guide = copy.deepcopy((model, guides.for_model(model)))
-    guides.check(copied, copied_guide)
+    guide_checks.check(copied, copied_guide)
 
 
 class Local(nn.Module):
@@ -277,6 +281,7 @@ class Local(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(KEPSVGPAttention(8, 2, rank=2), SGPAttention(8, 2, inducing=3))
+        name_layers(self)
 
     def forward(self, x, y=None):
         with local_sites(batch=len(x), num_data=self.num_data):
@@ -293,12 +298,14 @@ def test_guides_are_built_over_the_global_sites():
         guides.for_model(model, overrides={"*.g": "full"})
 
 
-def test_the_global_part_hides_what_has_its_posterior_and_nothing_else(data):
+def test_local_posteriors_observe_what_has_its_posterior_and_nothing_else(data):
     model = Local()
     whole, part = (poutine.trace(each).get_trace(*data) for each in (model, local_posteriors(model)))
     sites = [[name for name, node in each.nodes.items() if node["type"] == "sample"] for each in (whole, part)]
-    assert set(sites[0]) - set(sites[1]) == {"layers.1.g"}
-    assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "y"} <= set(sites[1])
+    assert set(sites[1]) - set(sites[0]) == {"layers.1.g_kl"}
+    assert {"layers.0.u", "layers.1.u", "layers.0.ksvd", "layers.1.g", "y"} == set(sites[0])
+    latent = {name for name, node in part.nodes.items() if node["type"] == "sample" and not node["is_observed"]}
+    assert latent == {"layers.0.u", "layers.1.u"}
 
 
 @pytest.mark.parametrize("auto", AUTO.values(), ids=AUTO)
@@ -306,7 +313,7 @@ def test_pyros_autoguides_train_the_global_part(auto, data):
     torch.manual_seed(0)
     model = Local()
     guide = auto(local_posteriors(model), init_loc_fn=init_to_sample)
-    guides.materialise(guide, data)
+    guide_checks.materialise(guide, data)
     names = {name for name, _ in guide.named_parameters()}
     assert names
     assert not any("layers.1.g" in name for name in names)
@@ -321,14 +328,14 @@ def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
     for make in (lambda: AutoNormal(model), lambda: _listed(AutoNormal(model), model)):
         guide = make()
         with pytest.raises(
-            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(guides\.global_part\(model"
+            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(local_posteriors\(model"
         ):
-            guides.materialise(guide, data)
-        with pytest.raises(ValueError, match="global_part"):
-            guides.check(model, guide)
+            guide_checks.materialise(guide, data)
+        with pytest.raises(ValueError, match="local_posteriors"):
+            guide_checks.check(model, guide)
     guide = _listed(AutoNormal(local_posteriors(model)), local_posteriors(model))
-    guides.materialise(guide, data)
-    guides.check(model, guide)
+    guide_checks.materialise(guide, data)
+    guide_checks.check(model, guide)
 
 
 def _listed(guide, model):

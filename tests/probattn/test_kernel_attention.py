@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from probattn import name_layers
 from probattn.attention.kernel import KernelAttention
 from probattn.attention.kernels import ARD, KERNELS, RBF, Exponential
 from probattn.functional.errors import NumericalError
@@ -215,6 +216,7 @@ def test_float32_is_near_float64_at_a_hundred_times_the_scale():
 @pytest.mark.parametrize(("kernel", "symmetric"), ALL)
 def test_nan_and_inf_raise_and_name_the_layer(kernel, symmetric, value):
     network = torch.nn.Sequential(torch.nn.Identity(), make(kernel, symmetric))
+    name_layers(network)
     x = randn(2, 6, 12)
     x[1, 3, 2] = value
     with pytest.raises(NumericalError, match="KernelAttention '1': kernel attention"):

@@ -83,7 +83,8 @@ def test_a_subsampled_plate_gives_model_and_guide_the_same_examples():
 
     guide = guides.for_model(attention)
     part, whole = (
-        torch.tensor([Trace_ELBO().loss(local_posteriors(model), guide, x, y, size=size) for _ in range(100)]) for size in (5, 20)
+        torch.tensor([Trace_ELBO().loss(local_posteriors(model), guide, x, y, size=size) for _ in range(100)])
+        for size in (5, 20)
     )
     assert (part.mean() - whole.mean()).abs() < 5 * ((part.var() + whole.var()) / 100).sqrt()
 

@@ -308,7 +308,9 @@ def test_a_hyperparameter_may_be_a_scalar_and_shared_by_layers(data):
     model = Shared()
     trace = poutine.trace(model).get_trace(*data)
     factor, u, v = (trace.nodes[name]["value"] for name in ("factor", "first.u", "second.u"))
-    expected = dist.HalfNormal(1.0).log_prob(factor) + sum(dist.Normal(0, factor).log_prob(each).sum() for each in (u, v))
+    expected = dist.HalfNormal(1.0).log_prob(factor) + sum(
+        dist.Normal(0, factor).log_prob(each).sum() for each in (u, v)
+    )
     assert_close(trace.log_prob_sum() - trace.nodes["y"]["log_prob_sum"], expected)
     guide = guides.for_model(model)
     assert guide.sites == ("factor", "first.u", "second.u")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from probattn.inference import guide_checks
 from probattn import guides
 from probattn.experiments.config.layers import SoftmaxSettings
 from probattn.experiments.config.presets import PRESETS, digits, preset, twin
@@ -318,14 +319,14 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
         texts = Texts(("one word", "and another"), torch.arange(2))
         tokens = fit(TokenSettings(512, 1, None, settings.network.spelling, None), texts, cache=None)
         dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
-        guides.check(*build(settings, dataset))
+        guide_checks.check(*build(settings, dataset))
         return
     kind = settings.data.name
     if kind == "table-csv":
         rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
         encoding = TableEncoding.fit(rows, ["", ""], names=("a", "b", "c", "d"), categories=())
         table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
-        guides.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
+        guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
         return
     sizes = {"digits": (1, 8, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
     channels, size, classes = sizes.get(kind, (3, 32, 3))
@@ -333,7 +334,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     names = tuple(map(str, range(classes)))
     dataset = ImageDataset(kind, names, images, images, images, (0.5,) * channels, (0.5,) * channels, augment=False)
     model, guide = build(settings, dataset)
-    guides.check(model, guide)
+    guide_checks.check(model, guide)
     if settings.warm_start is not None:
         report = warm_start(model, build(settings.first_phase(), dataset)[0].state_dict())
         assert (report.unused, report.reshaped) == ((), ())

@@ -16,6 +16,7 @@ from pyro.poutine.messenger import Messenger
 from thread_cases import TOO_LONG, Thread, WatchedLock, in_threads, second_inside_first
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides, priors
 from probattn.draws import draws
 from probattn.inference import export, predictor_network
@@ -201,7 +202,7 @@ def test_statements_of_pyro_run_under_its_handlers_one_thread_at_a_time(
     monkeypatch.setattr(threads, "_LOCK", lock)
     model = Supervised(kind(), Categorical(), num_data=5)
     guide, x = AutoNormal(model), torch.randn(5, 4)
-    guides.materialise(guide, (x, torch.zeros(5, dtype=torch.long)))
+    guide_checks.materialise(guide, (x, torch.zeros(5, dtype=torch.long)))
     network = seeded(network_of, model, guide, num_samples)
     same_as(seeded(predicted, model, guide, x, num_samples), network(x))
     for found in second_inside_first(network.model.network, lambda: network(x), lambda: network(x), lock):

@@ -9,6 +9,7 @@ from export_cases import LAYERS
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import (
     SGPAttention,
     guides,
@@ -72,7 +73,7 @@ def test_any_guide(images, network_of, predicted, same_as, seeded, vit, family, 
     x = images()
     if isinstance(family, type):
         guide = family(local_posteriors(model))
-        guides.materialise(guide, (x, torch.zeros(len(x))))
+        guide_checks.materialise(guide, (x, torch.zeros(len(x))))
     else:
         guide = None if family is None else guides.for_model(model, family)
     expected = seeded(predicted, model, guide, x, num_samples)

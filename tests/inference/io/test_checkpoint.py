@@ -14,6 +14,7 @@ from damage import forge
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import CheckpointError, load, save, warm_start
 from probattn.inference.io import checkpoint
@@ -56,7 +57,7 @@ def test_a_materialised_auto_guide_comes_back(tmp_path):
     for _ in range(2):
         model = KEPSVGPAttention(4, 2, rank=2)
         guide = AutoNormal(model)
-        guides.materialise(guide, (x,))
+        guide_checks.materialise(guide, (x,))
         pairs.append((model, guide))
     save(tmp_path / "a.pt", *pairs[0])
     load(tmp_path / "a.pt", *pairs[1])
@@ -67,7 +68,7 @@ def test_a_materialised_auto_guide_comes_back(tmp_path):
 def test_an_auto_guide_without_parameters_says_how_to_create_them(tmp_path):
     x, model = torch.randn(2, 3, 4), KEPSVGPAttention(4, 2, rank=2)
     guide = AutoNormal(model)
-    guides.materialise(guide, (x,))
+    guide_checks.materialise(guide, (x,))
     save(tmp_path / "a.pt", model, guide)
     with pytest.raises(CheckpointError, match=r"AutoNormal yet.*guides.materialise\(guide, \(x, y\)\)"):
         load(tmp_path / "a.pt", model, AutoNormal(model))

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from safetensors.torch import save as to_bytes
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import CheckpointError, load_safetensors, save_safetensors
 from probattn.inference.io.digest import UNSEALED
@@ -61,7 +62,7 @@ def test_auto_guides_and_the_model_alone(tmp_path):
     for _ in range(2):
         model, _ = build()
         guide = AutoNormal(model)
-        guides.materialise(guide, (x, torch.zeros(3)))
+        guide_checks.materialise(guide, (x, torch.zeros(3)))
         pairs.append((model, guide))
     save_safetensors(path, *pairs[0])
     load_safetensors(path, *pairs[1])

@@ -13,6 +13,7 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from probattn.inference import guide_checks
 from probattn import SoftmaxAttention, draws, guides
 from probattn.inference import predict
 from probattn.inference.prediction import latents
@@ -58,7 +59,7 @@ def test_all_batches_of_a_loader_share_the_draws(auto):
     x, y = torch.randn(8, 5, 3, dtype=F64), torch.randint(3, (8,))
     if auto:
         guide = auto(model)
-        guides.materialise(guide, (x, y))
+        guide_checks.materialise(guide, (x, y))
         guide.double()
     loader = DataLoader(TensorDataset(x, y), batch_size=3)
     assert [len(batch[0]) for batch in loader] == [3, 3, 2]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from probattn import name_layers
 from probattn.functional.errors import NumericalError
 
 DIM, HEADS, TOKENS = 6, 2, 5
@@ -51,6 +52,7 @@ def test_float32_at_the_papers_noise(kind):
 
 def test_nan_names_the_layer(kind):
     network = torch.nn.Sequential(torch.nn.Identity(), kind.make())
+    name_layers(network)
     x = randn(2, TOKENS, DIM)
     x[1, 3, 2] = math.nan
     with pytest.raises(NumericalError, match=f"^{kind.layer.__name__} '1'"):

@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from probattn import guides
+from probattn import guides, name_layers
 from probattn.inference import predict
 from probattn.models import Classifier
 
@@ -80,6 +80,7 @@ def test_names_and_kinds_of_sites(kind):
     assert kinds(kind, kind.make(collapsed=False, alpha=0), x) == {"z_o": "latent"}
     assert kinds(kind, kind.layer(DIM, HEADS).double(), x) == through | {"z_q": "latent"}
     network = torch.nn.Sequential(torch.nn.Identity(), kind.make(collapsed=False, output="draw"))
+    name_layers(network)
     nodes = poutine.trace(network).get_trace(x).nodes
     ours = {name: node for name, node in nodes.items() if node["type"] == "sample"}
     assert list(ours) == ["1.z_o", "1.z_k", "1.nu", "1.z_q"]

@@ -7,9 +7,8 @@ from torch import nn
 from torch.distributions import kl_divergence
 from torch.testing import assert_close
 
-from probattn import draws, guides
+from probattn import draws, guides, local_posteriors, name_layers
 from probattn.inference import predict
-from probattn.local_sites import local_posteriors
 
 F64 = torch.float64
 DRAWS = pytest.mark.parametrize("how", ["marginal", "joint"])
@@ -211,5 +210,6 @@ def test_predictions_are_draws_of_one_function_and_tell_prior_from_posterior(sgp
 
 def test_u_of_two_layers_in_one_program_have_their_own_sites(sgpa):
     pair = nn.Sequential(sgpa.make(), sgpa.make(seed=1))
+    name_layers(pair)
     trace = poutine.trace(pair).get_trace(randn(2, 5, 6))
     assert {"0.u", "1.u", "0.g", "1.g"} <= set(trace.nodes)

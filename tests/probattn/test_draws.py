@@ -138,11 +138,11 @@ def test_who_asks_for_the_draws_is_told_the_innermost():
 
 
 def test_draws_have_appeared_behind_what_folds_them():
-    with stochastic_input() as outer, stochastic_input() as inner:
+    with draws(2), stochastic_input() as around:
         with draws_in_batch(2):
-            assert (outer.drawn, inner.drawn) == (False, False)
-        assert (outer.drawn, inner.drawn) == (True, True)
-    with draws_in_batch(2), stochastic_input() as inside:
+            assert not around.drawn
+        assert around.drawn
+    with draws(2), draws_in_batch(2), stochastic_input() as inside:
         pass
     assert not inside.drawn
 

@@ -1,7 +1,7 @@
 """Local sites: sampled from their posteriors in one pass, scaled to the data set, weighted."""
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import elbos
 import pyro
@@ -9,12 +9,12 @@ import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal, init_to_feasible, init_to_median, init_to_sample
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import SGPAttention, draws, local_posteriors, local_sites
+from probattn import SGPAttention, draws, guides, local_posteriors, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
 from probattn.weights import alpha, kl_weight
@@ -104,44 +104,47 @@ def test_one_pass_and_two_passes_have_the_expected_loss_in_closed_form(elbo, how
         assert (losses.mean() - chain_loss()).abs() < 4 * losses.std() / 120**0.5
 
 
-@EACH_ELBO
 @EACH_WAY
-def test_one_pass_equals_two_passes_at_the_same_draws(elbo, how):
+def test_one_pass_equals_two_passes_at_the_same_draws(how):
     torch.manual_seed(0)
-    objective, program = LIBRARY[elbo](), Chain()
+    objective, program = elbos.TraceMeanField_ELBO(), Chain()
     with ExitStack() as stack:
         open_draws(stack, how)
         loss = objective.differentiable_loss(program, Global(), X, Y)
         model_trace, guide_trace = objective.traces
-        replayed = poutine.replay(TwoPass(), trace=guide_trace)
-        assert_close(elbo().differentiable_loss(program, replayed, X, Y), loss)
-    assert [name for name in guide_trace.nodes if name in ("w", "z1", "z2")] == ["w", "z1", "z2"]
-    for name in ("z1", "z2"):
-        assert torch.equal(model_trace.nodes[name]["value"], guide_trace.nodes[name]["value"])
+        guided = guide_trace.copy()
+        for name in ("z1", "z2"):
+            guided.nodes[name] = model_trace.nodes[name] | {"is_observed": False}
+        replayed = poutine.replay(TwoPass(), trace=guided)
+        assert_close(TraceMeanField_ELBO().differentiable_loss(program, replayed, X, Y), loss)
 
 
 @EACH_WAY
-def test_local_sites_are_scored_by_prior_and_posterior_with_the_scale_of_the_data_set(how):
+def test_local_sites_count_by_their_kl_with_the_scale_of_the_data_set(how):
     objective = elbos.Trace_ELBO()
     with ExitStack() as stack:
         open_draws(stack, how)
         objective.differentiable_loss(Chain(), Global(), X, Y)
     model_trace, guide_trace = objective.traces
+    model_trace.compute_log_prob()
     number = {"shared": 1, "example": 1, "number": 4, "both": 4}[how]
     shape = {"shared": (3,), "example": (3,), "number": (4, 3), "both": (4, 3)}[how]
     w, z1, z2 = (model_trace.nodes[name]["value"] for name in ("w", "z1", "z2"))
     assert z1.shape == z2.shape == shape
     assert len(z1.unique()) == z1.numel()
-    expected = {
-        "z1": (dist.Normal(0.0, 1.0).log_prob(z1), dist.Normal(A * X + w, 0.5).log_prob(z1)),
-        "z2": (dist.Normal(z1, 1.0).log_prob(z2), dist.Normal(C * z1 + X, 0.3).log_prob(z2)),
+    laws = {
+        "z1": (dist.Normal(A * X + w, 0.5), dist.Normal(0.0, 1.0)),
+        "z2": (dist.Normal(C * z1 + X, 0.3), dist.Normal(z1, 1.0)),
     }
-    for name, log_probs in expected.items():
-        for trace, log_prob in zip((model_trace, guide_trace), log_probs, strict=True):
-            node = trace.nodes[name]
-            assert node["scale"] == pytest.approx(N / 3 / number)
-            assert_close(node["log_prob_sum"], N / 3 / number * log_prob.sum())
-    assert "posterior" not in guide_trace.nodes["z1"]["infer"]
+    for name, (posterior, prior) in laws.items():
+        drawn, factor = model_trace.nodes[name], model_trace.nodes[f"{name}_kl"]
+        assert (drawn["is_observed"], drawn["infer"]["drawn"]) == (True, True)
+        assert_close(drawn["fn"].log_prob(drawn["value"]), torch.zeros(shape))
+        assert (factor["is_observed"], factor["infer"]["kl_of"]) == (True, name)
+        assert factor["scale"] == pytest.approx(N / 3 / number)
+        kl = torch.distributions.kl_divergence(posterior, prior).expand(shape)
+        assert_close(factor["log_prob_sum"], -N / 3 / number * kl.sum())
+    assert set(guide_trace.nodes) & {"z1", "z2"} == set()
 
 
 @EACH_ELBO
@@ -170,28 +173,23 @@ def test_without_a_guide_local_sites_come_from_their_priors_and_with_it_from_the
     data = {"w": torch.tensor(5.0)}
     with draws(4000):
         prior = poutine.trace(poutine.condition(Chain(), data=data)).get_trace(X).nodes
-        with local_posteriors():
-            posterior = poutine.trace(poutine.condition(Chain(), data=data)).get_trace(X).nodes
+        posterior = poutine.trace(local_posteriors(poutine.condition(Chain(), data=data))).get_trace(X).nodes
     assert prior["z1"]["value"].shape == posterior["z1"]["value"].shape == (4000, 3)
     for nodes, mean, std in ((prior, torch.zeros(3), 1.0), (posterior, A * X + 5, 0.5)):
         assert_close(nodes["z1"]["value"].mean(0), mean, rtol=0, atol=5 * std / 4000**0.5)
         assert_close(nodes["z1"]["value"].std(0), torch.full((3,), std), rtol=0.06, atol=0)
-        assert_close(nodes["z1"]["fn"].mean, torch.zeros(4000, 3))
-        assert "prior" not in nodes["z1"]["infer"]
     assert_close((posterior["z2"]["value"] - C * posterior["z1"]["value"]).mean(0), X, rtol=0, atol=0.03)
 
 
 def test_observed_and_conditioned_local_sites_stay_what_they_are():
     z1 = torch.tensor([1.0, 2.0, 3.0])
-    guide_trace = poutine.trace(Global()).get_trace(X)
-    with local_posteriors(guide_trace):
-        replayed = poutine.replay(poutine.condition(Chain(), data={"z1": z1}), trace=guide_trace)
-        trace = poutine.trace(replayed).get_trace(X, Y)
+    conditioned = poutine.condition(Chain(), data={"z1": z1})
+    trace = poutine.trace(local_posteriors(conditioned)).get_trace(X, Y)
     assert torch.equal(trace.nodes["z1"]["value"], z1)
-    assert trace.nodes["z1"]["is_observed"]
-    assert "z1" not in guide_trace.nodes
-    assert {"w", "z2"} < set(guide_trace.nodes)
-    assert "y" not in guide_trace.nodes
+    trace.compute_log_prob()
+    assert_close(trace.nodes["z1"]["log_prob_sum"], N / 3 * dist.Normal(0.0, 1.0).log_prob(z1).sum())
+    assert "z1_kl" not in trace.nodes
+    assert "z2_kl" in trace.nodes
 
 
 @pytest.mark.parametrize("number", [1, 3, 5])
@@ -219,9 +217,7 @@ def test_draws_below_every_global_site_are_a_new_first_dimension_at_a_local_site
         assert z.shape == (number, 3, 2)
         assert len(z.unique()) == z.numel()
         prior, posterior = dist.Normal(0.0, 1.0), dist.Normal(X.unsqueeze(-1), 0.5)
-        kl = (posterior.log_prob(z) - prior.log_prob(z)).sum(-1).mean(0)
-        if elbo is elbos.TraceMeanField_ELBO:
-            kl = torch.distributions.kl_divergence(posterior, prior).sum(-1) * 2
+        kl = torch.distributions.kl_divergence(posterior, prior).sum(-1) * 2
         log_likelihood = dist.Normal(z.sum(-1), 1.0).log_prob(Y).mean(0)
         assert_close(loss, N / 3 * (kl - log_likelihood).sum())
     with draws("example"), draws(number):
@@ -278,7 +274,7 @@ def test_at_mean_puts_local_sites_at_the_mean_of_their_posteriors_given_those_be
             assert_close(nodes[name]["value"], expected.expand(nodes[name]["value"].shape))
     with at_mean():
         nodes = poutine.trace(Chain()).get_trace(X).nodes
-    assert torch.equal(nodes["z1"]["value"], torch.zeros(3))
+    assert_close(nodes["z1"]["value"], A * X)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7, 1.0])
@@ -340,23 +336,45 @@ def test_gradients_reach_posteriors_through_the_draws():
 @pytest.mark.parametrize("elbo", [pyro.infer.Trace_ELBO, pyro.infer.TraceMeanField_ELBO])
 def test_pyros_own_elbos_refuse_to_draw_a_local_site_from_its_prior(elbo):
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
-    )
+    network = torch.nn.Sequential(SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
     guide = AutoNormal(local_posteriors(model))
-    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*guides\.for_model\(model\)"):
+    with pytest.raises(ValueError, match=r"draws no site network\.0\.g.*local_posteriors\(model\)"):
         elbo().loss(model, guide, x, y)
 
 
 def test_an_autoguide_of_local_sites_is_refused_in_ones_own_loop():
     torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2)
-    )
+    network = torch.nn.Sequential(SGPAttention(8, 2, inducing=2), torch.nn.Flatten(), torch.nn.Linear(24, 2))
     model = Classifier(network, num_data=4)
     x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="also guides network.0.g"):
         elbos.TraceMeanField_ELBO()(model, AutoNormal(model))(x, y)
     assert elbos.TraceMeanField_ELBO()(model, AutoNormal(local_posteriors(model)))(x, y).isfinite()
+
+
+@pytest.mark.parametrize("inducing", [2, None])
+def test_predictive_of_pyro_draws_local_sites_anew_in_each_sample(inducing):
+    """Also where no global site is below, so that nothing else has the dimension of the samples."""
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=inducing), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    guide, x = guides.for_model(model), torch.randn(4, 3, 8)
+    sites = ["network.0.g", "_RETURN"]
+    for parallel in (False, True):
+        predictive = Predictive(model, guide=guide, num_samples=6, parallel=parallel, return_sites=sites)
+        assert len(predictive(x)["network.0.g"].flatten(1).unique(dim=0)) == 6
+
+
+@pytest.mark.parametrize("init", [init_to_feasible, init_to_median, init_to_sample])
+def test_an_autoguides_initial_values_leave_local_sites_to_their_posteriors(init):
+    torch.manual_seed(0)
+    network = nn.Sequential(SGPAttention(8, 2, inducing=2), nn.Flatten(-2), nn.Linear(24, 2))
+    model = local_posteriors(Classifier(network, num_data=4))
+    x, y = torch.randn(4, 3, 8), torch.zeros(4, dtype=torch.long)
+    for first in (nullcontext(), draws(3), pyro.plate("particles", 5, dim=-2)):
+        guide = AutoNormal(model, init_loc_fn=init)
+        with first:
+            guide(x, y)
+        assert set(guide(x, y)) == {"network.0.u"}
