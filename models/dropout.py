@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.dropout import dropout_rate
+from probattn.attention.options import dropout_rate
 
 _LEVELS = 2**16
 

@@ -59,11 +59,6 @@ class DiagonalNormal(dist.MultivariateNormal):
         """Standard deviations, the diagonal of ``scale_tril``."""
         return self.scale_tril.diagonal(dim1=-2, dim2=-1)
 
-    @property
-    def variance(self) -> Tensor:
-        """Variances, the squares of the standard deviations."""
-        return self.stddev.square()
-
 
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:

@@ -145,8 +145,8 @@ def draws_in_batch(number: int) -> Iterator[None]:
 
 def mark_drawn() -> None:
     """Record that samples have a dimension now, for :class:`stochastic_input`."""
-    if _INPUT.get() is not None and num_samples() is not None:
-        _INPUT.get().drawn = True
+    if (stochastic := _INPUT.get()) and num_samples() is not None:
+        stochastic.drawn = True
 
 
 def num_folded() -> int | None:
@@ -183,7 +183,16 @@ def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
 
 def mean_of(fn: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
     """Return the mean in a batch shape; for a transformed distribution without one, the image of its base's mean."""
-    return _mean(fn).expand(batch_shape + fn.event_shape)
+    try:
+        mean = fn.mean
+    except NotImplementedError:
+        inner = unwrapped(fn)
+        if not hasattr(inner, "base_dist"):
+            raise
+        mean = mean_of(inner.base_dist, inner.base_dist.batch_shape)
+        for transform in getattr(inner, "transforms", ()):
+            mean = transform(mean)
+    return mean.expand(batch_shape + fn.event_shape)
 
 
 def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistribution:
@@ -209,18 +218,3 @@ class Drawn(ExpandedDistribution):
 @register_kl(Drawn, dist.Distribution)
 def _kl_drawn(q: Drawn, p: dist.Distribution) -> Tensor:
     return kl_divergence(q.base_dist, p.base_dist if isinstance(p, Drawn) else p).expand(q.batch_shape)
-
-
-def _mean(fn: dist.TorchDistribution) -> Tensor:
-    try:
-        return fn.mean
-    except NotImplementedError:
-        inner = unwrapped(fn)
-        if isinstance(inner, ExpandedDistribution):
-            return _mean(inner.base_dist).expand(fn.batch_shape + fn.event_shape)
-        if not isinstance(inner, TransformedDistribution):
-            raise
-        value = _mean(inner.base_dist)
-        for transform in inner.transforms:
-            value = transform(value)
-        return value

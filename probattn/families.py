@@ -9,6 +9,7 @@ from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.distributions import biject_to, register_kl, transform_to
 from torch.distributions.constraints import Constraint
+from torch.distributions.transforms import SoftplusTransform
 
 from probattn.functional.dtypes import at_least_float32
 from probattn.functional.natural_gradient import natural_step
@@ -16,6 +17,7 @@ from probattn.functional.natural_gradient import natural_step
 Family = Callable[[dist.TorchDistribution], nn.Module]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
+_softplus_inverse = SoftplusTransform().inv
 _TRIL = transform_to(constraints.softplus_lower_cholesky)
 
 
@@ -31,7 +33,7 @@ class _RelativeToPrior(nn.Module):
 
     def __init__(self, prior: dist.TorchDistribution) -> None:
         super().__init__()
-        self.register_buffer("scale", None if _has_stddev(prior) else stddev_of(prior).detach())
+        self.register_buffer("scale", None if has_stddev(prior) else stddev_of(prior).detach())
 
     def prior_scale(self, prior: dist.TorchDistribution) -> Tensor:
         """Return Λ, ``(..., *event)``."""
@@ -210,7 +212,7 @@ class Constrained(nn.Module):
 
     def __init__(self, prior: dist.TorchDistribution, family: Family) -> None:
         super().__init__()
-        loc, scale = _robust_moments(biject_to(prior.support).inv(prior.sample((1001,))))
+        loc, scale = robust_moments(biject_to(prior.support).inv(prior.sample((1001,))))
         self.register_buffer("loc", loc)
         self.register_buffer("scale", scale)
         self.unconstrained = family(self._reference())
@@ -259,17 +261,11 @@ def is_real(support: Constraint) -> bool:
 
 def stddev_of(prior: dist.TorchDistribution) -> Tensor:
     """Return the prior's standard deviation, or a robust one of its draws if that does not exist."""
-    return moments_of(prior)[1]
+    return prior.stddev if has_stddev(prior) else robust_moments(prior.sample((1001,)))[1]
 
 
-def moments_of(distribution: dist.TorchDistribution) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation, or median and a robust deviation of draws if the latter does not exist."""
-    if _has_stddev(distribution):
-        return distribution.mean, distribution.stddev
-    return _robust_moments(distribution.sample((1001,)))
-
-
-def _has_stddev(prior: dist.TorchDistribution) -> bool:
+def has_stddev(prior: dist.TorchDistribution) -> bool:
+    """Return True if the standard deviation exists and is finite."""
     try:
         stddev = prior.stddev
     except NotImplementedError:
@@ -277,11 +273,7 @@ def _has_stddev(prior: dist.TorchDistribution) -> bool:
     return stddev.is_meta or bool(stddev.isfinite().all())
 
 
-def _robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
+def robust_moments(samples: Tensor) -> tuple[Tensor, Tensor]:
     """Return median and median absolute deviation over the first dimension, the latter scaled to a normal's stddev."""
     median = samples.median(0).values
     return median, 1.4826 * (samples - median).abs().median(0).values
-
-
-def _softplus_inverse(x: Tensor) -> Tensor:
-    return x + (-torch.expm1(-x)).log()

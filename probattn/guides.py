@@ -165,12 +165,6 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     return values
 
 
-def priors_of(model: Program) -> Program:
-    """Return a program that samples the global sites of a model's layers from their priors, whatever its arguments."""
-    module = unwrapped(model)
-    return lambda *args, **kwargs: sample_priors(module) if isinstance(module, nn.Module) else {}
-
-
 def unwrapped(program: Program) -> Program:
     """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ``local_posteriors``, ...)."""
     program = poutine.unwrap(getattr(program, "wrapped", program))

@@ -93,12 +93,11 @@ class _FromPosterior(Reparam):
 
 def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:
     """Return the prior with the dimensions of draws and of plates around the model, which see the site too late."""
-    number = num_samples()
-    sizes = {} if number is None else {-2: number}
-    plates = [handler for handler in HANDLERS if isinstance(handler, IndepMessenger) and (handler.dim or 0) < -1]
-    sizes |= {plate.dim: getattr(plate, "subsample_size", plate.size) for plate in plates}
-    for dim, size in sizes.items():
-        prior = expanded(prior, dim, size)
+    if num_samples() is not None:
+        prior = expanded(prior, -2, num_samples())
+    for plate in HANDLERS:
+        if isinstance(plate, IndepMessenger) and (plate.dim or 0) < -1:
+            prior = expanded(prior, plate.dim, getattr(plate, "subsample_size", plate.size))
     return prior
 
 

@@ -45,12 +45,6 @@ def without_store_warnings() -> Iterator[None]:
 class StoredModule(PathModule):
     """PyroModule whose plain children register in the parameter store under SVI alone, and follow it there."""
 
-    path = ""
-
-    def set_path(self, path: str) -> None:
-        """Receive the path below the root PyroModule."""
-        self.path = path
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under SVI, register its children first."""
         if is_svi():

@@ -44,9 +44,12 @@ def is_svi() -> bool:
 class PathModule(PyroModule):
     """PyroModule that is told its path, when it becomes a child of another PyroModule."""
 
+    path = ""
+
     def _pyro_set_supermodule(self, name: str, context: Any) -> None:
         super()._pyro_set_supermodule(name, context)
         self.set_path(name)
 
     def set_path(self, path: str) -> None:
-        """Receive the path below the root."""
+        """Receive the path below the root PyroModule."""
+        self.path = path

@@ -10,6 +10,7 @@ import torch
 from pyro.poutine.indep_messenger import IndepMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.replay_messenger import ReplayMessenger
 from pyro.poutine.runtime import Message, am_i_wrapped
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
@@ -198,23 +199,21 @@ class _CheckedReplay(Messenger):
         self.weight = weight
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        replays = [handler for handler in HANDLERS if isinstance(handler, poutine.replay_messenger.ReplayMessenger)]
+        replays = [handler.trace for handler in HANDLERS if isinstance(handler, ReplayMessenger)]
         if not replays or msg["is_observed"] or msg["stop"] or msg["infer"].get("from_prior"):
             return
-        name = msg["name"]
-        guides = [handler.trace for handler in replays if handler.trace is not None and name in handler.trace]
-        if not guides:
+        nodes = [trace.nodes[msg["name"]] for trace in replays if trace is not None and msg["name"] in trace]
+        if not nodes:
             raise ValueError(
-                f"the guide draws no site {name}, which would come from its prior; its layer has its posterior: wrap "
-                "the model, local_posteriors(model)"
+                f"the guide draws no site {msg['name']}, which would come from its prior; its layer has its posterior: "
+                "wrap the model, local_posteriors(model)"
             )
-        for trace in guides:
-            node = trace.nodes[name]
-            if isinstance(self.weight, (int, float)) and self.weight == 1 or "weight" in node["infer"]:
-                continue
+        is_one = isinstance(self.weight, int | float) and self.weight == 1
+        for node in () if is_one else nodes:
             if isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta):
                 raise ValueError(
-                    f"the density of {name} has a weight in its layer, which an AutoGuide cannot follow: build it on "
-                    "local_posteriors(model)"
+                    f"the density of {msg['name']} has a weight in its layer, which an AutoGuide cannot follow: build "
+                    "it on local_posteriors(model)"
                 )
-            node["scale"], node["infer"] = node["scale"] * self.weight, node["infer"] | {"weight": self.weight}
+            if "weight" not in node["infer"]:
+                node["scale"], node["infer"] = node["scale"] * self.weight, node["infer"] | {"weight": self.weight}

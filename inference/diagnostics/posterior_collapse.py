@@ -11,7 +11,7 @@ from torch.distributions import kl_divergence
 
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
-from probattn.families import moments_of
+from probattn.families import has_stddev, robust_moments
 from probattn.guides import Guide, latent_sites
 from probattn.inference import metrics
 from probattn.inference.prediction.predict import predict
@@ -63,7 +63,9 @@ def _summary(
     except NotImplementedError:
         u = posterior.sample((num_samples,))
         kl = (posterior.log_prob(u) - prior.log_prob(u)).mean(0)
-    (_, prior_std), (mean, std) = moments_of(prior), moments_of(posterior)
+    (_, prior_std), (mean, std) = (
+        (law.mean, law.stddev) if has_stddev(law) else robust_moments(law.sample((1001,))) for law in (prior, posterior)
+    )
     return {
         "site": site,
         "kl": kl.sum().item(),

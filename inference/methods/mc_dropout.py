@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.dropout import dropout_rate
+from probattn.attention.options import dropout_rate
 from probattn.draws import num_folded, num_samples, stochastic_input
 from probattn.evaluation_mode import DROPOUTS
 from probattn.inference.prediction.predictor import Predictor, SampledPredictor, check_sampled

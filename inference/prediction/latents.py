@@ -11,7 +11,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.guides import Program, priors_of
+from probattn.guides import Program, sample_priors, unwrapped
 from probattn.inference.coverage import check_coverage
 from probattn.inference.guide_checks import lacks_prototype, materialise
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
@@ -269,7 +269,10 @@ class SampleLatents(Latents):
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     if guide is not None and lacks_prototype(guide):
         raise ValueError("this AutoGuide has no parameters yet: call guide_checks.materialise(guide, (x, y)) first")
-    program = priors_of(model) if guide is None else guide
+    program = guide
+    if program is None:  # the sites of a function's own are drawn in its first run
+        module = unwrapped(model)
+        program = (lambda *inputs: sample_priors(module)) if isinstance(module, nn.Module) else lambda *inputs: None
     device_type = (device(model, guide) or torch.device("cpu")).type
     with torch.autocast(device_type, enabled=False):
         return poutine.trace(program).get_trace(*inputs)

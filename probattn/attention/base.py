@@ -33,6 +33,7 @@ class ProbabilisticAttention(SiteModule):
     """
 
     gain = 1.0  # factor on the initial weights of queries and keys, set by kernels
+    _path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -103,8 +104,8 @@ class ProbabilisticAttention(SiteModule):
         return output
 
     def is_stochastic(self) -> bool:
-        """Return True if the output depends on latent sites; override it where it depends on local ones alone."""
-        return bool(self.sites())
+        """Return True if the output depends on latent sites; override it where ``forward`` samples local ones itself."""
+        return bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
 
     @contextmanager
     def precise(self) -> Iterator[None]:
@@ -123,11 +124,18 @@ class ProbabilisticAttention(SiteModule):
         return f"{type(self).__name__} {self.name!r}".removesuffix(" ''")
 
     def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Receive the path of the residual stream to this layer; called by networks, ignored by most layers.
+        """Store the path of the residual stream to this layer; called by networks.
 
         Args:
             path: the modules that vectors of the stream pass through on their way to this layer.
         """
+        self._path = path
+
+    def along_path(self, vectors: Tensor) -> Tensor:
+        """Return vectors ``(..., dim)`` at the start of the path as they arrive at this layer."""
+        for step in self._path:
+            vectors = step(vectors)
+        return vectors
 
     def initialise(self, stream: Tensor) -> None:
         """Set inducing inputs, where the layer has any, to vectors ``(..., dim)`` seen at the start of its path."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.canonical import GUIDES
 from probattn.attention.kernels import RBF
+from probattn.attention.options import check_choice
 from probattn.distributions import ColumnNormal
 from probattn.functional import dtypes, errors
 from probattn.functional.correlated import Canonical, Correlated
@@ -19,11 +20,6 @@ from probattn.functional.gaussian import Covariance
 
 CanonicalGuide = Literal["posterior", "prior", "learned"] | Callable[[int, int], nn.Module]
 """A guide of z_o, by name or as a factory ``(dim, heads) -> module`` (see :mod:`probattn.attention.canonical`)."""
-
-CHOICES = {
-    "output": ("mean", "draw"),
-    "regulariser_norm": ("scalar", "column", "example"),
-}
 
 
 class CorrelatedAttention(ProbabilisticAttention):
@@ -44,9 +40,8 @@ class CorrelatedAttention(ProbabilisticAttention):
         bias: bool,
     ) -> None:
         super().__init__(dim, heads)
-        for option, value in {"output": output, "regulariser_norm": regulariser_norm}.items():
-            if value not in CHOICES[option]:
-                raise ValueError(f"{option} must be one of {', '.join(CHOICES[option])}, got {value!r}")
+        check_choice("output", output, ("mean", "draw"))
+        check_choice("regulariser_norm", regulariser_norm, ("scalar", "column", "example"))
         if not callable(canonical_guide) and canonical_guide not in GUIDES:
             raise ValueError(f"canonical_guide must be callable or one of {', '.join(GUIDES)}, got {canonical_guide!r}")
         if callable(canonical_guide) and collapsed:

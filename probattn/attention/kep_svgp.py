@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from probattn import priors
 from probattn.attention import merge as merges
-from probattn.attention import residual as residuals
 from probattn.attention.base import Laws
-from probattn.attention.dropout import dropout_rate
-from probattn.attention.kep_svgp_options import PENALTIES, check
 from probattn.attention.ksvd import KSVDAttention
 from probattn.attention.mean import SoftmaxMean
-from probattn.functional import dtypes, kep_svgp
+from probattn.attention.options import check_choice, check_positive, dropout_rate
+from probattn.functional import dtypes, kep_svgp, ksvd, subspace
 from probattn.sites import left_of_examples, outside_examples
+
+PENALTIES = {"example": ksvd.penalty, "authors": ksvd.penalty_of_mean}
 
 
 class KEPSVGPAttention(KSVDAttention):
@@ -87,8 +87,12 @@ class KEPSVGPAttention(KSVDAttention):
         bias: bool = False,
     ) -> None:
         super().__init__(dim, heads, rank=rank, projection=projection, tokens=tokens, multiple=multiple, bias=bias)
-        positive = {"scale": scale, "amplitude": amplitude, "residual": residual}
-        check({"pair": pair, "penalty": penalty, "mean": mean}, positive=positive, eta=eta)
+        check_choice("pair", pair, ("er", "ee", "rr"))
+        check_choice("penalty", penalty, PENALTIES)
+        check_choice("mean", mean, ("zero", "softmax"))
+        check_positive(scale=scale, amplitude=amplitude, residual=residual)
+        if not eta >= 0:
+            raise ValueError(f"need eta ≥ 0, got {eta}")
         self.pair, self.eta, self.prior = pair, eta, priors.resolve(prior)
         self.merge = merges.resolve(merge, tokens, rank)
         self.ksvd_penalty = PENALTIES[penalty]
@@ -132,9 +136,7 @@ class KEPSVGPAttention(KSVDAttention):
         """Return the law N(0, I) of the noise of ``residual``, ``(..., H, N, s)``."""
         if self.log_residual_amplitude is None:
             return {}
-        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, x.shape[-2], self.rank)
-        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
-        return {"residual": (law, law)}
+        return {"residual": self.unit_noise(x, x.shape[-2])}
 
     def compute(
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, u: Tensor, residual: Tensor | None = None
@@ -145,7 +147,7 @@ class KEPSVGPAttention(KSVDAttention):
         values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
         if residual is not None:
             with self.precise():
-                deviation = residuals.scale(query_key, mask, weights, self.pair, solved=self.solves)
+                deviation = subspace.residual_scale(query_key, mask, *weights, self.pair, solved=self.solves)
                 amplitude = self.log_residual_amplitude.exp().unsqueeze(-1)
                 values = values + (amplitude * deviation).unsqueeze(-1) * residual
         output = dtypes.apply_linear(self.out, self.join_heads(values))

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
+from probattn import priors
 from probattn.attention.base import Laws
 from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.attention.merge import Add, Concat
@@ -63,20 +64,13 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     def posterior_and_prior(self) -> tuple[dist.TorchDistribution, dist.TorchDistribution]:
         """Return q(u) and its prior, events ``(head, output, inducing index)``."""
         loc, tril = self._loc_and_tril()
-        scale = self.scale.unsqueeze(-2).expand_as(loc)
-        prior = dist.MultivariateNormal(torch.zeros_like(loc), scale_tril=scale.diag_embed()).to_event(2)
+        prior = priors.normal(self.scale.unsqueeze(-2).expand_as(loc))
         return dist.MultivariateNormal(loc, scale_tril=tril).to_event(2), prior
-
-    def is_stochastic(self) -> bool:
-        """Return True, since the noise is sampled at the tokens."""
-        return True
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of ``noise``."""
         tokens = x.shape[-2] * (1 if isinstance(self.merge, Add) else 2)
-        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, tokens, self.rank)
-        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
-        return {"noise": (law, law)}
+        return {"noise": self.unit_noise(x, tokens)}
 
     def compute(  # type: ignore[override]
         self, x: Tensor, mask: Tensor | None, *, scale: Tensor, noise: Tensor

@@ -84,8 +84,7 @@ class KernelAttention(ProbabilisticAttention):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys (the same tensor if W_q = W_k) and values ``(..., H, N, d)``, in float32 or better."""
-        joint = self.query_value(x) if self.symmetric else self.query_key_value(x)
-        joint = dtypes.at_least_float32(joint)
+        joint = dtypes.at_least_float32(self.query_value(x) if self.symmetric else self.query_key_value(x))
         if self.symmetric:
             query, value = self.split_heads(joint, 2)
             return query, query, value

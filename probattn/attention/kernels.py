@@ -9,6 +9,7 @@ their entries have variance 1/3.
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.options import check_choice, check_positive
 from probattn.functional import kernels
 from probattn.functional.dtypes import at_least_float32
 
@@ -44,8 +45,7 @@ class _Scaled(nn.Module):
 
     def __init__(self, heads: int, head_dim: int, *, square: float, variance: float) -> None:
         super().__init__()
-        if variance <= 0:
-            raise ValueError(f"variance must be positive, got {variance}")
+        check_positive(variance=variance)
         self.log_lengthscale = nn.Parameter(torch.full((heads, head_dim), square**0.5).log())
         self.log_variance = nn.Parameter(torch.full((heads,), variance).log())
 
@@ -117,6 +117,5 @@ def resolve(name: str, heads: int, head_dim: int, *, variance: float = 1.0) -> n
     Raises:
         ValueError: an unknown name; a variance that is not positive, or not 1 for ``"rbf"``.
     """
-    if name not in KERNELS:
-        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, got {name!r}")
+    check_choice("kernel", name, KERNELS)
     return KERNELS[name](heads, head_dim, variance=variance)

@@ -1,9 +1,10 @@
 """Base of layers on the kernel singular value decomposition of their attention kernel."""
 
+import pyro.distributions as dist
 from torch import Tensor, nn
 
 from probattn.attention import projection as projections
-from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.base import Laws, ProbabilisticAttention
 from probattn.functional import dtypes, ksvd, subspace
 
 Scores = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -41,6 +42,12 @@ class KSVDAttention(ProbabilisticAttention):
         if mask is not None:
             scores = scores.where(mask[:, None, :, None], 0.0)
         return *scores, *weights
+
+    def unit_noise(self, x: Tensor, tokens: int) -> Laws:
+        """Return N(0, I) with events ``(H, tokens, s)`` for each example of x, as prior and posterior."""
+        zeros = dtypes.at_least_float32(x).new_zeros(*x.shape[:-2], self.heads, tokens, self.rank)
+        law = dist.Normal(zeros, zeros.new_ones(()), validate_args=False).to_event(3)
+        return law, law
 
     def penalty(self, scores: Scores, scale: Tensor, mask: Tensor | None) -> Tensor:
         """Return η times the loss of (11) for each example, ``(..., batch)``.

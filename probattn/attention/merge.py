@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.options import check_choice
 from probattn.functional import kep_svgp
 
 
@@ -11,7 +12,7 @@ class Add(nn.Module):
 
     def forward(self, e: Tensor, r: Tensor) -> Tensor:
         """Return the merged scores ``(..., H, N, s)`` of e and r of that shape."""
-        return kep_svgp.merge_add(e, r)
+        return e + r
 
 
 class Concat(nn.Module):
@@ -59,8 +60,7 @@ def resolve(merge: str, tokens: int | None, rank: int) -> nn.Module:
     Raises:
         ValueError: an unknown name; weights over tokens without their number, or with fewer than ``rank``.
     """
-    if merge not in MERGES:
-        raise ValueError(f"merge must be one of {', '.join(MERGES)}, got {merge!r}")
+    check_choice("merge", merge, MERGES)
     if merge != "add" and tokens is None:
         raise ValueError(f'merge="{merge}" has weights over tokens: give tokens=N, or use merge="add"')
     if merge != "add" and rank > tokens:

@@ -7,6 +7,7 @@ and keys ``(2, ..., H, N, d)``.
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.options import check_choice
 from probattn.functional import dtypes, ksvd, subspace
 
 
@@ -95,8 +96,7 @@ def resolve(projection: str, heads: int, head_dim: int, rank: int, *, tokens: in
     """
     if not 1 <= rank <= head_dim:
         raise ValueError(f"rank must lie in 1..{head_dim} = dim / heads, the most singular values; got {rank}")
-    if projection not in PROJECTIONS:
-        raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+    check_choice("projection", projection, PROJECTIONS)
     if multiple < 1:
         raise ValueError(f"need multiple ≥ 1, got {multiple}")
     if projection == "plain":

@@ -1,6 +1,5 @@
 """Sparse Gaussian process attention."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import pyro.distributions as dist
@@ -10,10 +9,9 @@ from torch import Tensor, nn
 from probattn import priors
 from probattn.attention import kernels
 from probattn.attention.base import ProbabilisticAttention
+from probattn.attention.options import check_choice
 from probattn.attention.sgpa_forms import Decoupled, Remainder, Standard, Tokens
 from probattn.functional import dtypes, errors, padding, sgpa
-
-DRAWS = ("marginal", "joint")
 
 
 class SGPAttention(ProbabilisticAttention):
@@ -59,8 +57,7 @@ class SGPAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         if inducing is not None and inducing < 1:
             raise ValueError(f"inducing is a positive number, or None for the standard form; got {inducing}")
-        if draws not in DRAWS:
-            raise ValueError(f"draws must be one of {', '.join(DRAWS)}, got {draws!r}")
+        check_choice("draws", draws, ("marginal", "joint"))
         if inducing is None and prior is not None:
             raise ValueError("the standard form has no global site for a prior: give inducing=M, or leave prior out")
         self.inducing, self.draws = inducing, draws
@@ -73,7 +70,6 @@ class SGPAttention(ProbabilisticAttention):
                 parameter[:dim] *= self.gain
         self.form = Standard(dim, heads) if inducing is None else Decoupled(dim, heads, inducing)
         self.out = nn.Linear(dim, dim)
-        self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def signature(self) -> dict[str, int | str]:
         """Return the base signature, and form, kernel, draws and prior."""
@@ -91,10 +87,6 @@ class SGPAttention(ProbabilisticAttention):
         """Return True, since g is sampled at the tokens."""
         return True
 
-    def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Store the path of the network's vectors, along which the inducing inputs pass as well."""
-        self._path = path
-
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to vectors ``(..., dim)`` seen at the start of the path."""
         if self.inducing is not None:
@@ -102,9 +94,7 @@ class SGPAttention(ProbabilisticAttention):
 
     def inducing_points(self) -> Tensor:
         """Return β of each head as this layer's queries, ``(H, M, head_dim)``, in float32 or better."""
-        vectors = self.form.inducing
-        for step in self._path:
-            vectors = step(vectors)
+        vectors = self.along_path(self.form.inducing)
         weight, bias = self.query_value.weight[: self.dim], self.query_value.bias
         points = vectors @ weight.unflatten(0, (self.heads, self.head_dim)).mT
         points = points if bias is None else points + bias[: self.dim].view(self.heads, 1, self.head_dim)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.dropout import dropout_rate
+from probattn.attention.options import dropout_rate
 
 
 class SoftmaxAttention(ProbabilisticAttention):

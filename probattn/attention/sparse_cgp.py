@@ -1,6 +1,5 @@
 """Sparse correlated Gaussian process attention, linear in the number of tokens."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -70,20 +69,13 @@ class SparseCGPAttention(CorrelatedAttention):
             self.inducing = nn.ParameterList([nn.Parameter(std * torch.randn(shape)) for shape in shapes])
         else:
             self.inducing = nn.ParameterList([nn.Parameter(_mixture(number, tokens)) for number in numbers])
-        self._path: tuple[Callable[[Tensor], Tensor], ...] = ()
-
-    def follow(self, *path: Callable[[Tensor], Tensor]) -> None:
-        """Store the path of the network's vectors to this layer, for :meth:`initialise`."""
-        self._path = path
 
     @torch.no_grad()
     def initialise(self, stream: Tensor) -> None:
         """Set the inducing inputs to the latent inputs of vectors ``(..., dim)`` seen at the start of the path."""
         if self.tokens is not None:
             return
-        for step in self._path:
-            stream = step(stream)
-        latent = self.latent(stream)
+        latent = self.latent(self.along_path(stream))
         for points in self.inducing:
             picked = sgpa.pick_inducing(latent, self.heads, points.shape[1])
             own = picked.unflatten(-1, (self.heads, self.head_dim)).diagonal(dim1=0, dim2=2)

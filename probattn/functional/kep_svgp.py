@@ -87,11 +87,6 @@ def kl_divergence(loc: Tensor, scale_tril: Tensor, lam: Tensor) -> Tensor:
     return 0.5 * (trace + mahalanobis + log_det - loc.shape[-1]).sum(-1)
 
 
-def merge_add(e: Tensor, r: Tensor) -> Tensor:
-    """Return the scores E + R of F^e + F^r, the addition of (19)."""
-    return e + r
-
-
 def merge_tokens(e: Tensor, r: Tensor, weights: Tensor) -> Tensor:
     """Return the scores W₁ [E; R] of W₁ [F^e; F^r], the concatenation of (19): W₁ acts on tokens, u on columns.
 

@@ -131,6 +131,28 @@ def residual_variances(phi: Tensor, gram: Grams, w_e: Tensor, w_r: Tensor, *, so
     return left, right
 
 
+def residual_scale(
+    query_key: Tensor, mask: Tensor | None, w_e: Tensor, w_r: Tensor, pair: str, *, solved: bool
+) -> Tensor:
+    """Return √(r₁ + r₂), r the residual variances of the two branches, ``(..., H, N)``, positive.
+
+    A jitter, relative to the largest square of a cosine, bounds the gradient of the root where nothing is left out.
+
+    Args:
+        query_key: ``(2, ..., H, N, d)``.
+        mask: ``(batch, N)``, True where there is a token.
+        w_e, w_r: weights ``(..., H, d, s)``.
+        pair: the two branches, of ``"e"`` and ``"r"``.
+        solved: the weights are those of ``projection="svd"``
+            (see :func:`residual_variances`).
+    """
+    phi = features(query_key, mask)
+    precise = map(dtypes.at_least_float32, (w_e, w_r))
+    variances = residual_variances(phi, grams(phi), *precise, solved=solved)
+    total = sum(variances["er".index(branch)] for branch in pair)
+    return (total + jitter.JITTERS[total.dtype][0]).sqrt()
+
+
 def _outside(phi: Tensor, weights: Tensor, own: Tensor, other: Tensor, *, solved: bool) -> Tensor:
     """Return diag(φ M φᵀ), M = C − W Wᵀ or B C Bᵀ, for C the Gram matrix of the other features."""
     if solved:

@@ -1,5 +1,6 @@
 """The KEP-SVGP layer as a program: brute force in float64, its law under the guide, masks, draws, bad input."""
 
+import exact_ksvd
 import pyro.poutine as poutine
 import pytest
 import torch
@@ -354,7 +355,7 @@ def test_exact_singular_vectors_of_the_attention_matrix_make_the_scores():
     """The matrix shown is the one that KSVD decomposes: its triplets as weights give E = H_e Λ and R = H_r Λ."""
     layer, x = make(projection="plain", heads=1, rank=3), randn(1, 6, 12)
     query, key = layer.split_heads(layer.query_key(x), 2)
-    triplets = ksvd.singular_triplets(ksvd.cosine_features(query), ksvd.cosine_features(key), 3)
+    triplets = exact_ksvd.singular_triplets(ksvd.cosine_features(query), ksvd.cosine_features(key), 3)
     with torch.no_grad():
         layer.projection.w_e.copy_(triplets.w_e[0])
         layer.projection.w_r.copy_(triplets.w_r[0])

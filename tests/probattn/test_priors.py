@@ -57,7 +57,7 @@ def test_draws_of_a_hierarchical_prior_have_hyperparameters_of_their_own(prior):
     model = KEPSVGPAttention(8, 2, rank=2, prior=prior)
     torch.manual_seed(0)
     with draws(50), poutine.trace() as traced:
-        guides.priors_of(model)()
+        guides.sample_priors(model)
     values = {name: node["value"][:, 0] for name, node in traced.trace.nodes.items() if node["type"] == "sample"}
     assert all(len(each.flatten(1).unique(dim=0)) == 50 for each in values.values())
     u = traced.trace.nodes["u"]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import exact_ksvd
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -31,7 +32,7 @@ def merged(kind, e, r):
     merges = {
         "e": lambda: e,
         "r": lambda: r,
-        "add": lambda: kep_svgp.merge_add(e, r),
+        "add": lambda: e + r,
         "concat": lambda: kep_svgp.merge_tokens(e, r, weights),
     }
     return merges[kind]()
@@ -79,7 +80,7 @@ def test_merging_scores_is_merging_function_values():
     f_e, f_r = kep_svgp.function_values(e, lam, u), kep_svgp.function_values(r, lam, u)
     a, b = randn(N, 4, seed=4), randn(2 * N, 4, seed=5)
     stacked = torch.cat((f_e, f_r), dim=-2)
-    assert_close(kep_svgp.function_values(kep_svgp.merge_add(e, r), lam, u), f_e + f_r)
+    assert_close(kep_svgp.function_values(e + r, lam, u), f_e + f_r)
     assert_close(kep_svgp.function_values(kep_svgp.merge_tokens(e, r, a @ b.T), lam, u), (a @ b.T) @ stacked)
     assert_close(kep_svgp.merge_tokens_lowrank(e, r, a, b), kep_svgp.merge_tokens(e, r, a @ b.T))
 
@@ -117,7 +118,7 @@ def test_kl_is_proposition_4_1_written_out():
 
 def test_prior_covariance_at_full_rank_is_the_kernel_times_its_transpose():
     phi_q, phi_k = ksvd.cosine_features(randn(N, 4)), ksvd.cosine_features(randn(N, 4, seed=1))
-    w_e, w_r, values, _, _ = ksvd.singular_triplets(phi_q, phi_k, 4)
+    w_e, w_r, values, _, _ = exact_ksvd.singular_triplets(phi_q, phi_k, 4)
     kernel = phi_q @ phi_k.T
     zero, prior_tril = torch.zeros(1, 4, 4, dtype=torch.float64), torch.diag(values).expand(1, 4, 4, 4)
     for scores, expected in ((phi_q @ w_e, kernel @ kernel.T), (phi_k @ w_r, kernel.T @ kernel)):

@@ -2,6 +2,7 @@
 
 import math
 
+import exact_ksvd
 import pytest
 import torch
 from hypothesis import given
@@ -26,7 +27,7 @@ def exact():
 def test_exact_triplets_solve_the_shifted_eigenvalue_problem(exact, rank):
     phi_q, phi_k = exact
     kernel = phi_q @ phi_k.mT
-    w_e, w_r, values, h_e, h_r = ksvd.singular_triplets(phi_q, phi_k, rank)
+    w_e, w_r, values, h_e, h_r = exact_ksvd.singular_triplets(phi_q, phi_k, rank)
     assert_close(kernel @ h_r, h_e * values.unsqueeze(-2))
     assert_close(kernel.mT @ h_e, h_r * values.unsqueeze(-2))
     assert_close(phi_q @ w_e, h_e * values.unsqueeze(-2))
@@ -37,7 +38,7 @@ def test_exact_triplets_solve_the_shifted_eigenvalue_problem(exact, rank):
 @pytest.mark.parametrize("rank", [1, 3, 5])
 def test_objective_vanishes_with_its_gradient_at_exact_triplets(exact, rank):
     phi_q, phi_k = (phi[:1] for phi in exact)
-    w_e, w_r, values, _, _ = (t.squeeze(0).requires_grad_() for t in ksvd.singular_triplets(phi_q, phi_k, rank))
+    w_e, w_r, values, _, _ = (t.squeeze(0).requires_grad_() for t in exact_ksvd.singular_triplets(phi_q, phi_k, rank))
     e, r = phi_q[0] @ w_e, phi_k[0] @ w_r
     objective = ksvd.objective(e, r, w_e, w_r, values)
     assert abs(objective.item()) < 1e-10
@@ -81,7 +82,7 @@ def test_penalty_of_mean_is_the_authors_form():
 
 def test_authors_form_is_solved_by_singular_values_over_the_number_of_tokens(exact):
     phi_q, phi_k = (phi[:1] for phi in exact)
-    w_e, w_r, values, _, _ = ksvd.singular_triplets(phi_q, phi_k, 3)
+    w_e, w_r, values, _, _ = exact_ksvd.singular_triplets(phi_q, phi_k, 3)
     e, r = ((phi @ w).unsqueeze(1) for phi, w in ((phi_q, w_e), (phi_k, w_r)))
     weights = w_e.unsqueeze(1), w_r.unsqueeze(1)
     assert_close(ksvd.penalty_of_mean(e, r, *weights, values / 9, 9), torch.zeros(1, dtype=torch.float64))

@@ -2,6 +2,7 @@
 
 import itertools
 
+import exact_ksvd
 import pytest
 import torch
 from torch.testing import assert_close
@@ -58,7 +59,7 @@ def test_a_kernel_of_rank_s_is_decomposed_exactly(seed):
     phi = low_rank()
     w_e, w_r = iterated(phi, 3, 1, seed=seed)
     e, r = phi[0] @ w_e, phi[1] @ w_r
-    exact = ksvd.singular_triplets(phi[0], phi[1], 3)
+    exact = exact_ksvd.singular_triplets(phi[0], phi[1], 3)
     for left, right, h_left, h_right in (
         (e, e, exact.h_e, exact.h_e),
         (r, r, exact.h_r, exact.h_r),
