@@ -24,7 +24,7 @@ from probattn.inference.programs import as_module, device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
-ELBOS = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
+ELBOS: dict[str, Callable[..., ELBO]] = {"mean_field": TraceMeanField_ELBO, "trace": Trace_ELBO, "enum": TraceEnum_ELBO}
 
 
 class ELBOLoss(nn.Module):

@@ -13,7 +13,7 @@ from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor
-from torch.distributions import TransformedDistribution, kl_divergence, register_kl
+from torch.distributions import kl_divergence, register_kl
 
 from probattn.messages import batch_size, is_latent, is_local, unwrapped
 
@@ -202,11 +202,9 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     if len(batch_shape) == len(fn.batch_shape) and batch_shape == fn.batch_shape:
         return fn
     inner = unwrapped(fn)
-    cached = False
-    if isinstance(inner, TransformedDistribution):
-        names = [type(transform).__name__ for transform in inner.transforms]
-        cached = any(isinstance(t, TransformModule) for t in inner.transforms) or "Conditioned" in " ".join(names)
-        inner = unwrapped(inner.base_dist)
+    transforms = getattr(inner, "transforms", ())
+    cached = any(isinstance(t, TransformModule) or type(t).__name__.startswith("Conditioned") for t in transforms)
+    inner = unwrapped(inner.base_dist) if transforms else inner
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
 

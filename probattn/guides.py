@@ -152,7 +152,6 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
     Raises:
         ValueError: two layers of one name.
     """
-    values: dict[str, Tensor] = {}
 
     def sample(part: nn.Module) -> None:
         for layer in part.modules():
@@ -160,9 +159,9 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
                 for name, prior in layer.sites().items():
                     layer.sample(name, prior)
 
-    with _Values(values):  # PyroModules name their samples inside a call alone
+    with poutine.trace() as run:  # PyroModules name their samples inside a call alone
         (pyro_method(sample) if isinstance(module, PyroModule) else sample)(module)
-    return values
+    return {name: node["value"] for name, node in run.trace.nodes.items() if node["type"] == "sample"}
 
 
 def unwrapped(program: Program) -> Program:
@@ -171,22 +170,6 @@ def unwrapped(program: Program) -> Program:
     while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
         program = poutine.unwrap(program.fn)
     return program
-
-
-class _Values(Messenger):
-    """Handler that collects the values of sample sites; a name that occurs twice is an error."""
-
-    def __init__(self, values: dict[str, Tensor]) -> None:
-        super().__init__()
-        self.values = values
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        if msg["name"] in self.values:
-            raise ValueError(
-                f"two layers have a site {msg['name']!r}: give them names, layer.name = ..., or call "
-                "name_layers(model) once"
-            )
-        self.values[msg["name"]] = msg["value"]
 
 
 class _FromGuide(Messenger):

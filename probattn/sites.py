@@ -46,14 +46,12 @@ class SiteModule(nn.Module):
         """Return the full name of a site."""
         return f"{self._name}.{name}" if self._name else name
 
-    @torch.compiler.disable
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         mark_drawn()
         with outside_examples():
             return left_of_examples(_sample(self.site(name), prior), prior.event_dim)
 
-    @torch.compiler.disable
     def sample_local(
         self, name: str, prior: dist.TorchDistribution, posterior: dist.TorchDistribution, **infer: Any
     ) -> Tensor:
@@ -77,7 +75,6 @@ class SiteModule(nn.Module):
         with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
             return _sample(site, law, infer={"local": True, **carried, **infer})
 
-    @torch.compiler.disable
     def observe(self, name: str, distribution: dist.TorchDistribution, value: Tensor, **infer: Any) -> None:
         """Add the log density of each example's value to the log joint, as an observed local site."""
         if self.is_scored():
@@ -90,7 +87,6 @@ class SiteModule(nn.Module):
         unit = dist.Unit(log_factor)
         self.observe(name, unit, unit.sample(), **infer)
 
-    @torch.compiler.disable
     def is_scored(self) -> bool:
         """Return True if a handler may use log densities; ``poutine.mask(mask=False)`` declares that none does."""
         return am_i_wrapped() and poutine.get_mask() is not False

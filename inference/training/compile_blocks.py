@@ -3,9 +3,18 @@
 from functools import cache
 from types import FunctionType, MethodType
 
+import torch
 from torch import nn
 
 from probattn.attention.base import ProbabilisticAttention
+from probattn.sites import SiteModule
+
+
+@cache
+def _leave_sites_in_python() -> None:
+    """Let the methods that make statements of Pyro run in Python where their callers are compiled."""
+    for name in ("sample", "sample_local", "observe", "is_scored"):
+        setattr(SiteModule, name, torch.compiler.disable(getattr(SiteModule, name)))
 
 
 def compile_blocks(network: nn.Module) -> None:
@@ -19,6 +28,7 @@ def compile_blocks(network: nn.Module) -> None:
     Args:
         network: network or model.
     """
+    _leave_sites_in_python()
     for module in list(network.modules()):
         layers = [type(child) for child in module.children() if isinstance(child, ProbabilisticAttention)]
         if layers:

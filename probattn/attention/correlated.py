@@ -63,9 +63,7 @@ class CorrelatedAttention(ProbabilisticAttention):
             self.log_noise = nn.Parameter(log_noise)
         else:
             self.register_buffer("log_noise", log_noise)
-        self.canonical = (
-            canonical_guide(dim, heads) if callable(canonical_guide) else GUIDES[canonical_guide](dim, heads)
-        )
+        self.canonical = (canonical_guide if callable(canonical_guide) else GUIDES[canonical_guide])(dim, heads)
         self.canonical_guide = canonical_guide if isinstance(canonical_guide, str) else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)
 

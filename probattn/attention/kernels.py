@@ -50,11 +50,6 @@ class _Scaled(nn.Module):
         self.log_variance = nn.Parameter(torch.full((heads,), variance).log())
 
     @property
-    def lengthscale(self) -> Tensor:
-        """ℓ > 0, ``(H, d)``, in units of the points."""
-        return at_least_float32(self.log_lengthscale).exp()
-
-    @property
     def variance(self) -> Tensor:
         """σ² > 0, ``(H,)``."""
         return at_least_float32(self.log_variance).exp()

@@ -126,8 +126,8 @@ def test_attention_is_alive_at_first(kernel, symmetric, dim, heads):
 
 
 def test_initial_scales_are_those_documented():
-    assert_close(ARD(2, 6).lengthscale, torch.full((2, 6), 2.0))  # ℓ² = 2d/3
-    assert_close(Exponential(2, 16).lengthscale, torch.full((2, 16), 2.0))  # ℓ² = √d
+    assert_close(ARD(2, 6).log_lengthscale.exp(), torch.full((2, 6), 2.0))  # ℓ² = 2d/3
+    assert_close(Exponential(2, 16).log_lengthscale.exp(), torch.full((2, 16), 2.0))  # ℓ² = √d
     assert_close(ARD(2, 6).variance, torch.ones(2))
     assert list(RBF(2, 6).parameters()) == []
 
