@@ -82,6 +82,20 @@ def test_without_torch_and_pyro_before_it_the_library_leaves_their_state():
         assert one == other, key
 
 
+def test_importing_probattn_is_light_and_changes_no_setting_of_pyro():
+    heavy = ("lightning", "lightning_fabric", "torchvision", "torchmetrics", "matplotlib", "sklearn", "typer")
+    heavy += ("probattn.models", "probattn.inference", "probattn.experiments")
+    found = run(f"""
+import pyro
+before = pyro.settings.get()
+import probattn
+loaded = [name for name in {heavy!r} if name in sys.modules]
+import probattn.models, probattn.inference
+print(json.dumps([loaded, before == pyro.settings.get(), "probattn.experiments" in sys.modules]))
+""")
+    assert found == [[], True, False]
+
+
 def test_what_an_import_changes_is_undone_also_if_it_fails():
     found = run("""
 from probattn.inference.imports import without_side_effects

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from elbos import TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from probattn import (
@@ -19,7 +18,7 @@ from probattn import (
     SparseCGPAttention,
     guides,
 )
-from probattn.inference import predict
+from probattn.inference import ELBOLoss, predict
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -138,7 +137,7 @@ def _predict(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -> N
 
 def _differentiate(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...]) -> None:
     model.zero_grad()
-    loss = TraceMeanField_ELBO()(model, guide)(*batch)
+    loss = ELBOLoss(model, guide)(*batch)
     loss.backward()
     x = batch[0]
     if x.isfinite().all() and x.abs().amax() < 1e3 and loss.isfinite():

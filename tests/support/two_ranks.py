@@ -30,7 +30,6 @@ from probattn.inference.distributed.collectives import (
 from probattn.inference.distributed.random_state import capture_all_ranks, restore_own_rank, seed_per_rank
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
-from probattn.inference.training import trainer
 from probattn.messages import is_amortised, is_global_latent
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
@@ -364,8 +363,7 @@ class FailsOnRankOne(DataLoader):
 
 
 def fail_in_fit(folder):
-    """A run whose files are written in the background, as on GPUs, and in which rank 1 fails."""
-    trainer.writes_in_background = lambda _: True
+    """A run in which rank 1 fails."""
     loader = FailsOnRankOne(TensorDataset(*data()), batch_size=BATCH)
     fit(*build(), loader, out=Path(folder), options=TrainOptions(epochs=3, lr=0.01), progress=False)
 

@@ -229,7 +229,7 @@ def test_every_option_reaches_the_layer():
     layer = settings.factory(16)(20, 2)
     assert layer.solves
     assert (layer.mean.amplitude.item(), layer.dropout) == (pytest.approx(0.2), 0.1)
-    assert layer.residual_amplitude.tolist() == pytest.approx([0.5, 0.5])
+    assert layer.log_residual_amplitude.exp().tolist() == pytest.approx([0.5, 0.5])
     settings = CGPSettings(canonical_guide="learned", output="mean", alpha=0.5, noise=0.2, noisy_output=False)
     layer = settings.factory(16)(8, 2)
     assert (layer.canonical_guide, layer.output, layer.alpha, layer.noisy_output) == ("learned", "mean", 0.5, False)

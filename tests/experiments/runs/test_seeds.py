@@ -89,11 +89,11 @@ def test_a_sweep_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch):
     seeds.train_seeds(settings, tmp_path / "whole", seeds=2, name=KEP)
     steps, original = [], Step.__call__
 
-    def stopping(self, *arguments):
+    def stopping(self, *arguments, **options):
         steps.append(self)
         if len(steps) == 7:  # in the second epoch of seed 1; an epoch has two steps
             raise KeyboardInterrupt
-        return original(self, *arguments)
+        return original(self, *arguments, **options)
 
     monkeypatch.setattr(Step, "__call__", stopping)
     with pytest.raises(KeyboardInterrupt):

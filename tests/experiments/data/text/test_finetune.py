@@ -30,7 +30,7 @@ NEW = {  # a replaced layer's parameters that are not the encoder's
     "softmax": set(),
     "kep-svgp": {"projection.weights", "log_scale", "out.weight", "out.bias"},
     "sparse-cgp": {
-        *("inducing.0", "inducing.1", "latent.weight", "log_noise", "log_scales"),
+        *("inducing.0", "inducing.1", "latent.weight", "log_scales"),
         *("out.weight", "out.bias"),
     },
 }
