@@ -149,7 +149,7 @@ def residual_scale(
     phi = features(query_key, mask)
     precise = map(dtypes.at_least_float32, (w_e, w_r))
     variances = residual_variances(phi, grams(phi), *precise, solved=solved)
-    total = sum(variances["er".index(branch)] for branch in pair)
+    total = torch.stack([variances["er".index(branch)] for branch in pair]).sum(0)
     return (total + jitter.JITTERS[total.dtype][0]).sqrt()
 
 
