@@ -1,6 +1,7 @@
 """Pyro's ELBOs as a loss: local sites from the posteriors they carry, float32 under autocast, terms by name."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pyro.distributions as dist
@@ -16,11 +17,11 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
-from probattn.guides import Program
+from probattn.guides import Guide, Program
 from probattn.inference.coverage import CoverageError, check_coverage, guided_by
 from probattn.inference.guide_checks import check_local
 from probattn.inference.non_finite import root_error
-from probattn.inference.programs import as_module, device, own_parameters
+from probattn.inference.programs import as_module, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
@@ -54,8 +55,9 @@ class ELBOLoss(nn.Module):
             ValueError: a guide that does not cover the model's latent sites; an AutoGuide of local sites.
             NotImplementedError: a site without reparametrised gradients under ``TraceMeanField_ELBO``.
         """
-        device_type = (device(self.model, self.guide) or torch.device("cpu")).type
-        run_model = _under_current_autocast(self.model, device_type)
+        device_type = next(self.parameters(), torch.empty(0)).device.type
+        is_exact = not torch.is_autocast_enabled(device_type) and dtypes.matmul_precision() == "highest"
+        run_model = self.model if is_exact else _under_current_autocast(self.model, device_type)
         guided: list[Trace] = []
         self.pairs = []
 
@@ -67,7 +69,9 @@ class ELBOLoss(nn.Module):
 
         def model(*args: Any, **kwargs: Any) -> Any:
             guide_trace = guided[-1]
-            with poutine.trace() as run, guided_by(guide_trace):
+            # The library's guide alone has no plates and no local sites that a replay could get wrong.
+            is_own = isinstance(self.guide, Guide) and self.guide.rest is None
+            with poutine.trace() as run, nullcontext() if is_own else guided_by(guide_trace):
                 result = local_posteriors(run_model, guided=guide_trace.nodes)(*args, **kwargs)
             self.pairs.append((run.trace, guide_trace))
             signature = _signature(run.trace), _signature(guide_trace)
@@ -77,8 +81,9 @@ class ELBOLoss(nn.Module):
                 self._covered.add(signature)
             return result
 
-        exact = torch.autocast(device_type, enabled=False), dtypes.float32_products("highest")
-        with exact[0], exact[1], own_parameters(self.model, self.guide):
+        with ExitStack() as exact:
+            exact.enter_context(dtypes.exact(device_type))
+            exact.enter_context(own_parameters(self.model, self.guide))
             try:
                 return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
             except CoverageError as error:
@@ -139,17 +144,12 @@ class _WithDensity(Messenger):
 
 def _signature(trace: Trace) -> tuple:
     """Return what the coverage check depends on: sites, their shapes, plates and scales."""
-    return tuple(
-        [
-            (name, site["is_observed"], site["fn"].event_shape, site["cond_indep_stack"], _hashable(site["scale"]))
-            for name, site in trace.nodes.items()
-            if site["type"] == "sample" and hasattr(site["fn"], "event_shape")
-        ]
-    )
-
-
-def _hashable(scale: float | Tensor) -> float | tuple:
-    return scale if isinstance(scale, int | float) else id(scale)
+    key: list[Any] = []
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample" and hasattr(site["fn"], "event_shape"):
+            scale = site["scale"] if isinstance(site["scale"], int | float) else id(site["scale"])
+            key.append((name, site["is_observed"], site["fn"].event_shape, site["cond_indep_stack"], scale))
+    return tuple(key)
 
 
 def _under_current_autocast(program: Callable, device_type: str) -> Callable:

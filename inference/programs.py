@@ -70,7 +70,7 @@ def own_parameters(*programs: Program | None) -> Iterator[None]:
             constraints |= program.constraints
             all_known &= program.has_run
         elif program is not None:
-            all_known &= isinstance(unwrapped(program), nn.Module)
+            all_known &= isinstance(program, nn.Module) or isinstance(unwrapped(program), nn.Module)
     state = {"params": params, "constraints": constraints}
     with pyro.get_param_store().scope(state) if all_known else nullcontext():
         yield

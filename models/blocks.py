@@ -43,11 +43,7 @@ class Block(nn.Module):
 
     def attend(self, x: Tensor, *mask: Tensor) -> Tensor:
         """Return x + attention(norm(x)), the first half of the block."""
-        return x + self.dropout(self.attention(self.attention_input(x), *mask))
-
-    def attention_input(self, x: Tensor) -> Tensor:
-        """Return norm(x), the input of the attention layer."""
-        return self.norm_attention(x)
+        return x + self.dropout(self.attention(self.norm_attention(x), *mask))
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Return x + mlp(norm(x)), the token-wise second half of the block."""
@@ -104,7 +100,7 @@ class Blocks(nn.Sequential):
         path = []
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
-                block.attention.follow(*path, block.attention_input)
+                block.attention.follow(*path, block.norm_attention)
             path = [block.feed_forward_without_dropout]
 
     @torch.no_grad()

@@ -47,7 +47,8 @@ class Supervised(StoredModule):
     def set_path(self, path: str) -> None:
         """Receive the path below the root PyroModule, with which the names of sites begin."""
         super().set_path(path)
-        name_layers(self, path)
+        name_layers(self, path, registers=False)
+        self.label_site = join(path, "y")
 
     def forward(self, x: Tensor, y: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Sample the labels, or observe them.
@@ -72,7 +73,7 @@ class Supervised(StoredModule):
                 raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
             if y is not None:
                 _refuse_labels(likelihood, y)
-            return pyro.sample(join(self.path, "y"), likelihood, obs=y, infer={"local": True, "label": True})
+            return pyro.sample(self.label_site, likelihood, obs=y, infer={"local": True, "label": True})
 
     def likelihood_of(self, x: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; arguments as for :meth:`forward`.

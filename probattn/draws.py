@@ -63,15 +63,19 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         fn = msg["fn"]
         if not isinstance(fn, TorchDistributionMixin):
             return
-        dim, size = (-1, self._batch_size()) if self.number == "example" else (-2, self.number)
-        if is_latent(msg) and (self.number != "example" or not is_local(msg)):
-            if any(frame.dim == dim for frame in msg["cond_indep_stack"]):
-                raise ValueError(
-                    f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
-                    "predict with vectorize=False"
-                )
+        per_example, is_drawn = self.number == "example", is_latent(msg)
+        if per_example and (not is_drawn or is_local(msg)):
+            return
+        dim, size = (-1, self._batch_size()) if per_example else (-2, self.number)
+        if is_drawn:
+            for other in msg["cond_indep_stack"]:
+                if other.dim == dim:
+                    raise ValueError(
+                        f"site {msg['name']} is in a plate of dimension {dim}, which draws use: leave it free, or "
+                        "predict with vectorize=False"
+                    )
             msg["fn"] = expanded(fn, dim, size)
-        elif self.number == "example" or len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
+        elif len(fn.batch_shape) < 2 or fn.batch_shape[dim] != size:
             return
         frame = CondIndepStackFrame(f"draws_{dim}", dim=dim, size=size, counter=0)
         msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
@@ -203,8 +207,10 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
         return fn
     inner = unwrapped(fn)
     transforms = getattr(inner, "transforms", ())
-    cached = any(isinstance(t, TransformModule) or type(t).__name__.startswith("Conditioned") for t in transforms)
     inner = unwrapped(inner.base_dist) if transforms else inner
+    cached = transforms and [
+        t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in type(t).__name__
+    ]
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
 

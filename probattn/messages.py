@@ -34,11 +34,10 @@ def is_local(msg: Message, trace: Trace | None = None) -> bool:
     """
     if msg["infer"].get("local"):
         return True
-    frames = [frame for frame in msg["cond_indep_stack"] if frame.dim == -1 and not is_of_draws(frame)]
-    if not frames:
-        return False
-    size = batch_size() if trace is None else _batch_of(trace)
-    return size in (None, frames[0].size)
+    for frame in msg["cond_indep_stack"]:
+        if frame.dim == -1 and not is_of_draws(frame):
+            return (batch_size() if trace is None else _batch_of(trace)) in (None, frame.size)
+    return False
 
 
 def is_global_latent(msg: Message, trace: Trace | None = None) -> bool:

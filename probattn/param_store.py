@@ -21,11 +21,11 @@ _OWNED = WeakTensorKeyDictionary()
 
 
 def register_parameters(module: nn.Module, name: str) -> None:
-    """Under SVI, register a plain module's parameters, or take those that the store has under their names.
+    """Register a plain module's parameters under SVI, or take those that the store has under their names.
 
     Parameters that the module around this one has registered already are left alone.
     """
-    if not is_svi() or isinstance(module, PyroModule):
+    if isinstance(module, PyroModule):
         return
     store = pyro.get_param_store()
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -17,6 +17,10 @@ HANDLERS: Sequence[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
 
 
+backward_task = torch._C._current_graph_task_id
+"""Return −1, or the number of the backward pass that is running, which tells recomputation from a forward pass."""
+
+
 @contextmanager
 def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
     """Take some handlers off Pyro's stack; they return in their places on exit."""
@@ -26,11 +30,6 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
         yield
     finally:
         _PYRO_STACK[:] = active
-
-
-def is_in_backward() -> bool:
-    """Return True while PyTorch computes gradients, when only gradient checkpointing runs a module; it has no name."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def is_svi() -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from probattn.draws import mark_drawn, num_samples
 from probattn.local_sites import local_sites
 from probattn.param_store import register_parameters
-from probattn.pyro_internals import HANDLERS, is_in_backward, without_handlers
+from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_handlers
 
 
 class SiteModule(nn.Module):
@@ -30,6 +30,7 @@ class SiteModule(nn.Module):
     """
 
     _name = ""
+    registers = True  # in the parameter store under SVI, unless the model around it does that
 
     @property
     def name(self) -> str:
@@ -93,7 +94,8 @@ class SiteModule(nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module; under :class:`pyro.infer.SVI` its parameters are in Pyro's parameter store."""
-        register_parameters(self, self._name)
+        if self.registers and is_svi():
+            register_parameters(self, self._name)
         return super().__call__(*args, **kwargs)
 
 
@@ -102,7 +104,7 @@ def join(*names: str) -> str:
     return ".".join(name for name in names if name)
 
 
-def name_layers(module: nn.Module, prefix: str = "") -> None:
+def name_layers(module: nn.Module, prefix: str = "", *, registers: bool = True) -> None:
     """Name the layers of a module, and all its other modules with sites, by their paths.
 
     >>> model = nn.ModuleDict({"first": KEPSVGPAttention(16, 2, rank=4)})
@@ -111,10 +113,11 @@ def name_layers(module: nn.Module, prefix: str = "") -> None:
     Args:
         module: any module; layers with the same weights have one path.
         prefix: put in front of each path.
+        registers: False if the caller registers their parameters in Pyro's parameter store.
     """
     for path, part in module.named_modules():
         if isinstance(part, SiteModule):
-            part._name = join(prefix, path)
+            part._name, part.registers = join(prefix, path), registers
 
 
 def outside_examples() -> AbstractContextManager[None]:
@@ -164,7 +167,7 @@ def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager
 
 
 def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:
-    if is_in_backward():
+    if backward_task() != -1:  # only gradient checkpointing runs a layer then
         raise RuntimeError(
             f"site {site!r} is recomputed in the backward pass, by gradient checkpointing, where it would have another "
             "value: leave the blocks with stochastic layers out of it"

@@ -96,8 +96,11 @@ class ProbabilisticAttention(SiteModule):
             sites: priors of the global sites.
             given: further arguments of ``compute``.
         """
-        latents = {name: self.sample(name, prior) for name, prior in sites.items()}
-        latents |= {name: self.sample_local(name, *laws) for name, laws in self.local_sites(x, mask).items()}
+        latents = {}
+        for name, prior in sites.items():
+            latents[name] = self.sample(name, prior)
+        for name, laws in self.local_sites(x, mask).items():
+            latents[name] = self.sample_local(name, *laws)
         output, log_factors = self.compute(x, mask, **given, **latents)
         for name, log_factor in log_factors.items():
             self.factor(name, log_factor)
@@ -115,7 +118,7 @@ class ProbabilisticAttention(SiteModule):
         """
         device_type = next(self.parameters(), torch.empty(0)).device.type
         where = nullcontext() if torch.compiler.is_compiling() else errors.located(self.label)
-        with where, dtypes.without_autocast(device_type), dtypes.float32_products("highest"):
+        with where, dtypes.exact(device_type):
             yield
 
     @property

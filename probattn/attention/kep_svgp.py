@@ -4,6 +4,7 @@ from typing import Literal
 
 import pyro.distributions as dist
 import torch
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn import priors
@@ -115,6 +116,8 @@ class KEPSVGPAttention(KSVDAttention):
     @property
     def scale(self) -> Tensor:
         """Λ > 0, ``(heads, rank)``; with draws on the left where ``log_scale`` is a random variable."""
+        if not isinstance(self, PyroModule):
+            return self.log_scale.exp()
         with outside_examples():
             return left_of_examples(self.log_scale, event_dim=2).exp()
 
@@ -144,7 +147,8 @@ class KEPSVGPAttention(KSVDAttention):
         """Return the output, and the log factor ``ksvd``, −η (J/n)², of each example."""
         query_key = self.queries_and_keys(x)
         e, r, *weights = scores = self.scores_of(query_key, x, mask)
-        values = kep_svgp.function_values(self.merge(*({"e": e, "r": r}[branch] for branch in self.pair)), scale, u)
+        first, second = (e if self.pair[0] == "e" else r), (e if self.pair[1] == "e" else r)
+        values = kep_svgp.function_values(self.merge(first, second), scale, u)
         if residual is not None:
             with self.precise():
                 deviation = subspace.residual_scale(query_key, mask, *weights, self.pair, solved=self.solves)

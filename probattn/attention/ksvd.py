@@ -58,8 +58,10 @@ class KSVDAttention(ProbabilisticAttention):
             mask: as for the layer.
         """
         lengths = scores[0].shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        with self.precise():
-            return self.eta * self.ksvd_penalty(*map(dtypes.at_least_float32, scores), scale, lengths)
+        if scores[0].dtype.itemsize < 4:
+            scores = tuple(map(dtypes.at_least_float32, scores))
+        with dtypes.exact(scale.device.type):
+            return self.eta * self.ksvd_penalty(*scores, scale, lengths)
 
     def attention_matrix(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return K_att = φ_q(X) φ_k(X)ᵀ ``(..., H, N, N)``, zero in the columns of padded keys."""

@@ -1,7 +1,7 @@
 """Floating-point types of factorisations: float32 or better, outside autocast and under half-precision weights."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,18 @@ def without_autocast(device_type: str) -> Iterator[None]:
     off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
     with off:
         yield
+
+
+def exact(device_type: str) -> AbstractContextManager[None]:
+    """Compute in float32 or better inside: without autocast, and without TF32."""
+    if not torch.is_autocast_enabled(device_type) and (
+        torch.compiler.is_compiling() or matmul_precision() == "highest"
+    ):
+        return nullcontext()
+    stack = ExitStack()
+    stack.enter_context(without_autocast(device_type))
+    stack.enter_context(float32_products("highest"))
+    return stack
 
 
 @contextmanager

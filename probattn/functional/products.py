@@ -18,8 +18,8 @@ def of_rows(rows: Tensor, weights: Tensor) -> Tensor:
 def of_unit_rows(x: Tensor, weights: Tensor) -> Tensor:
     """Return (φ(X) W)ᵀ ``(..., s, N)``, φ(x) = x / ‖x‖, of x ``(..., N, d)``, W ``(..., d, s)``; zero rows stay 0."""
     lead = torch.broadcast_shapes(x.shape[:-2], weights.shape[:-2])
-    parts = [part.expand(*lead, -1, -1) for part in (x, weights.to(x.dtype))]
-    x, weights = [part.reshape(-1, *part.shape[-2:]).contiguous() for part in parts]
+    x = x.expand(*lead, -1, -1).reshape(-1, *x.shape[-2:]).contiguous()
+    weights = weights.to(x.dtype).expand(*lead, -1, -1).reshape(-1, *weights.shape[-2:]).contiguous()
     scores = _OfUnitRows.apply(x, weights)
     return scores.reshape(*lead, *scores.shape[-2:])
 
@@ -53,7 +53,8 @@ class _OfRows(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        rows, weights = [saved.to(grad.dtype) for saved in ctx.saved_tensors]
+        rows, weights = ctx.saved_tensors
+        rows, weights = rows.to(grad.dtype), weights.to(grad.dtype)
         return torch.einsum("...hds,hps->...phd", grad, weights), torch.einsum("...phd,...hds->hps", rows, grad)
 
 
