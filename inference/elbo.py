@@ -71,8 +71,9 @@ class ELBOLoss(nn.Module):
             guide_trace = guided[-1]
             # The library's guide alone has no plates and no local sites that a replay could get wrong.
             is_own = isinstance(self.guide, Guide) and self.guide.rest is None
-            with poutine.trace() as run, nullcontext() if is_own else guided_by(guide_trace):
-                result = local_posteriors(run_model, guided=guide_trace.nodes)(*args, **kwargs)
+            checked = nullcontext() if is_own else guided_by(guide_trace)
+            with poutine.trace() as run, checked, local_posteriors(guided=guide_trace.nodes):
+                result = run_model(*args, **kwargs)
             self.pairs.append((run.trace, guide_trace))
             signature = _signature(run.trace), _signature(guide_trace)
             if signature not in self._covered:
@@ -82,7 +83,7 @@ class ELBOLoss(nn.Module):
             return result
 
         with ExitStack() as exact:
-            exact.enter_context(dtypes.exact(device_type))
+            exact.enter_context(nullcontext() if is_exact else dtypes.exact(device_type))
             exact.enter_context(own_parameters(self.model, self.guide))
             try:
                 return self.elbo.differentiable_loss(model, guide, *args, **kwargs)

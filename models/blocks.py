@@ -9,7 +9,7 @@ from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
-from probattn.models.dropout import Dropout
+from probattn.models.dropout import make_dropout
 from probattn.models.layer_factories import layer_factories, layer_factory
 
 
@@ -31,23 +31,24 @@ class Block(nn.Module):
         super().__init__()
         self.norm_attention = nn.LayerNorm(dim)
         self.attention = attention(dim, heads)
-        self.dropout = Dropout(dropout)
+        self.dropout = make_dropout(dropout)
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, mlp_dim), nn.GELU(), Dropout(dropout), nn.Linear(mlp_dim, dim), Dropout(dropout)
+            nn.Linear(dim, mlp_dim),
+            nn.GELU(),
+            make_dropout(dropout),
+            nn.Linear(mlp_dim, dim),
+            make_dropout(dropout),
         )
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
         """Map ``(*draws, batch, tokens, dim)`` to the same shape; the attention layer may add the draws dimension."""
-        return self.feed_forward(self.attend(x, *mask))
-
-    def attend(self, x: Tensor, *mask: Tensor) -> Tensor:
-        """Return x + attention(norm(x)), the first half of the block."""
-        return x + self.dropout(self.attention(self.norm_attention(x), *mask))
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """Return x + mlp(norm(x)), the token-wise second half of the block."""
+        x = x + self.dropout(self.attention(self.norm_attention(x), *mask))
         return x + self.mlp(self.norm_mlp(x))
+
+    def attention_input(self, x: Tensor) -> Tensor:
+        """Return norm(x); a path of inducing inputs holds this method, so that the norm may be replaced."""
+        return self.norm_attention(x)
 
     def feed_forward_without_dropout(self, x: Tensor) -> Tensor:
         """Apply the second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
@@ -100,7 +101,7 @@ class Blocks(nn.Sequential):
         path = []
         for block in self:
             if isinstance(block.attention, ProbabilisticAttention):
-                block.attention.follow(*path, block.norm_attention)
+                block.attention.follow(*path, block.attention_input)
             path = [block.feed_forward_without_dropout]
 
     @torch.no_grad()
@@ -120,8 +121,9 @@ class Blocks(nn.Sequential):
             for block in self:
                 if isinstance(block.attention, ProbabilisticAttention):
                     block.attention.initialise(stream[real])
-                stream = block.attend(x, *given)
-                x = block.feed_forward(stream)
+                # The path to the next layer's inducing inputs starts here, between the halves of the block.
+                stream = x + block.attention(block.norm_attention(x), *given)
+                x = block.feed_forward_without_dropout(stream)
 
 
 def last(

@@ -35,3 +35,8 @@ class Dropout(nn.Dropout):
         integers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         mask = integers.view(torch.int16)[: x.numel()].view(x.shape) < kept - _LEVELS // 2
         return x * mask.to(x.dtype).mul_(_LEVELS / kept)
+
+
+def make_dropout(rate: float) -> nn.Dropout:
+    """Return dropout of that rate; PyTorch's own for 0, which has no mask to make."""
+    return Dropout(rate) if rate else nn.Dropout(0.0)

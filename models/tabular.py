@@ -9,7 +9,7 @@ from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
-from probattn.models.dropout import Dropout
+from probattn.models.dropout import make_dropout
 from probattn.sites import name_layers
 
 
@@ -47,7 +47,7 @@ class TabularTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
-        self.dropout = Dropout(dropout)
+        self.dropout = make_dropout(dropout)
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)

@@ -9,7 +9,7 @@ from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.blocks import Blocks
-from probattn.models.dropout import Dropout
+from probattn.models.dropout import make_dropout
 from probattn.sites import name_layers
 
 
@@ -53,7 +53,7 @@ class ViT(nn.Module):
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
-        self.dropout = Dropout(dropout)
+        self.dropout = make_dropout(dropout)
         self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)

@@ -66,7 +66,12 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         per_example, is_drawn = self.number == "example", is_latent(msg)
         if per_example and (not is_drawn or is_local(msg)):
             return
-        dim, size = (-1, self._batch_size()) if per_example else (-2, self.number)
+        dim, size = (-1, batch_size(inside=self)) if per_example else (-2, self.number)
+        if size is None:
+            raise ValueError(
+                'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
+                "with the batch as its first tensor, or use draws(number)"
+            )
         if is_drawn:
             for other in msg["cond_indep_stack"]:
                 if other.dim == dim:
@@ -80,15 +85,6 @@ class draws(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
         frame = CondIndepStackFrame(f"draws_{dim}", dim=dim, size=size, counter=0)
         msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
         msg["scale"] = msg["scale"] / size
-
-    def _batch_size(self) -> int:
-        size = batch_size(inside=self)
-        if size is None:
-            raise ValueError(
-                'draws("example") found no batch: run the program under an ELBO or poutine.trace(...).get_trace(x), '
-                "with the batch as its first tensor, or use draws(number)"
-            )
-        return size
 
 
 class at_mean(Messenger):  # noqa: N801

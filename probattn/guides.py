@@ -166,7 +166,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
 def unwrapped(program: Program) -> Program:
     """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ``local_posteriors``, ...)."""
-    program = poutine.unwrap(getattr(program, "wrapped", program))
+    program = poutine.unwrap(vars(program).get("wrapped", program))
     while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
         program = poutine.unwrap(program.fn)
     return program

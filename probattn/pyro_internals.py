@@ -34,10 +34,7 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
 
 def is_svi() -> bool:
     """Return True inside :meth:`pyro.infer.SVI.step`, which trains what the parameter statements of its run return."""
-    for handler in _PYRO_STACK:
-        if isinstance(handler, TraceMessenger) and handler.param_only:
-            return True
-    return False
+    return any(isinstance(handler, TraceMessenger) and handler.param_only for handler in _PYRO_STACK)
 
 
 class PathModule(PyroModule):

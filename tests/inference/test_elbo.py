@@ -12,9 +12,9 @@ from elbos import Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
 from probattn.draws import at_mean
+from probattn.inference import guide_checks
 from probattn.models import Classifier
 
 # MISSING ['global_sites_only']

@@ -164,9 +164,7 @@ def test_a_block_is_its_two_halves():
     block = ViT(**SIZES, depth=1).double().eval().blocks[0]
     x = torch.randn(2, 4, 8, dtype=F64)
     middle = x + block.attention(block.norm_attention(x))
-    torch.testing.assert_close(block.attend(x), middle)
-    torch.testing.assert_close(block.feed_forward(middle), middle + block.mlp(block.norm_mlp(middle)))
-    torch.testing.assert_close(block(x), block.feed_forward(block.attend(x)))
+    torch.testing.assert_close(block(x), middle + block.mlp(block.norm_mlp(middle)))
 
 
 def test_every_parameter_gets_a_gradient_with_inducing_inputs_that_are_carried():
@@ -194,14 +192,16 @@ def test_inducing_inputs_follow_a_path_whose_modules_and_layers_may_be_replaced(
     network = ViT(**shape, depth=2, attention=SGPAttention.partial(inducing=3))
     network.blocks[1].norm_attention = torch.nn.RMSNorm(8)
     layer = network.blocks[1].attention
-    expected = network.blocks[1].norm_attention(network.blocks[0].feed_forward(layer.form.inducing))
+    expected = network.blocks[1].norm_attention(network.blocks[0].feed_forward_without_dropout(layer.form.inducing))
     weight = layer.query_value.weight[:8].unflatten(0, (2, 4))
     assert_close(layer.inducing_points(), expected @ weight.mT)
     network.blocks[1].attention = SGPAttention(8, 2, inducing=3)
     network.blocks.connect_inducing_inputs()
     assert_close(
         network.blocks[1].attention.inducing_points(),
-        network.blocks[1].norm_attention(network.blocks[0].feed_forward(network.blocks[1].attention.form.inducing))
+        network.blocks[1].norm_attention(
+            network.blocks[0].feed_forward_without_dropout(network.blocks[1].attention.form.inducing)
+        )
         @ network.blocks[1].attention.query_value.weight[:8].unflatten(0, (2, 4)).mT,
     )
 
@@ -223,9 +223,10 @@ def test_training_dropout_leaves_inducing_inputs_whole():
         assert_close(each, expected, rtol=0, atol=0)
     tokens = torch.randn(2, 4, SIZES["dim"])
     block = network.blocks[0].train()
-    assert not torch.equal(block.feed_forward(tokens), block.feed_forward(tokens))
+    whole = block.feed_forward_without_dropout(tokens)
+    assert not torch.equal(block.mlp(block.norm_mlp(tokens)), block.mlp(block.norm_mlp(tokens)))
     block.eval()
-    assert_close(block.feed_forward_without_dropout(tokens), block.feed_forward(tokens), rtol=0, atol=0)
+    assert_close(whole, tokens + block.mlp(block.norm_mlp(tokens)), rtol=0, atol=0)
 
 
 def test_plain_modules_may_stand_in_for_attention():

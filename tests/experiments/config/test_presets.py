@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from probattn.inference import guide_checks
-from probattn import guides
 from probattn.experiments.config.layers import SoftmaxSettings
 from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
@@ -18,7 +16,7 @@ from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import TokenSettings, fit
 from probattn.experiments.runs.build import build
-from probattn.inference import warm_start
+from probattn.inference import guide_checks, warm_start
 
 TWINS = [name for name in PRESETS if f"{name}-softmax" in PRESETS]
 FURTHER_OPTIONS = {

@@ -16,10 +16,9 @@ from pyro.poutine.messenger import Messenger
 from thread_cases import TOO_LONG, Thread, WatchedLock, in_threads, second_inside_first
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides, priors
 from probattn.draws import draws
-from probattn.inference import export, predictor_network
+from probattn.inference import export, guide_checks, predictor_network
 from probattn.models import Supervised, replace_attention
 from probattn.models.likelihoods import Categorical
 from probattn.pyro_compat import HANDLER_STACK

@@ -9,14 +9,13 @@ from export_cases import LAYERS
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import (
     SGPAttention,
     guides,
     local_posteriors,
 )
 from probattn.functional.errors import NumericalError
-from probattn.inference import mean_network, predictor_network
+from probattn.inference import guide_checks, mean_network, predictor_network
 from probattn.models import TextTagger
 from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 

@@ -14,9 +14,8 @@ from damage import forge
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import CheckpointError, load, save, warm_start
+from probattn.inference import CheckpointError, guide_checks, load, save, warm_start
 from probattn.inference.io import checkpoint
 from probattn.inference.io.sealed_files import write_sealed_zip
 

@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import CheckpointError, load_safetensors, save_safetensors
+from probattn.inference import CheckpointError, guide_checks, load_safetensors, save_safetensors
 from probattn.inference.io.digest import UNSEALED
 from probattn.inference.io.sealed_files import write_sealed
 from probattn.models import Classifier, ViT

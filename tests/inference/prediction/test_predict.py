@@ -13,9 +13,8 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from probattn.inference import guide_checks
-from probattn import SoftmaxAttention, draws, guides
-from probattn.inference import predict
+from probattn import SoftmaxAttention, draws
+from probattn.inference import guide_checks, predict
 from probattn.inference.prediction import latents
 from probattn.inference.prediction import predict as prediction
 from probattn.models.likelihoods import Categorical, Gaussian
