@@ -221,6 +221,12 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
 
 
+def with_samples(fn: dist.TorchDistribution) -> dist.TorchDistribution:
+    """Return the distribution with the dimension of ``draws(S)``, also where that handler sees the site too late."""
+    number = num_samples()
+    return fn if number is None else expanded(fn, -2, number)
+
+
 class Drawn(ExpandedDistribution):
     """A distribution in a larger batch shape, whose KL is that of the distribution inside: many draws cost one KL."""
 

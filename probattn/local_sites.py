@@ -13,7 +13,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor
 from torch.distributions import kl_divergence
 
-from probattn.draws import Drawn, draw
+from probattn.draws import Drawn, draw, with_samples
 
 
 class local_sites(Messenger):  # noqa: N801 - lower case as pyro's own handlers are
@@ -72,10 +72,10 @@ class _FromPosterior(Reparam):
         self.infer = infer
 
     def apply(self, msg: Message) -> Message:
-        name, prior, value = msg["name"], msg["fn"], msg["value"]
+        name, value = msg["name"], msg["value"]
         if msg["is_observed"] or value is not None:
             return msg
-        posterior, self.infer["drawn"] = self.infer["posterior"], True
+        prior, posterior, self.infer["drawn"] = with_samples(msg["fn"]), self.infer["posterior"], True
         value = draw(posterior, prior.batch_shape)
         if not self.infer.get("is_prior") and poutine.get_mask() is not False:
             unit = dist.Unit(-_kl(posterior, prior, value))

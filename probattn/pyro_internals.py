@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pyro.distributions as dist
 import torch
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
+from torch import Tensor
 
 HANDLERS: Sequence[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
@@ -39,6 +41,11 @@ def is_svi() -> bool:
         if isinstance(handler, TraceMessenger) and handler.param_only:
             return True
     return False
+
+
+def mask_of(distribution: dist.MaskedDistribution) -> Tensor | bool:
+    """Return the mask of a masked distribution."""
+    return distribution._mask
 
 
 class PathModule(PyroModule):

@@ -15,7 +15,7 @@ from pyro.poutine.runtime import Message, am_i_wrapped
 from pyro.poutine.scale_messenger import ScaleMessenger
 from torch import Tensor, nn
 
-from probattn.draws import expanded, mark_drawn, num_samples
+from probattn.draws import mark_drawn, num_samples, with_samples
 from probattn.local_sites import local_sites
 from probattn.param_store import register_parameters
 from probattn.pyro_internals import HANDLERS, is_in_backward, without_handlers
@@ -42,7 +42,7 @@ class PyroStatements:
         **infer: Any,
     ) -> Tensor:
         """Sample a local latent site, which carries its posterior."""
-        site, law = module.site(name), _with_samples(prior)
+        site, law = module.site(name), with_samples(prior)
         # Where the posterior is the prior by design, neither density is computed.
         carried = {"posterior": law if posterior is prior else posterior, "is_prior": posterior is prior}
         with example_plates(site, law.batch_shape), _CheckedReplay(infer.get("weight", 1)):
@@ -198,12 +198,6 @@ def example_plates(site: str, batch_shape: torch.Size) -> AbstractContextManager
             name = "examples" if dim == -1 else f"examples_{-dim}"
             plates.enter_context(IndepMessenger(f"{site}_{name}", batch_shape[dim], dim=dim))
     return plates
-
-
-def _with_samples(prior: dist.TorchDistribution) -> dist.TorchDistribution:
-    """Return the prior with the dimension of ``draws(S)``, also where that handler sees the site too late."""
-    number = num_samples()
-    return prior if number is None else expanded(prior, -2, number)
 
 
 def _sample(site: str, distribution: dist.TorchDistribution, **options: Any) -> Tensor:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from probattn.distributions import OrderedCategorical
 from probattn.functional import errors
-from probattn.inference.prediction.marginals import masked_part, moments, unwrap
+from probattn.inference.prediction.marginals import device_of, masked_part, moments, unwrap
 from probattn.inference.prediction.result import Prediction, entropy
+from probattn.pyro_internals import mask_of
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -132,7 +133,7 @@ def label_mask(likelihood: dist.TorchDistribution) -> Tensor | None:
     masked = masked_part(likelihood)
     if masked is None:
         return None
-    mask = masked.real
+    mask = torch.as_tensor(mask_of(masked), device=device_of(masked))
     return mask.expand(masked.batch_shape)[0]
 
 
