@@ -13,7 +13,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
-from torch import Tensor
+from torch import Tensor, nn
 
 HANDLERS: Sequence[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
@@ -46,6 +46,12 @@ def is_svi() -> bool:
 def mask_of(distribution: dist.MaskedDistribution) -> Tensor | bool:
     """Return the mask of a masked distribution."""
     return distribution._mask
+
+
+def sampled_attributes(module: nn.Module) -> list[str]:
+    """Return the names of the attributes of a module and its parts that are a ``PyroSample``."""
+    parts = [(path, part) for path, part in module.named_modules() if isinstance(part, PyroModule)]
+    return [f"{path}.{name}".removeprefix(".") for path, part in parts for name in part._pyro_samples]
 
 
 class PathModule(PyroModule):

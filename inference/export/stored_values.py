@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from probattn.draws import expanded, mean_of
+from probattn.pyro_internals import sampled_attributes
 from probattn.sites import SiteModule
 
 
@@ -21,8 +22,15 @@ class StoredValues:
         self.num_samples = num_samples
 
     def sample(self, module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
-        """Return the value of a global site."""
-        return module.get_buffer(f"value_{name}")
+        """Return the value of a global site.
+
+        Raises:
+            ValueError: the guide has drawn none.
+        """
+        value = getattr(module, f"value_{name}", None)
+        if value is None:
+            raise ValueError(f"the guide draws no site {module.site(name)} of the model, or draws it for each example")
+        return value
 
     def sample_local(
         self,
@@ -60,7 +68,7 @@ def store(network: torch.nn.Module, values: dict[str, Tensor], num_samples: int 
                 owner, _, name = site.rpartition(".")
                 if owner == module.name:
                     module.register_buffer(f"value_{name}", left.pop(site).detach().clone())
-    if left:
+    if left := [*left, *sampled_attributes(network)]:
         raise ValueError(
             f"site {', '.join(left)} belongs to no layer of this library: only layers can have stored values; predict "
             "with the model and its guide instead"

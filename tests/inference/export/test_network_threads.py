@@ -45,7 +45,11 @@ def in_threads(calls):
 def together(network, inputs):
     """Results of calls that are all inside the network at one time."""
     barrier = threading.Barrier(len(inputs))
-    network.model.network.register_forward_pre_hook(lambda *_: barrier.wait(TOO_LONG) and None)
+
+    def wait(*_):
+        barrier.wait(TOO_LONG)
+
+    network.model.network.register_forward_pre_hook(wait)
     return in_threads([lambda each=each: network(*each) for each in inputs])
 
 
