@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn.families import stddev_of
 from probattn.guides.guide import Guide, latent_sites
-from probattn.programs import Program, ProgramModule, unwrapped
+from probattn.programs import Program, ProgramModule, own_parameters, unwrapped
 
 
 def is_lazy(guide: nn.Module) -> bool:
@@ -37,7 +37,7 @@ def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with torch.no_grad():
+        with torch.no_grad(), own_parameters(guide):  # an AutoGuide would take those of another from Pyro's store
             guide.materialise(*batch) if isinstance(guide, ProgramModule) else guide(*batch)
         check_local(guide)
 
