@@ -15,7 +15,6 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, draws, guides, local_sites
 from probattn.draws import at_mean
 from probattn.models import Classifier
-
 from probattn.weights import kl_weight
 
 N, BATCH = 12, 4

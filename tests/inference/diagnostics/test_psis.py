@@ -214,9 +214,7 @@ def test_float32_weights_of_the_exact_posterior_count_as_equal():
 
 
 def test_tokens_of_integers():
-    network = nn.Sequential(
-        nn.Embedding(5, 2), KEPSVGPAttention(2, 1, rank=1), nn.Flatten(-2), nn.Linear(6, 3)
-    )
+    network = nn.Sequential(nn.Embedding(5, 2), KEPSVGPAttention(2, 1, rank=1), nn.Flatten(-2), nn.Linear(6, 3))
     model = Classifier(network, num_data=4).double()
     batch = (torch.randint(5, (4, 3)), torch.randint(3, (4,)))
     assert psis_khat(model, guides.for_model(model), batch, num_samples=50).log_weights.isfinite().all()

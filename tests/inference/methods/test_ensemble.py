@@ -47,9 +47,7 @@ def member(number=3, *, n=5, classes=4, labels=None):
 
 def build(seed):
     torch.manual_seed(seed)
-    network = nn.Sequential(
-        KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3)
-    )
+    network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3))
     model = Classifier(network, num_data=9).double()
     return model, guides.for_model(model)
 

@@ -174,9 +174,7 @@ def test_a_network_with_fixed_samples_is_a_predictor_of_any_loader():
 
 def test_dropout_pairs_masks_with_stored_samples():
     """Here the attention adds the dimension of the samples, before the first dropout."""
-    network = nn.Sequential(
-        KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.3), nn.Flatten(-2), nn.Linear(12, 3)
-    )
+    network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.3), nn.Flatten(-2), nn.Linear(12, 3))
     model, x = Classifier(network, num_data=9), torch.randn(2, 3, 4)
     stored = predictor_network(model, guides.for_model(model), num_samples=4)
     assert torch.equal(MCDropout(stored, rate=0.0).predict(x).probs, stored.predict(x).probs)

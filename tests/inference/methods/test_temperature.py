@@ -178,9 +178,7 @@ def test_zeros_count_as_the_smallest_normal_number():
 
 def test_a_predictor_is_scaled_by_what_validation_says_once():
     torch.manual_seed(0)
-    network = nn.Sequential(
-        KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3)
-    )
+    network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), nn.Flatten(-2), nn.Linear(12, 3))
     model = Classifier(network, num_data=9).double()
     guide = guides.for_model(model)
     x, y = torch.randn(60, 3, 4, dtype=F64), torch.randint(3, (60,))

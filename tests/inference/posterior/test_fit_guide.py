@@ -101,9 +101,7 @@ def test_an_autoguide_is_built_and_fitted():
 
 
 def test_a_guide_without_parameters_has_nothing_to_fit():
-    model = Classifier(
-        nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2
-    ).double()
+    model = Classifier(nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2).double()
     batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
     assert len(fit_guide(model, guides.for_model(model), batch)) == 0
 

@@ -10,8 +10,6 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn import guides as guide_for
-from elbos import TraceMeanField_ELBO
-
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, fit
 from probattn.inference.training.compile_blocks import compile_blocks

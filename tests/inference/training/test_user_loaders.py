@@ -16,6 +16,7 @@ from probattn.inference.io import checkpoint
 from probattn.inference.training.inexact import InexactResumeWarning
 from probattn.inference.training.probe import probe
 
+
 class Augmented(Dataset):
     """Examples with noise that a function returns."""
 
