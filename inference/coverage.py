@@ -99,8 +99,8 @@ def _check_site(name: str, model: dict, guide: dict, *, scale: bool) -> None:
         )
     if _plates(model) != _plates(guide):
         raise CoverageError(
-            f"site {name} is in {_plates(model) or 'no plate'} in the model and in {_plates(guide) or 'no plate'} in the "
-            "guide (dimension: size): sample it inside the same pyro.plate, at the same dimension, in both"
+            f"site {name} is in {_plates(model) or 'no plate'} in the model and in {_plates(guide) or 'no plate'} in "
+            "the guide (dimension: size): sample it inside the same pyro.plate, at the same dimension, in both"
         )
     scales = [site["scale"] for site in (model, guide)]
     if scale and not any(isinstance(each, Tensor) and each.numel() > 1 for each in scales):

@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn.families import stddev_of
 from probattn.guides import Guide, Program, latent_sites, unwrapped
-from probattn.inference.programs import ProgramModule
+from probattn.inference.programs import ProgramModule, own_parameters
 
 
 def is_lazy(guide: nn.Module) -> bool:
@@ -33,11 +33,11 @@ def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
     Guides of this library have theirs from construction; for them this does nothing.
 
     Args:
-        guide: any guide, a function as :func:`probattn.programs.as_module` wraps it.
+        guide: any guide, a function as :func:`probattn.inference.programs.as_module` wraps it.
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with torch.no_grad():
+        with torch.no_grad(), own_parameters(guide):  # an AutoGuide would take those of another from Pyro's store
             guide.materialise(*batch) if isinstance(guide, ProgramModule) else guide(*batch)
         check_local(guide)
 

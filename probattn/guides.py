@@ -165,7 +165,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def unwrapped(program: Program) -> Program:
-    """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ``local_posteriors``, ...)."""
+    """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ...)."""
     program = poutine.unwrap(vars(program).get("wrapped", program))
     while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
         program = poutine.unwrap(program.fn)

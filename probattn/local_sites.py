@@ -47,8 +47,8 @@ def local_posteriors(model: Callable | None = None, *, guided: Collection[str] =
     """Draw local sites that carry their posterior from it, in the model's own pass.
 
     Each then counts by a factor ``SITE_kl``, −KL(posterior ‖ prior), in closed form where there is one. So every ELBO,
-    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites. Sites
-    that a handler around the model sets (``condition``, ``do``) keep their value and their density. It is
+    AutoGuide and ``Predictive`` of Pyro takes ``local_posteriors(model)`` as it takes a model without local sites.
+    Sites that a handler around the model sets (``condition``, ``do``) keep their value and their density. It is
     ``poutine.reparam`` with one strategy; without a model it is a context manager.
 
     >>> model = local_posteriors(model)  # doctest: +SKIP

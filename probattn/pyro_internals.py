@@ -12,6 +12,7 @@ from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
+from torch import nn
 
 HANDLERS: Sequence[Messenger] = _PYRO_STACK
 """Active handlers, the outermost first. A global site must see which plates are active; Pyro has no public list."""
@@ -35,6 +36,12 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
 def is_svi() -> bool:
     """Return True inside :meth:`pyro.infer.SVI.step`, which trains what the parameter statements of its run return."""
     return any(isinstance(handler, TraceMessenger) and handler.param_only for handler in _PYRO_STACK)
+
+
+def sampled_attributes(module: nn.Module) -> list[str]:
+    """Return the names of the attributes of a module and its parts that are a ``PyroSample``."""
+    parts = [(path, part) for path, part in module.named_modules() if isinstance(part, PyroModule)]
+    return [f"{path}.{name}".removeprefix(".") for path, part in parts for name in part._pyro_samples]
 
 
 class PathModule(PyroModule):

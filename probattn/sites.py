@@ -24,9 +24,9 @@ from probattn.pyro_internals import HANDLERS, backward_task, is_svi, without_han
 class SiteModule(nn.Module):
     """Base of modules with sample sites, whose names are ``NAME.SITE``, or ``SITE`` for a module without a name.
 
-    ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any module; a single one
-    is named by ``layer.name = "first"``. The module may run inside or outside a plate of the examples (dimension −1):
-    local sites use that plate or open their own, and global sites are outside it, so that their density counts once.
+    ``Supervised`` names the modules of its network by their paths, :func:`name_layers` those of any module; a single
+    one is named by ``layer.name = "first"``. The module may run inside or outside a plate of the examples (dimension
+    −1): local sites use that plate or open their own, and global sites are outside it: their density counts once.
     """
 
     _name = ""

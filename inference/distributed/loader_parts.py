@@ -23,7 +23,8 @@ _LEAVES = (str, bytes, bytearray, int, float, complex, type(None), type, ModuleT
 def find_parts(loader: Any) -> dict[str, Any]:
     """Return the objects that a loader refers to, by path such as ``dataset.transform.transforms.0``.
 
-    The search follows attributes, and entries of lists and mappings; it does not look into functions. An object is found once, on a shortest path; numbers, strings, modules and classes are left out.
+    The search follows attributes, and entries of lists and mappings; it does not look into functions. An object is
+    found once, on a shortest path; numbers, strings, modules and classes are left out.
 
     Args:
         loader: the loader, or a mapping of loaders by name.

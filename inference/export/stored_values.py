@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.draws import expanded, mark_drawn, mean_of
+from probattn.pyro_internals import sampled_attributes
 from probattn.sites import SiteModule
 
 
@@ -30,7 +31,7 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
             module.sample = partial(_stored, module)
             module.sample_local = partial(_draw, num_samples)
             module.is_scored = _is_not_scored
-    if left:
+    if left := [*left, *sampled_attributes(network)]:
         raise ValueError(
             f"site {', '.join(left)} belongs to no layer of this library: only layers can have stored values; predict "
             "with the model and its guide instead"
@@ -38,8 +39,16 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
+    """Return the value of a global site.
+
+    Raises:
+        ValueError: the guide has drawn none.
+    """
     mark_drawn()
-    return module.get_buffer(f"value_{name}")
+    value = getattr(module, f"value_{name}", None)
+    if value is None:
+        raise ValueError(f"the guide draws no site {module.site(name)} of the model, or draws it for each example")
+    return value
 
 
 def _draw(

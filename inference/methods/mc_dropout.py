@@ -41,7 +41,9 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
     if rate is not None:
         dropout_rate(rate)
     with ExitStack() as stack, _DropoutSampling() as state:
-        stack.callback(model.register_forward_pre_hook(state.begin, with_kwargs=True).remove)
+        # Networks with stored samples run the network of a Supervised model, not the model itself.
+        outer = model.network if hasattr(model, "likelihood_of") else model
+        stack.callback(outer.register_forward_pre_hook(state.begin, with_kwargs=True).remove)
         for layer in model.modules():
             if isinstance(layer, ProbabilisticAttention):
                 stack.callback(layer.register_forward_pre_hook(state.enter).remove)

@@ -1,5 +1,6 @@
 """Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional import errors
-from probattn.inference.prediction.marginals import masked_part, moments, unwrap
+from probattn.inference.prediction.marginals import device_of, masked_part, moments, unwrap
 from probattn.inference.prediction.result import Prediction, entropy
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
@@ -131,8 +132,10 @@ def label_mask(likelihood: dist.TorchDistribution) -> Tensor | None:
     masked = masked_part(likelihood)
     if masked is None:
         return None
-    mask = masked.real
-    return mask.expand(masked.batch_shape)[0]
+    # A masked distribution does not give its mask, but its density shows it: here 1 at real tokens, 0 elsewhere.
+    ones = copy.copy(masked)
+    ones.base_dist = dist.Unit(torch.ones(masked.batch_shape, device=device_of(masked)))
+    return dist.MaskedDistribution.log_prob(ones, torch.empty(0))[0] > 0
 
 
 def _append_dims(mask: Tensor, value: Tensor) -> Tensor:

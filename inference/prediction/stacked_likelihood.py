@@ -1,6 +1,5 @@
 """Stack the likelihoods of samples that were computed one after another into one distribution."""
 
-import copy
 from collections.abc import Sequence
 
 import pyro.distributions as dist
@@ -28,12 +27,17 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
     first, batch = parts[0], parts[0].batch_shape
     if any(type(part) is not type(first) for part in parts):
         return None
-    stacked = copy.copy(first)
+    try:
+        stacked = first.expand((len(parts), *batch))  # of the new batch shape; its parameters follow
+    except NotImplementedError:
+        return None
+    if type(stacked) is not type(first):
+        return None
     for name, value in vars(first).items():
-        if name == "_batch_shape":  # private: PyTorch has no way to stack distributions
+        if isinstance(value, torch.Size):
             continue
         if not all(name in vars(part) for part in parts):
-            delattr(stacked, name)  # lazy property, recomputed on first access
+            vars(stacked).pop(name, None)  # lazy property, recomputed on first access
         elif isinstance(value, Distribution):
             inner = _stack_parameters([getattr(part, name) for part in parts])
             if inner is None:
@@ -45,7 +49,6 @@ def _stack_parameters(parts: Sequence[Distribution]) -> Distribution | None:
             setattr(stacked, name, torch.stack([getattr(part, name) for part in parts]))
         elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
             return None  # transforms, which have parameters
-    stacked._batch_shape = torch.Size((len(parts), *batch))
     return stacked
 
 

@@ -32,7 +32,7 @@ def warn(reasons: list[str]) -> None:
     """
     if reasons:
         message = "an interrupted run may not resume exactly as if it had not been:\n  " + "\n  ".join(reasons)
-        warnings.warn(message, InexactResumeWarning, stacklevel=3)
+        warnings.warn(message, InexactResumeWarning, stacklevel=4)  # of the caller of fit, which is decorated
 
 
 def _reasons(probe: Probe) -> list[str]:

@@ -107,7 +107,7 @@ class ProbabilisticAttention(SiteModule):
         return output
 
     def is_stochastic(self) -> bool:
-        """Return True if the output depends on latent sites; override it where ``forward`` samples local ones itself."""
+        """Return True if the output depends on latent sites; override it where ``forward`` samples itself."""
         return bool(self.sites()) or type(self).local_sites is not ProbabilisticAttention.local_sites
 
     @contextmanager

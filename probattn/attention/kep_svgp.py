@@ -30,9 +30,9 @@ class KEPSVGPAttention(KSVDAttention):
     ``residual``, latent, local, N(0, I), the noise of that option, whose posterior is its prior.
     Parameter ``log_residual_amplitude``: log a ``(head,)``.
 
-    Parameter ``log_scale``: log λ ``(head, inducing index)``, Λ = diag(λ) > 0. The law of F under the prior does not depend on it: F = E v,
-    v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention kernel, and with it one
-    equation for each head and example does; :meth:`spectrum` returns the singular values themselves.
+    Parameter ``log_scale``: log λ ``(head, inducing index)``, Λ = diag(λ) > 0. The law of F under the prior does not
+    depend on it: F = E v, v ~ N(0, I). Without ``eta`` nothing identifies it with singular values of the attention
+    kernel, and with it one equation for each head and example does; :meth:`spectrum` returns the values themselves.
 
     Args:
         dim: width of the tokens.
@@ -42,7 +42,8 @@ class KEPSVGPAttention(KSVDAttention):
         pair: the branches that are merged: ``"er"``, or the symmetric ``"ee"`` or ``"rr"`` (Table 5); J has both.
         projection: ``"data"``, the papers' W_{e|X} = f(X)ᵀ W_e; ``"plain"``, W_e and W_r themselves; or ``"svd"``, two
             steps of subspace iteration from a learned W_e. E and R then *approximate* the leading singular directions
-            and values of K_att (E Eᵀ is 7 to 33 % off the truncated decomposition at the initial weights). Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
+            and values of K_att (E Eᵀ is 7 to 33 % off the truncated decomposition at the initial weights).
+            Nothing is left to fit then: no site ``ksvd``, and Λ is constant.
         tokens: the number of tokens, if it is fixed; any other number is then an error.
         multiple: f(X) has at most ``rank · multiple`` rows.
         prior: a prior of :mod:`probattn.priors` or its name; N(0, Λ²) by default.

@@ -46,7 +46,7 @@ TRAINED = {
     "closed KL, draw per example": {"attention": KEP},
     "sampled KL, two particles": {"attention": KEP, "elbo": "trace", "num_particles": 2},
     "local sites": {"attention": SGPAttention.partial(inducing=3)},
-    "local sites, sampled KL": {"attention": SGPAttention.partial(inducing=3), "elbo": "trace"},
+    "local sites, sampled global KL": {"attention": SGPAttention.partial(inducing=3), "elbo": "trace"},
     "regulariser": {"attention": CGPAttention},
 }
 
@@ -82,12 +82,13 @@ class fixed(Messenger):  # noqa: N801
 
     def _pyro_sample(self, msg):
         fn = msg["fn"]
-        if msg["done"] or msg["value"] is not None:
-            return
         if is_amortised(msg):
             noise = self.each(msg, lambda: torch.randn(fn.event_shape, dtype=torch.float64), dim=0)
-            msg["value"], msg["done"] = (fn.mean + 0.1 * noise).expand(fn.batch_shape + fn.event_shape), True
-        elif is_global_latent(msg) and self.per_example:
+            msg["value"] = (msg["infer"]["posterior"].mean + 0.1 * noise).expand(msg["value"].shape)
+            return
+        if msg["done"] or msg["value"] is not None:
+            return
+        if is_global_latent(msg) and self.per_example:
             above, base = fn.batch_shape[:-1], fn
             while isinstance(base, ExpandedDistribution):
                 base = base.base_dist

@@ -12,7 +12,7 @@ from pyro.distributions import constraints
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn import CGPAttention, KEPSVGPAttention, guides, name_layers
 from probattn.inference.diagnostics import compare_posteriors as agreement
 from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
@@ -101,6 +101,7 @@ def test_a_fitted_full_guide_learns_correlations_that_a_diagonal_one_cannot():
     with torch.no_grad():
         layer.out.weight.copy_(torch.eye(2))
         layer.out.bias.zero_()
+        torch.manual_seed(5)
         x = torch.randn(3, 4, 2, dtype=F64) + 0.5
         y = model(x)
         e, r, _, _ = layer.scores(x)
@@ -166,6 +167,7 @@ class WithPlate(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = KEPSVGPAttention(2, 1, rank=2)
+        name_layers(self)
 
     def forward(self, x, y=None):
         with pyro.plate("data", len(x)):

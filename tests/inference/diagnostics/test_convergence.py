@@ -177,7 +177,7 @@ def test_a_tiny_learning_rate_is_a_speed_limit(refit_epochs):
     found, site = diagnose(model, guide, x, y, **options)
     loc, tril = site.parameters
     assert loc.largest_shift == pytest.approx(1, abs=0.05)
-    assert (tril.largest_shift, tril.mean_shift) == pytest.approx((1, 1), abs=0.05)
+    assert (tril.largest_shift, tril.mean_shift) == pytest.approx((1, 1), abs=0.1)
     assert site.is_converged is False
     assert f"m moved {loc.largest_shift:.2f} of what the optimiser allowed" in site.verdict
     assert (found.refit is None) == (refit_epochs == 0)

@@ -3,21 +3,24 @@
 import copy
 
 import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from export_cases import LAYERS
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
+from probattn.inference import guide_checks
 from probattn import (
     SGPAttention,
     guides,
     local_posteriors,
 )
 from probattn.functional.errors import NumericalError
-from probattn.inference import guide_checks, mean_network, predictor_network
-from probattn.models import TextTagger
-from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
+from probattn.inference import mean_network, predictor_network
+from probattn.models import Supervised, TextTagger
+from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
 layers = pytest.mark.parametrize("name", LAYERS)
 spread = pytest.mark.parametrize("num_samples", [None, 3])
@@ -103,7 +106,7 @@ def test_what_a_network_cannot_fix_is_refused(images, vit):
     model, guide = vit()
     x = images()
     site, prior = next(guides.latent_sites(model))
-    with pytest.raises(ValueError, match=f"site {site} is neither a global site of the guide nor"):
+    with pytest.raises(ValueError, match=f"draws no site {site} .*for each example"):
         mean_network(model, Own(site, prior, local=True), x)(x)
     with pytest.raises(ValueError, match="built for another model"):
         mean_network(copy.deepcopy(model), guide)
@@ -111,6 +114,46 @@ def test_what_a_network_cannot_fix_is_refused(images, vit):
         mean_network(model, AutoNormal(local_posteriors(model)))
     with pytest.raises(ValueError, match="positive number"):
         predictor_network(model, guide, num_samples=0)
+
+
+class Stated(PyroModule):
+    """A network with a statement of Pyro's."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x) + pyro.sample("shift", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+
+
+class Bayesian(PyroModule):
+    """A network with a bias that is a sample site."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = PyroModule[nn.Linear](4, 3)
+        self.linear.bias = PyroSample(dist.Normal(torch.zeros(3), 1.0).to_event(1))
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def test_sites_outside_layers_and_programs_other_than_supervised_are_refused(images, vit):
+    x, y = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
+    for network, site in ((Stated(), "shift"), (Bayesian(), "network.linear.bias")):
+        model = Supervised(network, Categorical(), num_data=5)
+        guide = AutoNormal(model)
+        guide_checks.materialise(guide, (x, y))
+        with pytest.raises(ValueError, match=f"site {site}.* belongs to no layer"):
+            predictor_network(model, guide)
+    for guide in (None, guides.for_model(model)):
+        with pytest.raises(ValueError, match="belongs to no layer"):
+            mean_network(model, guide)
+    model, guide = vit()
+    for program in (model.network, pyro.condition(model, data={})):
+        with pytest.raises(TypeError, match=r"needs a models\.Supervised"):
+            mean_network(program, guide)
 
 
 @spread

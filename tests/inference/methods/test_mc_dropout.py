@@ -155,7 +155,7 @@ def test_draw_s_of_a_latent_site_goes_with_mask_s(monkeypatch, batch, first):
 
 
 class Laws(Messenger):
-    """The laws that local latent sites are drawn from."""
+    """The posteriors that local latent sites are drawn from."""
 
     def __init__(self):
         super().__init__()
@@ -163,7 +163,7 @@ class Laws(Messenger):
 
     def _pyro_post_sample(self, msg):
         if is_amortised(msg):
-            self.means.append(msg["fn"].mean)
+            self.means.append(msg["infer"]["posterior"].mean)
 
 
 @pytest.mark.parametrize("attention", [SGPAttention.partial(inducing=None), CGPAttention.partial(collapsed=True)])

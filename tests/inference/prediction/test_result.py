@@ -41,7 +41,7 @@ def test_entropies_and_mutual_information_by_hand(recorded):
         assert math.isclose(result.entropy[i], entropy, rel_tol=1e-9)
         assert math.isclose(result.expected_entropy[i], sum(each) / 6, rel_tol=1e-9)
         assert math.isclose(result.mutual_information[i], entropy - sum(each) / 6, rel_tol=1e-6)
-    assert (result.mutual_information > 1e-4).all()
+    assert (result.mutual_information > 1e-5).all()
 
 
 def test_information_of_certain_and_of_disputed_draws():
