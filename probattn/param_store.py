@@ -75,8 +75,8 @@ def _register(name: str, module: nn.Module) -> None:
             if stored is not parameter and stored in _OWNED:
                 raise RuntimeError(
                     f"parameter {key!r} of {name!r} in Pyro's parameter store belongs to another module, which SVI "
-                    "would train as well: call pyro.clear_param_store() first (trained modules keep their parameters), or "
-                    "train each model in its own `with pyro.get_param_store().scope():`"
+                    "would train as well: call pyro.clear_param_store() first (trained modules keep their parameters), "
+                    "or train each model in its own `with pyro.get_param_store().scope():`"
                 )
             _OWNED[stored] = True
             is_loaded |= stored is not parameter

@@ -11,14 +11,13 @@ from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
-from probattn.inference import guide_checks
 from probattn import (
     SGPAttention,
     guides,
     local_posteriors,
 )
 from probattn.functional.errors import NumericalError
-from probattn.inference import mean_network, predictor_network
+from probattn.inference import guide_checks, mean_network, predictor_network
 from probattn.models import Supervised, TextTagger
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, TokenCategorical
 
