@@ -67,7 +67,7 @@ class guided_by(Messenger):  # noqa: N801 - lower case as pyro's own handlers ar
             return
         if is_latent(msg):
             _check_event(msg["name"], msg["fn"], node["fn"])
-            kept = {key: value for key, value in msg["infer"].items() if key not in ("posterior", "weight", "kl")}
+            kept = {key: value for key, value in msg["infer"].items() if key not in ("posterior", "weight")}
             node["infer"].update(kept | node["infer"])
         elif isinstance(rows := msg["value"], Tensor) and not torch.equal(rows, torch.as_tensor(node["value"])):
             raise CoverageError(

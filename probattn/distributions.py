@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
+from probattn.draws import Drawn
 from probattn.functional import gaussian
 from probattn.functional.gaussian import Covariance
 
@@ -49,6 +50,30 @@ class ColumnNormal(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log density in nats, ``(...)``."""
         return self.covariance.log_density(value - self.loc).sum(-1)
+
+
+class MarginalsOfJoint(Drawn):
+    """Marginals of a joint posterior, with the KL of the joint one, which SGPA's independent draws count.
+
+    The log density is the prior's plus that KL, so that every ELBO counts it, also where a guide samples the site.
+
+    Args:
+        drawn, prior: the marginals of posterior and prior.
+        kl: KL of the joint distributions ``(...)``, in nats.
+    """
+
+    def __init__(self, drawn: dist.TorchDistribution, prior: dist.TorchDistribution, kl: Tensor) -> None:
+        super().__init__(drawn, drawn.batch_shape)
+        self.prior, self.kl = prior, kl
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the prior's log density plus the KL, in nats, ``(...)``."""
+        return self.prior.log_prob(value) + self.kl
+
+
+@register_kl(MarginalsOfJoint, dist.Distribution)
+def _kl_marginals_of_joint(q: MarginalsOfJoint, p: dist.Distribution) -> Tensor:
+    return q.kl.expand(q.batch_shape)
 
 
 class DiagonalNormal(dist.MultivariateNormal):

@@ -62,7 +62,7 @@ class SiteModule(nn.Module):
 
         Args:
             prior, posterior: distributions with batch shape ``(..., batch)``; one object where they are the same.
-            infer: further entries of the site's ``infer``: ``kl``, in place of KL(posterior ‖ prior) ``(..., batch)``.
+            infer: further entries of the site's ``infer``.
 
         Raises:
             ValueError: replayed against a guide that does not cover this site.

@@ -10,6 +10,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
+from probattn.distributions import MarginalsOfJoint
 from probattn.draws import draws
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
@@ -90,7 +91,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
 
 
 def _log_weights(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], number: int) -> Tensor:
-    with draws(number), _Proposal() as proposal:
+    with _Proposal() as proposal, draws(number):
         guided = poutine.trace(guide).get_trace(*batch)
         joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
     check_coverage(joint, proposal.with_local(guided))
@@ -112,6 +113,7 @@ class _Proposal(Messenger):
     def _pyro_sample(self, msg: Message) -> None:
         if "posterior" in msg["infer"] and not msg["is_observed"] and msg["value"] is None:
             law = msg["infer"]["posterior"]
+            law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
             law = law if law.batch_shape == msg["fn"].batch_shape else law.expand(msg["fn"].batch_shape)
             msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
             self.nodes[msg["name"]] = {"fn": law, "value": msg["value"]}

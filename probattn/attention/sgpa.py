@@ -105,7 +105,7 @@ class SGPAttention(ProbabilisticAttention):
         x = self.checked(x, mask)
         u = self.sample("u", self.sites()["u"]) if self.inducing else None
         remainder = self.remainder(x, mask)
-        return self.output(remainder, u, self.sample_local("g", remainder.prior, remainder.posterior, kl=remainder.kl))
+        return self.output(remainder, u, self.sample_local("g", remainder.prior, remainder.posterior))
 
     def remainder(self, x: Tensor, mask: Tensor | None) -> Remainder:
         """Return the laws of g at checked tokens; pure."""

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probattn.distributions import ColumnNormal
+from probattn.distributions import ColumnNormal, MarginalsOfJoint
 from probattn.functional import dtypes, errors, jitter, padding, sgpa
 from probattn.functional.gaussian import Dense
 
@@ -23,15 +23,11 @@ class Tokens(NamedTuple):
 
 
 class Remainder(NamedTuple):
-    """Prior and posterior of g; f = A u + g, or f = g where A is None.
-
-    With marginal draws the KL is that of joint draws, which differs from that of the marginals; else None.
-    """
+    """Prior and posterior of g; f = A u + g, or f = g where A is None."""
 
     features: Tensor | None
     prior: dist.TorchDistribution
     posterior: dist.TorchDistribution
-    kl: Tensor | None = None
 
 
 class Decoupled(nn.Module):
@@ -104,9 +100,9 @@ class Standard(nn.Module):
         return tril, spread, tokens.kernel @ tokens.value
 
 
-def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, dist.Normal, Tensor]:
+def _marginals(mean: Tensor, prior_scale: Tensor, scale: Tensor, kl: Tensor) -> tuple[dist.Normal, MarginalsOfJoint]:
     """Return prior and posterior with those means and standard deviations ``(..., H, N)``, independent over tokens."""
     mean, scale = errors.check_finite(mean, "the mean of q(f)"), errors.check_finite(scale, "the spread of q(f)")
     prior = dist.Normal(torch.zeros_like(mean), prior_scale.unsqueeze(-1), validate_args=False).to_event(3)
     drawn = dist.Normal(mean, scale.unsqueeze(-1), validate_args=False).to_event(3)
-    return prior, drawn, kl
+    return prior, MarginalsOfJoint(drawn, prior, kl)
