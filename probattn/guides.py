@@ -118,7 +118,7 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
     Raises:
         ValueError: a prior with a batch shape; two layers of one name.
     """
-    program, module = getattr(model, "wrapped", model), unwrapped(model)
+    program, module = vars(model).get("wrapped", model), unwrapped(model)
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
@@ -166,7 +166,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
 def unwrapped(program: Program) -> Program:
     """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ...)."""
-    program = poutine.unwrap(vars(program).get("wrapped", program))
+    program = poutine.unwrap(getattr(program, "__dict__", {}).get("wrapped", program))
     while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
         program = poutine.unwrap(program.fn)
     return program

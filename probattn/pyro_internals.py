@@ -35,7 +35,10 @@ def without_handlers(hidden: Sequence[Messenger]) -> Iterator[None]:
 
 def is_svi() -> bool:
     """Return True inside :meth:`pyro.infer.SVI.step`, which trains what the parameter statements of its run return."""
-    return any(isinstance(handler, TraceMessenger) and handler.param_only for handler in _PYRO_STACK)
+    for handler in _PYRO_STACK:  # noqa: SIM110 - any() would call a generator for each handler in each layer
+        if isinstance(handler, TraceMessenger) and handler.param_only:
+            return True
+    return False
 
 
 def sampled_attributes(module: nn.Module) -> list[str]:

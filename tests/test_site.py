@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import probattn
-from probattn import guides, inference, models
+from probattn import inference, models
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,7 +34,7 @@ def documented():
     return found
 
 
-@pytest.mark.parametrize("package", [probattn, guides, models, models.likelihoods, inference, inference.metrics])
+@pytest.mark.parametrize("package", [probattn, models, models.likelihoods, inference, inference.metrics])
 def test_every_public_name_is_in_the_api_reference(package):
     known = {id(value) for value in documented().values()}
     public = {name: getattr(package, name) for name in package.__all__}

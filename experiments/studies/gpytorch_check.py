@@ -249,7 +249,7 @@ def _ard() -> ARD:
 
 
 def _head(kernel: ARD, h: int) -> gpytorch.Kernel:
-    return gpytorch.rbf(lengthscale=kernel.lengthscale[h], variance=kernel.variance[h])
+    return gpytorch.rbf(lengthscale=kernel.log_lengthscale[h].exp(), variance=kernel.variance[h])
 
 
 def _randn(*shape: int) -> Tensor:

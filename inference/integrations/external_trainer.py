@@ -54,7 +54,7 @@ def check_external(model: nn.Module, guide: nn.Module, options: TrainOptions, *,
     if guide_checks.is_lazy(guide) or guide_checks.is_lazy(model):
         raise ValueError(
             "parameters of an AutoGuide or a function exist after its first run, and the optimiser would miss them: "
-            "call guide_checks.materialise(guide, (x, y)) before"
+            "call inference.materialise(guide, (x, y)) before"
         )
     guide_checks.check(model, guide)
 

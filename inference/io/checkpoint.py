@@ -129,7 +129,7 @@ def check_architecture(
     if guide is not None and guide_checks.is_lazy(guide):
         raise CheckpointError(
             f"{path} cannot be loaded into this {type(guide).__name__} yet, whose parameters are created in its first "
-            "run: call probattn.guide_checks.materialise(guide, (x, y)) with a batch of the training data, then load it"
+            "run: call inference.materialise(guide, (x, y)) with a batch of the training data, then load it"
         )
     targets = {"model": model} if guide is None else {"model": model, "guide": guide}
     layers = _layer_signatures(model)

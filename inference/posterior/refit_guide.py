@@ -239,7 +239,7 @@ class _Refit:
         if not loss.isfinite():
             parts = {"model": as_module(self.model), "guide": self.guide}
             source = find_non_finite(batch, parts, self.loss.traces) or "the likelihood"
-            raise NonFiniteError(f"the ELBO is {-loss.item()}, from {source}: lower lr")
+            raise NonFiniteError(f"the ELBO is not finite, from {source}: lower lr")
         return loss
 
     def _estimate(self, *, backward: bool = False) -> tuple[float, dict[str, float]]:

@@ -268,7 +268,7 @@ class SampleLatents(Latents):
 
 def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
     if guide is not None and lacks_prototype(guide):
-        raise ValueError("this AutoGuide has no parameters yet: call guide_checks.materialise(guide, (x, y)) first")
+        raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
     program = guide
     if program is None:  # the sites of a function's own are drawn in its first run
         module = unwrapped(model)

@@ -69,7 +69,7 @@ def test_an_auto_guide_without_parameters_says_how_to_create_them(tmp_path):
     guide = AutoNormal(model)
     guide_checks.materialise(guide, (x,))
     save(tmp_path / "a.pt", model, guide)
-    with pytest.raises(CheckpointError, match=r"AutoNormal yet.*guides.materialise\(guide, \(x, y\)\)"):
+    with pytest.raises(CheckpointError, match=r"AutoNormal yet.*inference.materialise\(guide, \(x, y\)\)"):
         load(tmp_path / "a.pt", model, AutoNormal(model))
 
 

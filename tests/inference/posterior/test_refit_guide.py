@@ -177,7 +177,7 @@ def test_errors_name_their_source():
     model, guide, x, y = conjugate()
     broken = y.clone()
     broken[7, 0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match=r"the ELBO is -inf, from the labels, rows \[2\]"):
+    with pytest.raises(NonFiniteError, match=r"the ELBO is not finite, from the labels, rows \[2\]"):
         refit_guide(model, guide, split(x, broken))
     with pytest.raises(ValueError, match="out of bounds: lr, kl_weight"):
         refit_guide(model, guide, split(x, y), lr=2.0, kl_weight=0.0)
