@@ -87,12 +87,9 @@ class DiagonalNormal(dist.MultivariateNormal):
 
 @register_kl(torch.distributions.MultivariateNormal, DiagonalNormal)
 def _kl_diagonal_normal(q: torch.distributions.MultivariateNormal, p: DiagonalNormal) -> Tensor:
-    return _kl_from_diagonal(q.loc - p.loc, q.scale_tril, p.stddev)
-
-
-def _kl_from_diagonal(shift: Tensor, tril: Tensor, stddev: Tensor) -> Tensor:
     """Return Σ log(σ_i / L_ii) + ½ (‖L_i. / σ_i‖² + (shift_i / σ_i)² − 1)."""
-    whitened = torch.cat([tril, shift.unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
+    tril, stddev = q.scale_tril, p.stddev
+    whitened = torch.cat([tril, (q.loc - p.loc).unsqueeze(-1)], dim=-1) / stddev.unsqueeze(-1)
     log_ratio = stddev.log() - tril.diagonal(dim1=-2, dim2=-1).log()
     return (log_ratio + 0.5 * whitened.square().sum(-1) - 0.5).sum(-1)
 

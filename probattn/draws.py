@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
 from probattn.messages import batch_size, is_latent, is_local, unwrapped
+from probattn.pyro_internals import HANDLERS
 
 _SAMPLES: ContextVar[int | None] = ContextVar("samples", default=None)
-_AT_MEAN: ContextVar[bool] = ContextVar("at_mean", default=False)
 _FOLDED: ContextVar[int | None] = ContextVar("folded", default=None)
 _INPUT: ContextVar["stochastic_input | None"] = ContextVar("stochastic_input", default=None)
 
@@ -94,20 +94,11 @@ class at_mean(Messenger):  # noqa: N801
     ...     predict(model, guide, x, num_samples=1)  # doctest: +SKIP
     """
 
-    def __enter__(self) -> Self:
-        _AT_MEAN.set(True)
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> bool | None:
-        _AT_MEAN.set(False)
-        return super().__exit__(*error)
-
     def _pyro_sample(self, msg: Message) -> None:
         if is_latent(msg) and msg["value"] is None:
             fn = msg["infer"].get("posterior", msg["fn"])
             if "posterior" in msg["infer"] or not is_local(msg):
-                msg["value"] = mean_of(fn, msg["fn"].batch_shape)
-                msg["done"] = True
+                msg["value"], msg["done"] = mean_of(fn, msg["fn"].batch_shape), True
 
 
 class stochastic_input:  # noqa: N801
@@ -176,7 +167,7 @@ def num_samples() -> int | None:
 
 def draw(posterior: dist.TorchDistribution, batch_shape: torch.Size) -> Tensor:
     """Return a draw of a local site's posterior in a batch shape, or its mean under :class:`at_mean`."""
-    if _AT_MEAN.get():
+    if any(isinstance(handler, at_mean) for handler in HANDLERS):
         return mean_of(posterior, batch_shape)
     return (posterior if posterior.batch_shape == batch_shape else posterior.expand(batch_shape)).rsample()
 
@@ -204,9 +195,7 @@ def expanded(fn: dist.TorchDistribution, dim: int, size: int) -> dist.TorchDistr
     inner = unwrapped(fn)
     transforms = getattr(inner, "transforms", ())
     inner = unwrapped(inner.base_dist) if transforms else inner
-    cached = transforms and [
-        t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in type(t).__name__
-    ]
+    cached = transforms and [t for t in transforms if isinstance(t, TransformModule) or "Conditioned" in repr(type(t))]
     # Pyro's mixtures sample a wrong law for a sample shape, but the right one for a batch shape.
     return fn.expand(batch_shape) if cached or "Mixture" in type(inner).__name__ else Drawn(fn, batch_shape)
 

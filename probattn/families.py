@@ -71,8 +71,9 @@ class Full(_RelativeToPrior):
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
-        loc, tril = _scaled_gaussian(self.loc, self.raw_tril, self.prior_scale(prior))
-        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(self.loc.dim() - 1)
+        scale, loc = self.prior_scale(prior), at_least_float32(self.loc)
+        tril = scale.unsqueeze(-1) * _TRIL(at_least_float32(self.raw_tril))
+        return dist.MultivariateNormal(scale * loc, scale_tril=tril).to_event(loc.dim() - 1)
 
     def blocks(self) -> int:
         """Return the number of independent Gaussians."""
@@ -90,11 +91,6 @@ class Full(_RelativeToPrior):
         direction, tril = natural_step(_TRIL(raw), scale * grad_loc, scale * grad_tril, length)
         self.raw_tril.copy_(_TRIL.inv(tril))
         return direction
-
-
-def _scaled_gaussian(loc: Tensor, raw_tril: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Λ m and Λ L."""
-    return scale * at_least_float32(loc), scale.unsqueeze(-1) * _TRIL(at_least_float32(raw_tril))
 
 
 class Diagonal(_RelativeToPrior):

@@ -79,15 +79,13 @@ class _FromPosterior(Reparam):
             prior = _in_plates(prior)
             value = draw(posterior, prior.batch_shape)
             if not self.infer.get("is_prior") and poutine.get_mask() is not False:
-                self._score(name, -_kl(posterior, prior, value))
+                unit = dist.Unit(-_kl(posterior, prior, value))
+                # Handlers that scale the site, by a weight or num_data / batch, scale its factor as well.
+                infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
+                infer |= {"is_auxiliary": True, "kl_of": name}
+                pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer)
         # else it is an initial value, of the run in which an AutoGuide lists the sites of the model
         return {"fn": dist.Delta(value, event_dim=prior.event_dim).mask(False), "value": value, "is_observed": True}
-
-    def _score(self, name: str, log_factor: Tensor) -> None:
-        """Add the factor; handlers that scale the site, by a weight or num_data / batch, scale it as well."""
-        unit = dist.Unit(log_factor)
-        infer = {key: entry for key, entry in self.infer.items() if key not in ("posterior", "drawn")}
-        pyro.sample(f"{name}_kl", unit, obs=unit.sample(), infer=infer | {"is_auxiliary": True, "kl_of": name})
 
 
 def _in_plates(prior: dist.TorchDistribution) -> dist.TorchDistribution:

@@ -39,9 +39,7 @@ class SiteModule(nn.Module):
 
     @name.setter
     def name(self, name: str) -> None:
-        for path, module in self.named_modules():
-            if isinstance(module, SiteModule):
-                module._name = join(name, path)
+        name_layers(self, name, registers=self.registers)
 
     def site(self, name: str) -> str:
         """Return the full name of a site."""

@@ -59,10 +59,7 @@ class CorrelatedAttention(ProbabilisticAttention):
                 parameter *= self.gain
         self.log_scales = nn.Parameter(torch.zeros(2, heads))
         log_noise = torch.full((heads,), noise).log()
-        if learn_noise:
-            self.log_noise = nn.Parameter(log_noise)
-        else:
-            self.register_buffer("log_noise", log_noise)
+        self.log_noise = (nn.Parameter if learn_noise else nn.Buffer)(log_noise)
         self.canonical = (canonical_guide if callable(canonical_guide) else GUIDES[canonical_guide])(dim, heads)
         self.canonical_guide = canonical_guide if isinstance(canonical_guide, str) else type(self.canonical).__name__
         self.out = nn.Linear(dim, dim)

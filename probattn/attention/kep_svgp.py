@@ -100,10 +100,7 @@ class KEPSVGPAttention(KSVDAttention):
         self.ksvd_penalty = PENALTIES[penalty]
         self.solves = projection == "svd"
         log_scale = torch.full((heads, rank), scale).log()
-        if learn_scale and not self.solves:
-            self.log_scale = nn.Parameter(log_scale)
-        else:
-            self.register_buffer("log_scale", log_scale)
+        self.log_scale = (nn.Parameter if learn_scale and not self.solves else nn.Buffer)(log_scale)
         self.log_residual_amplitude = None if residual is None else nn.Parameter(torch.full((heads,), residual).log())
         self.out = nn.Linear(heads * rank, dim, bias=mean == "zero")
         self.mean = None if mean == "zero" else SoftmaxMean(dim, bias=bias, amplitude=amplitude)

@@ -24,8 +24,7 @@ class KSVDAttention(ProbabilisticAttention):
         super().__init__(dim, heads)
         self.rank, self.tokens = rank, tokens
         self.query_key = nn.Linear(dim, 2 * dim, bias=bias)
-        sizes = heads, self.head_dim, rank
-        self.projection = projections.resolve(projection, *sizes, tokens=tokens, multiple=multiple)
+        self.projection = projections.resolve(projection, heads, self.head_dim, rank, tokens=tokens, multiple=multiple)
 
     def scores(self, x: Tensor, mask: Tensor | None = None) -> Scores:
         """Return E and R ``(..., H, N, s)``, zero at padding, and their weights ``(..., H, d, s)`` (eq. 10)."""

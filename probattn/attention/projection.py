@@ -45,9 +45,8 @@ class DataProjection(nn.Module):
     def __init__(self, heads: int, head_dim: int, rank: int, *, rows: int) -> None:
         super().__init__()
         self.rows = rows
-        self.weights = nn.Parameter(
-            torch.cat([_orthogonal(heads, rows, rank), _orthogonal(heads, rows, rank)], dim=-1) / head_dim**0.5
-        )
+        both = [_orthogonal(heads, rows, rank) for _ in range(2)]
+        self.weights = nn.Parameter(torch.cat(both, dim=-1) / head_dim**0.5)
 
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
         """Return W_{e|X} and W_{r|X}, ``(2, ..., H, d, s)``, for x ``(..., N, H · d)``."""
@@ -74,7 +73,7 @@ class SVDProjection(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None, query_key: Tensor) -> Tensor:
         """Return φ_kᵀ H_r and φ_qᵀ H_e, ``(2, ..., H, d, s)`` (see :func:`~probattn.functional.subspace.iterate`)."""
-        with dtypes.without_autocast(x.device.type):
+        with dtypes.exact(x.device.type):
             gram = subspace.grams(subspace.features(query_key, mask))
             return torch.stack(subspace.iterate(gram, dtypes.at_least_float32(self.w_e), self.steps))
 

@@ -7,22 +7,14 @@ import torch
 from torch import Tensor, nn
 
 
-@contextmanager
-def without_autocast(device_type: str) -> Iterator[None]:
-    """Disable autocast inside; does nothing if it is off, since an exported program would repeat it."""
-    off = torch.autocast(device_type, enabled=False) if torch.is_autocast_enabled(device_type) else nullcontext()
-    with off:
-        yield
-
-
 def exact(device_type: str) -> AbstractContextManager[None]:
     """Compute in float32 or better inside: without autocast, and without TF32."""
-    if not torch.is_autocast_enabled(device_type) and (
-        torch.compiler.is_compiling() or matmul_precision() == "highest"
-    ):
+    is_autocast = torch.is_autocast_enabled(device_type)
+    if not is_autocast and (torch.compiler.is_compiling() or matmul_precision() == "highest"):
         return nullcontext()
     stack = ExitStack()
-    stack.enter_context(without_autocast(device_type))
+    if is_autocast:  # else an exported program would repeat it
+        stack.enter_context(torch.autocast(device_type, enabled=False))
     stack.enter_context(float32_products("highest"))
     return stack
 
