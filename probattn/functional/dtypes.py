@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 
-def exact(device_type: str) -> AbstractContextManager[None]:
+def exact(device_type: str) -> AbstractContextManager:
     """Compute in float32 or better inside: without autocast, and without TF32."""
     is_autocast = torch.is_autocast_enabled(device_type)
     if not is_autocast and (torch.compiler.is_compiling() or matmul_precision() == "highest"):
