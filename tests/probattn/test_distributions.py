@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.testing import assert_close
 
 from probattn import CGPAttention, SGPAttention, SparseCGPAttention, guides
-from probattn.distributions import ColumnNormal, DiagonalNormal
+from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoint
 from probattn.draws import Drawn
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.models import Classifier
@@ -129,14 +129,27 @@ def marginals():
     return prior, drawn, torch.tensor([0.7, 11.0], dtype=F64, requires_grad=True)
 
 
+def test_marginals_of_a_joint_are_sampled_and_have_their_own_moments():
+    prior, drawn, kl = marginals()
+    q = MarginalsOfJoint(drawn, prior, kl)
+    torch.manual_seed(0)
+    x = q.rsample((4,))
+    torch.manual_seed(0)
+    assert torch.equal(x, drawn.rsample((4,)))
+    assert torch.equal(q.mean, drawn.mean)
+    assert torch.equal(q.variance, drawn.variance)
+    assert_close(q.log_prob(x) - prior.log_prob(x), kl.expand(4, 2))
+
+
 @ELBOS
 @pytest.mark.parametrize("number", [None, 5])
 def test_the_joint_kl_is_exact_under_both_elbos(elbo, number):
-    prior, posterior, kl = marginals()
+    prior, drawn, kl = marginals()
+    posterior = MarginalsOfJoint(drawn, prior, kl)
 
     def run(x):
         with pyro.plate("draws", number or 1, dim=-2), pyro.plate("data", 2, dim=-1), poutine.scale(scale=1.5):
-            pyro.sample("g", prior, infer={"local": True, "posterior": posterior, "kl": kl})
+            pyro.sample("g", prior, infer={"local": True, "posterior": posterior})
 
     model, guide = (torch.nn.Identity() for _ in range(2))
     model.forward, guide.forward = run, lambda x: None
