@@ -42,7 +42,7 @@ TOLERANCE = 1e-2
 
 
 class Check(NamedTuple):
-    """What was checked, the result in words, and whether it is right."""
+    """Name of a check, its result in words, and True if it passed."""
 
     name: str
     result: str
