@@ -16,10 +16,30 @@ import torch
 import transformers
 from tokenizers import BertWordPieceTokenizer
 
-from probattn import KEPSVGPAttention, guides
-from probattn.inference import TrainOptions
-from probattn.inference.integrations.hugging_face import TrainerModel
+from probattn import KEPSVGPAttention, draws, guides
+from probattn.inference import ELBOLoss, predict, unpack_batch
 from probattn.models import Classifier, PretrainedClassifier
+
+
+class TrainerModel(torch.nn.Module):
+    """Model and guide as Hugging Face's Trainer takes them: the forward pass returns the loss."""
+
+    accepts_loss_kwargs = False  # the loss is a mean over the batch, so that accumulated losses are averaged
+
+    def __init__(self, model, guide):
+        super().__init__()
+        self.loss = ELBOLoss(model, guide)
+
+    def forward(self, labels=None, **fields):
+        """Return −ELBO/N in training, else the log of the mean probabilities, with the loss of the predictive."""
+        batch = unpack_batch({**fields, "labels": labels})  # refuses fields that the network would not see
+        model, guide = self.loss.model, self.loss.guide
+        if self.training:
+            with draws("example"):
+                return {"loss": self.loss(*batch.arguments()) / model.num_data}
+        prediction = predict(model, guide, [batch], num_samples=10)
+        return {"loss": -prediction.log_prob(batch.y).mean(), "logits": prediction.log_probs}
+
 
 torch.manual_seed(0)
 rows = []
@@ -47,12 +67,15 @@ train, test = data[:-300], data[-300:]
 attention = KEPSVGPAttention.partial(rank=4, mean="softmax")
 network = PretrainedClassifier(encoder, classes=2, attention=attention, last=1)
 model = Classifier(network, num_data=len(train))
-module = TrainerModel(model, guides.for_model(model), options=TrainOptions(lr=3e-3))
+module = TrainerModel(model, guides.for_model(model))
 trainer = transformers.Trainer(
     model=module,
     args=transformers.TrainingArguments(
         str(folder),
         num_train_epochs=2,
+        learning_rate=3e-3,
+        weight_decay=0.0,  # KL and prior regularise the guide
+        remove_unused_columns=False,  # the model gets all fields, and refuses those that it does not know
         per_device_train_batch_size=32,
         per_device_eval_batch_size=100,
         dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, True only warns
@@ -63,7 +86,6 @@ trainer = transformers.Trainer(
     train_dataset=train,
     eval_dataset=test,
     data_collator=transformers.DataCollatorWithPadding(tokenizer),
-    optimizers=(module.make_optimizer(), None),
     compute_metrics=lambda given: {"accuracy": float((given.predictions.argmax(-1) == given.label_ids).mean())},
 )
 trainer.train()

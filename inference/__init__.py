@@ -1,7 +1,7 @@
 """Inference: training by SVI, prediction, uncertainty methods, metrics, decisions, diagnostics, checkpoints, export.
 
-Sub-packages from the lowest level on: ``io``, ``distributed``, ``prediction``; ``metrics``, ``methods``, ``export`` and
-``posterior``; ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
+Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``methods``, ``export`` and ``posterior``;
+``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
 from probattn.inference.imports import without_side_effects
@@ -10,7 +10,7 @@ with without_side_effects():
     import scipy.special  # noqa: F401
 
 from probattn.inference import metrics
-from probattn.inference.batches import select_fields
+from probattn.inference.batches import select_fields, unpack_batch
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
@@ -29,10 +29,8 @@ from probattn.inference.export.posterior_network import mean_network, predictor_
 from probattn.inference.export.torch_export import export
 from probattn.inference.guide_checks import materialise
 from probattn.inference.io.checkpoint import CheckpointError, load, save
-from probattn.inference.io.hub import upload_pretrained
-from probattn.inference.io.pretrained import load_pretrained, save_pretrained
+from probattn.inference.io.pretrained import load_pretrained, save_pretrained, upload_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
-from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.io.warm_start import WarmStart, warm_start
 from probattn.inference.methods.ensemble import Ensemble
 from probattn.inference.methods.laplace import Laplace
@@ -52,19 +50,16 @@ from probattn.inference.prediction.predictor import NotFittedError, PosteriorPre
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
-from probattn.inference.training.inexact import InexactResumeWarning
 from probattn.inference.training.options import TrainOptions
 
 __all__ = [
     "Callback",
     "CheckpointError",
     "Convergence",
-    "DamagedFileError",
     "ELBOLoss",
     "Ensemble",
     "GuideRefit",
     "History",
-    "InexactResumeWarning",
     "Laplace",
     "MCDropout",
     "NonFiniteError",
@@ -116,6 +111,7 @@ __all__ = [
     "simulation_based_calibration",
     "to_datatree",
     "token_similarity",
+    "unpack_batch",
     "upload_pretrained",
     "warm_start",
 ]

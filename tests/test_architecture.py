@@ -22,7 +22,7 @@ UPWARDS = {
     "experiments": (),
 }
 """Folders of the packages, and the packages that each must not import."""
-NEEDS_EXTRA = "probattn.inference.integrations.lightning"
+NEEDS_EXTRA = "probattn.inference.lightning"
 PROTOCOL = {"_pyro_sample", "_pyro_post_sample"}  # of Pyro's effect handlers
 
 

@@ -12,8 +12,7 @@ PUBLIC = {
     "probattn",
     "probattn.inference",
     "probattn.models",
-    "probattn.inference.integrations.hugging_face",
-    "probattn.inference.integrations.lightning",
+    "probattn.inference.lightning",
 }
 
 
@@ -64,6 +63,10 @@ def test_finetune_text_classifier(run):
     pytest.importorskip("accelerate")
     found, _ = run("finetune_text_classifier")
     assert found["results"]["eval_accuracy"] > 0.7  # 0.5 is chance
+    trainer = found["trainer"]
+    trainer.train_dataset = [row | {"token_type_ids": [1] * len(row["input_ids"])} for row in found["test"]]
+    with pytest.raises(ValueError, match="token_type_ids"):
+        trainer.train()
 
 
 @quiet

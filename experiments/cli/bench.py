@@ -87,7 +87,7 @@ def _measure(tables: list[Callable[..., dict[str, Any]]], device: str, seed: int
 
     from probattn.experiments.bench.meter import Meter
     from probattn.experiments.bench.table import table
-    from probattn.inference.io.sealed_files import write_json
+    from probattn.experiments.data.sealed_files import write_json
 
     check_file(json, option="--json")
     meter = Meter(device)

@@ -33,8 +33,9 @@ def _fail_with_usage(error: Exception) -> NoReturn:
 
 def _user_errors() -> tuple[type[Exception], ...]:
     from probattn.experiments.data.errors import DatasetError
+    from probattn.experiments.data.sealed_files import DamagedFileError
     from probattn.functional.errors import NumericalError
-    from probattn.inference import CheckpointError, DamagedFileError
+    from probattn.inference import CheckpointError
     from probattn.inference.imports import MissingExtraError
 
     return DatasetError, CheckpointError, DamagedFileError, MissingExtraError, NumericalError, OSError, ValueError

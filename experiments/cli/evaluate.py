@@ -40,7 +40,7 @@ def evaluate(
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.evaluation.provenance import digests
     from probattn.experiments.reporting import evaluation_tables, posterior_words, report
-    from probattn.inference.distributed.collectives import world
+    from probattn.inference.distributed import world
 
     baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
     done = evaluation.evaluate(

@@ -83,9 +83,9 @@ def main() -> NoReturn:
     make_encodable()
     program = app
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from probattn.inference.distributed.collectives import report_first_error
+        from torch.distributed.elastic.multiprocessing.errors import record
 
-        program = report_first_error(app)
+        program = record(app)  # torchrun reports the rank whose error came first
     try:
         status = program(prog_name="probattn", standalone_mode=False)
     except Exception as error:

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
 from probattn.experiments.displayable import displayable
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 
 if TYPE_CHECKING:
     from probattn.experiments.sharing.answers import Answer
@@ -63,7 +63,7 @@ def predict(
     """
     from probattn.experiments.sharing import answers as records
     from probattn.experiments.sharing.pipeline import Pipeline
-    from probattn.inference.io.atomic_write import write_text
+    from probattn.inference.io.files import write_text
 
     check_file(out, option="--out")
     chosen = format or (FORMATS.get(out.suffix.lower(), "table") if out else "table")

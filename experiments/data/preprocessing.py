@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.inference.io.sealed_files import read_json, write_json
+from probattn.experiments.data.sealed_files import read_json, write_json
 
 PREPROCESSING = "preprocessing.json"
 """Name of the file in a run's folder."""

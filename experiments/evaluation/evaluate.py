@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
@@ -25,15 +26,14 @@ from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import Prediction, attention_spectra, posterior_summary, posterior_variants, token_similarity
 from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary, local_latent_sites
-from probattn.inference.distributed.collectives import (
+from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
     make_fabric,
     rank_zero_first,
     world,
 )
-from probattn.inference.io.lock import locked
-from probattn.inference.io.sealed_files import write_json
+from probattn.inference.io.files import locked
 from probattn.inference.training.run_log import read_log
 
 EXAMPLES = 256

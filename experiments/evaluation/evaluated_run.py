@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probattn.experiments.config.settings import Settings, SettingsError
+from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.evaluation import methods, prediction_store
 from probattn.experiments.evaluation.options import EvaluationOptions
 from probattn.experiments.evaluation.provenance import FITTED_ON, Provenance, differences, state_of
@@ -13,7 +14,6 @@ from probattn.experiments.evaluation.run_result import describe_unfinished, last
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import read_record
 from probattn.inference import Prediction
-from probattn.inference.io.sealed_files import read_json
 from probattn.inference.training.run_log import read_log
 
 

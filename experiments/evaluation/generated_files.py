@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
+from probattn.experiments.data.sealed_files import DamagedFileError, read_json, write_json
 
 RECORD = "generated.json"
 """File that lists the generated files of a folder, and the digests of the results that they were generated from."""

@@ -10,8 +10,8 @@ from probattn.guides import Guide
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.posterior.refit_guide import refit_guide
-from probattn.inference.training.objective import StepCoefficients
-from probattn.inference.training.warmup_decay import scheduled_lr
+from probattn.inference.training.optimizers import scheduled_lr
+from probattn.inference.training.step import StepCoefficients
 from probattn.models import Supervised
 from probattn.weights import alpha
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
-from probattn.inference.io.checkpoint import read, write
+from probattn.inference.io.files import read_archive, write_archive
 from probattn.inference.prediction.marginals import unwrap
 
 FORMAT = "probattn-predictions-2"
@@ -90,7 +90,7 @@ def load_or_predict(
     if missing:
         path.parent.mkdir(parents=True, exist_ok=True)
         sets = {name: [asdict(origin), fields] for name, (origin, fields) in stored.items()}
-        write(path, {"format": FORMAT, "sets": sets})
+        write_archive(path, {"format": FORMAT, "sets": sets}, tag="part")
     return {name: _prediction(stored[name][1]) for name in group}
 
 
@@ -130,11 +130,14 @@ def _path(run: Path, method: str, group: Sequence[str]) -> Path:
 def _read(path: Path) -> Stored:
     if not path.exists():
         return {}
-    sets: Any = read(path, expected=FORMAT)["sets"]
     try:
+        content: Any = read_archive(path)
+        if content["format"] != FORMAT:
+            raise ValueError(f"it is not of format {FORMAT}")
+        sets = content["sets"]
         return {name: (Provenance.from_json(provenance), fields) for name, (provenance, fields) in sets.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged: it has another content than was written") from error
+    except Exception as error:  # of many types
+        raise CheckpointError(f"{path} is damaged, or no file of predictions ({error})") from error
 
 
 def _on_cpu(value: Tensor | None) -> Tensor | None:

@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.validation import readable_errors
+from probattn.experiments.data.digest import digest
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import TestSet
 from probattn.experiments.runs.build import fitted_parts
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun
-from probattn.inference.io.digest import digest
 
 LIBRARIES = ("probattn", "torch", "pyro-ppl")
 """Libraries that every prediction is computed with."""

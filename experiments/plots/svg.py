@@ -8,7 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from probattn.experiments.plots.style import DARK, PAPER
-from probattn.inference.io.atomic_write import write_bytes
+from probattn.inference.io.files import write_bytes
 
 
 def save_figure(path: Path, figure: Figure) -> None:

@@ -18,7 +18,7 @@ from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
 from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 
 MEANINGS = {
     "accuracy": "share of right answers.",

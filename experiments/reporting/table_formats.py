@@ -17,7 +17,7 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.metric_display import MISSING
 from probattn.experiments.evaluation.seed_statistics import Comparison
 from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 
 
 def terminal(table: Table) -> RichTable:

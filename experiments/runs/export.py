@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.preprocessing import PREPROCESSING
+from probattn.experiments.data.sealed_files import read_sealed
 from probattn.experiments.data.tables.datasets import TableDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.without_data import open_without_data
 from probattn.inference import export, export_onnx, mean_network, predictor_network, save_safetensors
-from probattn.inference.io.sealed_files import read_sealed
 
 METADATA = "probattn.json"
 """File with the metadata inside a program."""

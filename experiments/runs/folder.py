@@ -11,10 +11,10 @@ from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, readable_errors
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.runs.environment import environment
 from probattn.inference.io import checkpoint
-from probattn.inference.io.lock import LOCK, locked
-from probattn.inference.io.sealed_files import read_json, write_json
+from probattn.inference.io.files import LOCK, locked
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,7 @@ def epochs_done(folder: Path) -> int:
     last = folder / "last.pt"
     if not last.exists():
         return 0
-    extra = checkpoint.read(last)["extra"]
-    checkpoint.check_extra(last, extra, {"epoch": int})
-    return extra["epoch"]
+    return checkpoint.read(last)["extra"]["epoch"]
 
 
 @contextlib.contextmanager

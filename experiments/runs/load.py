@@ -22,8 +22,7 @@ from probattn.experiments.runs.build import (
     load_data,
 )
 from probattn.experiments.runs.folder import RunRecord, read_record
-from probattn.inference.io.checkpoint import restore
-from probattn.inference.training.best_weights import read_best
+from probattn.inference.io import checkpoint
 from probattn.models import Supervised
 
 
@@ -75,7 +74,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
         DatasetError: its data are missing, or have another training or validation part now.
     """
     record = read_record(folder)
-    settings, best = record.settings, read_best(folder)
+    settings, best = record.settings, checkpoint.read(folder / "best.pt")
     dataset = load_data(settings, root).for_run(folder)
     _check_parts(record, dataset, folder=folder)
     check_memory(settings, dataset, copies=1)
@@ -83,7 +82,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
     device = find_device(settings.train.accelerator)
     for module in (model, guide):
         module.to(device)
-    restore(best, model, guide, path=folder / "best.pt")
+    checkpoint.restore(best, model, guide, path=folder / "best.pt")
     return TrainedRun(
         folder,
         record.name,

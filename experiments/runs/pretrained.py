@@ -12,13 +12,13 @@ from pydantic.dataclasses import dataclass
 from probattn.experiments.config.settings import Settings, SettingsError
 from probattn.experiments.config.validation import readable_errors
 from probattn.experiments.data.preprocessing import PREPROCESSING
+from probattn.experiments.data.sealed_files import read_sealed
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.without_data import blank_dataset, build_for_prediction
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors
-from probattn.inference.io.sealed_files import read_sealed
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.runs.build import (
     GPUS,
     Dataset,
@@ -27,8 +28,7 @@ from probattn.experiments.runs.build import (
 )
 from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.inference import History, fit, warm_start
-from probattn.inference.distributed.collectives import broadcast_result, make_fabric, rank_zero_first
-from probattn.inference.io.sealed_files import write_json
+from probattn.inference.distributed import broadcast_result, make_fabric, rank_zero_first
 from probattn.models import Supervised
 
 

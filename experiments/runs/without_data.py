@@ -22,8 +22,8 @@ from probattn.experiments.runs.build import Dataset, build, check_memory, find_d
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
-from probattn.inference.io.checkpoint import refuse_wrong_types, restore
-from probattn.inference.training.best_weights import read_best
+from probattn.inference.io import checkpoint
+from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Classifier
 
 
@@ -35,10 +35,10 @@ def open_without_data(folder: Path) -> TrainedRun:
         CheckpointError: the run has finished no epoch, or the checkpoint of the best one is missing or damaged.
         DatasetError, DamagedFileError: its preprocessing is missing or damaged.
     """
-    record, best = read_record(folder), read_best(folder)
+    record, best = read_record(folder), checkpoint.read(folder / "best.pt")
     dataset = blank_dataset(record.settings, folder)
     model, guide, device = build_for_prediction(record.settings, dataset)
-    restore(best, model, guide, path=folder / "best.pt")
+    checkpoint.restore(best, model, guide, path=folder / "best.pt")
     return TrainedRun(
         folder,
         record.name,
@@ -75,7 +75,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         DamagedFileError: a file is damaged.
     """
     saved, labels = read_preprocessing(folder), torch.zeros(1, dtype=torch.long)
-    with refuse_wrong_types(folder / "preprocessing.json"):
+    try:
         kind, classes = saved["kind"], tuple(map(str, saved["classes"]))
         if kind == "images":
             blank = Images(torch.zeros(1, *map(int, saved["shape"]), dtype=torch.uint8), labels)
@@ -87,6 +87,9 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             scale = {} if classes else {name: float(saved[name]) for name in ("label_mean", "label_std")}
             column = str(saved["label_column"])
             return TableDataset(settings.data.name, classes, encoding, column, blank, blank, blank, **scale)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        path = folder / "preprocessing.json"
+        raise CheckpointError(f"{path} is damaged: a value is missing or of another type ({error!r})") from error
     if kind != "texts":
         raise DatasetError(f"{folder} was trained on {kind!r}, which this version cannot predict without data")
     blank = Texts(("text",), labels)

@@ -19,8 +19,7 @@ from probattn.experiments.runs.without_data import open_without_data
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.stored_evaluation import StoredEvaluation
 from probattn.inference import Prediction, predict
-from probattn.inference.io.hub import find_pretrained, upload_pretrained
-from probattn.inference.io.pretrained import is_pretrained
+from probattn.inference.io.pretrained import find_pretrained, is_pretrained, upload_pretrained
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.config.validation import readable_errors
+from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.sealed_files import read_json
 
 
 @dataclass(frozen=True)

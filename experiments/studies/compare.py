@@ -20,7 +20,7 @@ from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"

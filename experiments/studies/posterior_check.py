@@ -25,7 +25,7 @@ from probattn.inference import (
 from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC, guide_inference
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 from probattn.inference.posterior.nuts import Chains
 from probattn.models import Classifier, ViT
 

@@ -18,7 +18,7 @@ from probattn.experiments.studies.against_paper import Compared
 from probattn.experiments.studies.entries import Part
 from probattn.experiments.studies.reproduce import Plan, measured
 from probattn.experiments.studies.reproduced_figures import FIGURES
-from probattn.inference.io.atomic_write import write_text
+from probattn.inference.io.files import write_text
 
 
 def compared(plan: Plan) -> list[Compared]:

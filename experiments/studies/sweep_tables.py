@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.evaluation.metric_display import format_value
 from probattn.experiments.reporting.table import Column, Entry, Row, Table
 from probattn.experiments.reporting.table_formats import csv_text, markdown
 from probattn.experiments.studies.sweep import Candidate, Choice
-from probattn.inference.io.atomic_write import write_text
-from probattn.inference.io.sealed_files import write_json
+from probattn.inference.io.files import write_text
 from probattn.inference.metrics import MONITORS
 
 

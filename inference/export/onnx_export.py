@@ -15,8 +15,7 @@ from torch.export import ExportedProgram
 
 from probattn.inference.export.torch_export import trace
 from probattn.inference.imports import extra, without_side_effects
-from probattn.inference.io.digest import UNSEALED
-from probattn.inference.io.sealed_files import write_sealed
+from probattn.inference.io.files import write_bytes
 
 WITHOUT_ONNX = re.compile(r"aten\.(\w*(?:cholesky|solve|svd|eig|qr|linalg_lu|linalg_inv)\w*)")
 """PyTorch's factorisations and solvers, none of which ONNX has."""
@@ -71,8 +70,7 @@ def export_onnx(
     for node in model.graph.all_nodes():
         node.metadata_props.clear()  # names of our modules, and stack traces with paths of this machine
     model.metadata_props.update(metadata or {})
-    model.metadata_props["digest"] = UNSEALED
-    write_sealed(path, converted.model_proto.SerializeToString())
+    write_bytes(path, converted.model_proto.SerializeToString())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from probattn.inference.export.branch_free import branch_free
-from probattn.inference.io.sealed_files import write_sealed_zip
+from probattn.inference.io.files import write_bytes
 
 
 def export(
@@ -41,7 +41,7 @@ def export(
     program = trace(network, *example)
     archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
     torch.export.save(program, archive, extra_files=dict(files or {}))
-    write_sealed_zip(path, archive)
+    write_bytes(path, archive.getvalue())
     return program
 
 

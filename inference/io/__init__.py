@@ -1,3 +1,3 @@
-"""Files that are written whole or not at all, with a digest: checkpoints, safetensors, JSON, locks, warm starts.
+"""Checkpoints, weights as safetensors, folders that share a model, and warm starts.
 
 Imports no other room."""

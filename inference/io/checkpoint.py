@@ -1,33 +1,33 @@
-"""Checkpoints: written atomically, read without unpickling, and checked completely before a weight changes."""
+"""Checkpoints: weights, and the states of optimisers and random number generators that a run resumes from.
 
-import contextlib
-import io
-from collections.abc import Iterator, Mapping
+A file is written under another name and renamed, and read with ``weights_only=True``, so that it cannot run code.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.inference import guide_checks
-from probattn.inference.io.sealed_files import DamagedFileError, read_sealed, write_sealed_zip
-from probattn.inference.io.tensor_archive import from_archive, to_archive
+from probattn.inference.io.files import read_archive, write_archive
 
 FORMAT = "probattn-1"
-PARTS = {"model", "guide", "layers", "extra"}
-EXTRA_STATE = "_extra_state"
-"""PyTorch's name of a module's own state, whose shape the module chooses."""
+PARTS = ("model", "guide", "layers", "extra")
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is missing, damaged, or of another architecture."""
+    """A checkpoint that is missing, damaged, or of another architecture or run."""
 
 
 def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **extra: Any) -> None:
-    """Save the weights of a model and its guide, and extra values, to one file.
-
-    A crash leaves the old file or the new one, never half of one.
+    """Save the weights of a model and its guide, and extra values, to one file, whole or not at all.
 
     Args:
         path: the file; its folder must exist.
@@ -35,196 +35,200 @@ def save(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **e
         extra: tensors, numbers, strings, and dicts and lists of them.
 
     Raises:
-        CheckpointError: the state of a module holds something else than tensors, which could not be loaded.
-        OSError: it cannot be written; names the path.
-        TypeError: ``extra`` holds something else, or a function was passed instead of a module.
-    """
-    _check_modules(model, guide)
-    content = weights_content(model, guide) | {"extra": extra}
-    check_parts(path, content)
-    try:
-        write(path, content)
-    except CheckpointError as error:
-        raise TypeError(f"extra may hold only tensors, numbers, strings, dicts and lists, got {extra}") from error
-
-
-def weights_content(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
-    """Return the content of a file of weights: ``format``, ``model``, ``guide`` and ``layers``."""
-    return {
-        "format": FORMAT,
-        "model": model.state_dict(),
-        "guide": {} if guide is None else guide.state_dict(),
-        "layers": _layer_signatures(model),
-    }
-
-
-def write(path: str | Path, content: dict[str, Any], *, tag: str | None = "part") -> None:
-    """Write tensors, numbers, strings, and dicts and lists of them atomically, with a digest, if they can be read back.
-
-    Args:
-        path: the file; its folder must exist.
-        content: the content, with its format as ``format``.
-        tag: as for :func:`~probattn.inference.io.atomic_write.atomic_write`.
-
-    Raises:
-        CheckpointError: content of other types, which :func:`read` would refuse.
+        TypeError: a function instead of a module; values of other types, which :func:`load` could not read.
         OSError: it cannot be written; names the path.
     """
-    archive = to_archive(content)
-    try:
-        from_archive(archive)
-    except Exception as error:
-        raise CheckpointError(f"{path}: the content could not be read back ({error})") from error
-    write_sealed_zip(path, archive, tag=tag)
+    write_archive(path, weights(model, guide) | {"extra": extra}, tag="part")
 
 
 def load(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
-    """Load a checkpoint into a model and its guide, all or nothing.
+    """Load a checkpoint into a model and its guide, all or nothing, and return the extra values.
 
     Args:
         path: the file.
         model, guide: modules of the architecture that was saved; AutoGuides must be materialised first.
 
-    Returns:
-        The extra values that were saved.
-
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
-    _check_modules(model, guide)
     content = read(path)
     restore(content, model, guide, path=path)
     return content["extra"]
 
 
-def _check_modules(*parts: nn.Module | None) -> None:
-    for part in parts:
-        if part is not None and not isinstance(part, nn.Module):
-            raise TypeError(
-                f"{getattr(part, '__name__', part)} is a function, whose parameters are in Pyro's store: use "
-                "pyro.get_param_store().save(path) and .load(path) for them"
-            )
+def weights(model: nn.Module, guide: nn.Module | None = None) -> dict[str, Any]:
+    """Return ``format``, ``model`` and ``guide`` (their states), and ``layers``.
 
-
-def restore(content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:
-    """Load the content that :func:`read` returned into a model and its guide, all or nothing.
-
-    Raises:
-        CheckpointError: of another architecture, naming the first differences.
+    ``layers`` has the settings of attention layers that the shapes of parameters do not show, such as the heads.
     """
-    check_architecture(content, model, guide, path=path)
-    model.load_state_dict(content["model"])
-    if guide is not None:
-        guide.load_state_dict(content["guide"])
+    for module in (model, guide):
+        if not isinstance(module, nn.Module | None):
+            raise TypeError(f"{module} is a function: its parameters are in Pyro's store, pyro.get_param_store().save")
+    named = model.named_modules()
+    return {
+        "format": FORMAT,
+        "model": model.state_dict(),
+        "guide": {} if guide is None else guide.state_dict(),
+        "layers": {name: layer.signature() for name, layer in named if isinstance(layer, ProbabilisticAttention)},
+    }
 
 
-def check_architecture(
-    content: dict[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path
-) -> None:
-    """Check that :func:`restore` can load the content into a model and its guide.
-
-    Raises:
-        CheckpointError: of another architecture, naming the first differences; a guide without parameters yet.
-    """
-    if guide is not None and guide_checks.is_lazy(guide):
-        raise CheckpointError(
-            f"{path} cannot be loaded into this {type(guide).__name__} yet, whose parameters are created in its first "
-            "run: call inference.materialise(guide, (x, y)) with a batch of the training data, then load it"
-        )
-    targets = {"model": model} if guide is None else {"model": model, "guide": guide}
-    layers = _layer_signatures(model)
-    differences = [
-        f"layer {name or '(the model)'}: {saved} in the checkpoint, {layers.get(name)} here"
-        for name, saved in content["layers"].items()
-        if layers.get(name) != saved
-    ]
-    differences += [line for part, module in targets.items() for line in _differences(part, module, content[part])]
-    if differences:
-        first = "\n  ".join(differences[:8]) + ("\n  …" if len(differences) > 8 else "")
-        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
-
-
-def read(path: str | Path, *, expected: str = FORMAT) -> dict[str, Any]:
+def read(path: str | Path) -> dict[str, Any]:
     """Return the content of a checkpoint on the CPU: ``model``, ``guide``, ``layers`` and ``extra``.
-
-    Args:
-        path: the file.
-        expected: format of the file; other formats of this library have other content.
 
     Raises:
         CheckpointError: missing, damaged, or not a checkpoint of this library.
     """
     try:
-        archive = io.BytesIO(read_sealed(path))
+        content = read_archive(path)
+        if content["format"] != FORMAT or not all(isinstance(content[part], dict) for part in PARTS):
+            raise ValueError(f"it is not of format {FORMAT}")
     except FileNotFoundError as error:
-        raise CheckpointError(f"no checkpoint at {path}") from error
-    except DamagedFileError as error:
-        raise CheckpointError(str(error)) from error
-    try:
-        content = from_archive(archive)
-    except Exception as error:
-        raise CheckpointError(f"{path} is damaged ({type(error).__name__}: {error}); use another") from error
-    if not isinstance(content, dict) or content.get("format") != expected:
-        raise CheckpointError(f"{path} is not a probattn checkpoint of format {expected}")
-    if expected == FORMAT:
-        check_parts(path, content)
+        raise CheckpointError(f"there is no checkpoint {path}") from error
+    except Exception as error:  # of many types
+        raise CheckpointError(f"{path} is damaged, or no checkpoint of probattn ({error}): use another") from error
     return content
 
 
-def check_extra(path: str | Path, extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Check that the extra values of a checkpoint include those of these names and types.
+def restore(content: Mapping[str, Any], model: nn.Module, guide: nn.Module | None = None, *, path: str | Path) -> None:
+    """Load the content that :func:`read` returned into a model and its guide, all or nothing.
 
     Raises:
-        CheckpointError: one is missing, or of another type.
+        CheckpointError: of another architecture, naming the first differences; a guide without parameters yet.
     """
-    wrong = [name for name, kind in kinds.items() if name not in extra or not isinstance(extra[name], kind)]
-    if wrong:
-        raise CheckpointError(f"{path}: extra lacks {', '.join(wrong)}, or holds another type there; use another")
+    if guide is not None and guide_checks.is_lazy(guide):
+        raise CheckpointError(f"{path}: call inference.materialise(guide, (x, y)) first, then load the guide")
+    parts = {"model": model} | ({} if guide is None else {"guide": guide})
+    here = weights(model, guide)["layers"]
+    layers = content["layers"].items()
+    differences = [f"layer {name}: {value}, here {here.get(name)}" for name, value in layers if here.get(name) != value]
+    for name, module in parts.items():
+        before = {key: _shape(key, value) for key, value in content[name].items()}
+        now = {key: _shape(key, value) for key, value in module.state_dict().items()}
+        both = before | now
+        differences += [
+            f"{name}: {key} {before.get(key, 'missing')}, here {now.get(key, 'missing')}"
+            for key in both
+            if before.get(key) != now.get(key)
+        ]
+    if differences:
+        first = "\n  ".join(differences[:8])
+        raise CheckpointError(f"{path} is of another architecture; build the model with its settings:\n  {first}")
+    for name, module in parts.items():
+        module.load_state_dict(content[name])
 
 
-@contextlib.contextmanager
-def refuse_wrong_types(path: str | Path) -> Iterator[None]:
-    """Turn the errors of missing keys and wrong types, where the content of a file is used, into CheckpointErrors."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: a value is missing or of another type ({type(error).__name__}: {error}); use another"
-        ) from error
+def _shape(key: str, value: Tensor) -> tuple[int, ...] | None:
+    """Return the shape of a tensor; a module's extra state has any."""
+    return None if key.endswith("_extra_state") else tuple(value.shape)
 
 
-def check_parts(path: str | Path, content: dict[str, Any]) -> None:
-    """Check the parts of a file of weights, before any is used.
+def part_states(parts: Iterable[Any]) -> dict[str, Any]:
+    """Return the states of optimisers, schedulers or callbacks, by position and class."""
+    return {name: part.state_dict() if hasattr(part, "state_dict") else {} for name, part in _by_class(parts).items()}
+
+
+def load_part_states(parts: Iterable[Any], states: Mapping[str, Any]) -> None:
+    """Restore the states that :func:`part_states` returned.
 
     Raises:
-        CheckpointError: a part is missing, or of another type.
+        CheckpointError: parts of other classes.
     """
-    if not content.keys() >= PARTS:
-        raise CheckpointError(f"{path} lacks {', '.join(sorted(PARTS - content.keys()))}; use another")
-    kinds = {"model": torch.Tensor, "guide": torch.Tensor, "layers": dict, "extra": object}
-    for part, kind in kinds.items():
-        entries = content[part]
-        if not isinstance(entries, dict) or not all(
-            isinstance(name, str) and isinstance(value, kind) for name, value in entries.items()
-        ):
-            raise CheckpointError(f"{path}: {part} is not a dict from names to {kind.__name__}s; use another")
+    named = _by_class(parts)
+    if named.keys() != states.keys():
+        raise CheckpointError(f"the run had {', '.join(states) or 'none'}, and now has {', '.join(named) or 'none'}")
+    for name, part in named.items():
+        if hasattr(part, "load_state_dict"):
+            part.load_state_dict(states[name])
 
 
-def _layer_signatures(model: nn.Module) -> dict[str, dict[str, int | str]]:
-    """Return the settings of attention layers that the shapes of parameters do not determine, such as the heads."""
+def _by_class(parts: Iterable[Any]) -> dict[str, Any]:
+    return {f"{number} {type(part).__name__}": part for number, part in enumerate(parts)}
+
+
+def random_states(*loaders: Any) -> dict[str, Any]:
+    """Return the states of the global random number generators of this process, and of loaders.
+
+    Of a loader, these are its own generators and those of its samplers and its data set: attributes that are generators
+    of PyTorch, NumPy or Python; and the ``state_dict`` of each of these parts that has one.
+    """
     return {
-        name: layer.signature() for name, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": random.getstate(),
+        "numpy": _plain(np.random.get_state(legacy=False)),
+        "generators": [_plain(_state(each)) for each in _generators(loaders)],
+        "stateful": [part.state_dict() for part in _stateful(loaders)],
     }
 
 
-def _differences(part: str, module: nn.Module, saved: dict[str, torch.Tensor]) -> list[str]:
-    own = module.state_dict()
-    lines = [f"{part}: {name} is missing in the checkpoint" for name in own if name not in saved]
-    lines += [f"{part}: {name} is in the checkpoint only" for name in saved if name not in own]
-    return lines + [
-        f"{part}: {name} has shape {tuple(own[name].shape)}, the checkpoint {tuple(saved[name].shape)}"
-        for name in own
-        if name in saved and own[name].shape != saved[name].shape and not name.endswith(EXTRA_STATE)
-    ]
+def set_random_states(states: Mapping[str, Any], *loaders: Any) -> None:
+    """Set the states that :func:`random_states` returned.
+
+    Raises:
+        CheckpointError: loaders with other generators than those of the states.
+    """
+    generators, stateful = _generators(loaders), _stateful(loaders)
+    if (len(generators), len(stateful)) != (len(states["generators"]), len(states["stateful"])):
+        raise CheckpointError("the loaders have other random number generators than the checkpoint's: build the same")
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    for generator, state in zip(generators, states["generators"], strict=True):
+        if isinstance(generator, random.Random):
+            generator.setstate(state)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        else:
+            generator.set_state(state)
+    for part, state in zip(stateful, states["stateful"], strict=True):
+        part.load_state_dict(state)
+
+
+@contextmanager
+def preserved(*loaders: Any) -> Iterator[None]:
+    """Restore all :func:`random_states` at the end."""
+    states = random_states(*loaders)
+    try:
+        yield
+    finally:
+        set_random_states(states, *loaders)
+
+
+def _state(generator: Generator) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state() if isinstance(generator, torch.Generator) else generator.get_state(legacy=False)
+
+
+def _plain(state: Any) -> Any:
+    """Return a state of NumPy's with lists in place of arrays, which ``weights_only`` reads."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def _parts(loaders: tuple[Any, ...]) -> list[Any]:
+    """Return loaders, their samplers and data sets, each once."""
+    parts: dict[int, Any] = {}
+    for loader in loaders:
+        batches = getattr(loader, "batch_sampler", None)
+        for part in (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+            parts[id(part)] = part
+        data = getattr(loader, "dataset", None)
+        parts[id(data)] = data
+    return list(parts.values())
+
+
+def _generators(loaders: tuple[Any, ...]) -> list[Generator]:
+    values = (value for part in _parts(loaders) for value in getattr(part, "__dict__", {}).values())
+    return list({id(value): value for value in values if isinstance(value, Generator)}.values())
+
+
+def _stateful(loaders: tuple[Any, ...]) -> list[Any]:
+    methods = ("state_dict", "load_state_dict")
+    return [each for each in _parts(loaders) if all(hasattr(each, method) for method in methods)]

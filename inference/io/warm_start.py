@@ -58,38 +58,32 @@ def warm_start(model: nn.Module, source: str | Path | Mapping[str, Tensor]) -> W
     if isinstance(source, str | Path):
         content = checkpoint.read(source)
         where, saved, layers = str(source), content["model"], content["layers"]
-    own = model.state_dict()
+    here = model.state_dict()
     attention = {name: layer for name, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)}
     for path, layer in attention.items():
         heads = layers.get(path, {}).get("heads", layer.heads)
         if heads != layer.heads:
             raise CheckpointError(f"{where}: layer {path} has {heads} heads, here {layer.heads}; give both as many")
-    both = [name for name in own if name in saved]
+    both = [name for name in here if name in saved]
     report = WarmStart(
-        carried=tuple(name for name in both if own[name].shape == saved[name].shape),
-        fresh=tuple(name for name in own if name not in saved),
-        unused=tuple(name for name in saved if name not in own),
-        reshaped=tuple(name for name in both if own[name].shape != saved[name].shape),
+        carried=tuple(name for name in both if here[name].shape == saved[name].shape),
+        fresh=tuple(name for name in here if name not in saved),
+        unused=tuple(name for name in saved if name not in here),
+        reshaped=tuple(name for name in both if here[name].shape != saved[name].shape),
     )
-    lacking = sorted(_types_without_matrix(report.carried, own, attention))
+    matrices = [name for name in report.carried if here[name].dim() > 1]
+    has_matrix: dict[str, bool] = {}  # by type of attention layer; a bias alone does not count
+    for path, layer in attention.items():
+        kind, prefix = type(layer).__name__, f"{path}." if path else ""
+        has_matrix[kind] = has_matrix.get(kind, False) or any(name.startswith(prefix) for name in matrices)
+    lacking = [f"matrix of the {kind} layers" for kind, carried in has_matrix.items() if not carried]
     if lacking or not report.carried:
-        what = f"matrix of the {' and '.join(lacking)} layers" if report.carried else "weight"
+        what = " and ".join(lacking) if report.carried else "weight"
         raise CheckpointError(f"no {what} in {where} has the name and shape of one here:\n{report}")
     with torch.no_grad():
         for name in report.carried:
-            own[name].copy_(saved[name])
+            here[name].copy_(saved[name])
     return report
-
-
-def _types_without_matrix(
-    carried: tuple[str, ...], own: dict[str, Tensor], attention: dict[str, ProbabilisticAttention]
-) -> set[str]:
-    """Return the types of attention layers of which no matrix is carried over; a bias alone does not count."""
-    prefixes: dict[str, list[str]] = {}
-    for path, layer in attention.items():
-        prefixes.setdefault(type(layer).__name__, []).append(f"{path}." if path else "")
-    matrices = [name for name in carried if own[name].dim() > 1]
-    return {kind for kind, starts in prefixes.items() if not any(name.startswith(tuple(starts)) for name in matrices)}
 
 
 def _list_names(names: tuple[str, ...]) -> str:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.distributed.collectives import broadcast_result, gather_results, world
-from probattn.inference.distributed.random_state import seed_per_rank
+from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import predict

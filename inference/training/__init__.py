@@ -1,3 +1,1 @@
-"""Stochastic variational inference: ``fit``, its options, training steps, schedules and logs.
-
-May import ``metrics``, ``prediction``, ``distributed`` and ``io``."""
+"""Stochastic variational inference: ``fit``, its options, its loop, optimisers and logs."""

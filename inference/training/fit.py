@@ -1,7 +1,7 @@
 """Stochastic variational inference of a model and its guide, which can be stopped and resumed at any moment."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,18 @@ from torch import nn
 from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
-from probattn.inference.distributed import random_state
-from probattn.inference.distributed.collectives import broadcast_result, world
-from probattn.inference.io.checkpoint import CheckpointError
-from probattn.inference.io.lock import locked
-from probattn.inference.programs import as_module, device
-from probattn.inference.training import inexact
-from probattn.inference.training.attention_kernels import without_cudnn_attention
-from probattn.inference.training.callbacks import Callback
-from probattn.inference.training.deterministic import deterministic
-from probattn.inference.training.first_batches import initialise_likelihood, try_prediction
-from probattn.inference.training.loggers import Logger, check_logger
-from probattn.inference.training.matmul_precision import float32_products
+from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
+from probattn.inference.io.checkpoint import preserved
+from probattn.inference.io.files import locked
+from probattn.inference.programs import as_module, attribute
+from probattn.inference.training.callbacks import HOOKS, Callback, Logger, check_methods, default_loggers
+from probattn.inference.training.device import device_settings
 from probattn.inference.training.num_data import check_num_data
-from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory
+from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory, make_optimizers
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
-from probattn.inference.training.run_log import RunLog, read_log
+from probattn.inference.training.run_log import RunLog
+from probattn.inference.training.step import make_objective
 from probattn.inference.training.trainer import Trainer
 from probattn.param_store import without_store_warnings
 
@@ -70,14 +65,11 @@ def fit(
     """Train a model and its guide by SVI and load the weights of the best epoch (without ``valid``: the last).
 
     The loss is −ELBO/N, so that penalties, clipping and logs are per example (KEP-SVGP paper, eq. 20). With ``out``,
-    ``last.pt`` holds everything needed to resume exactly and is replaced atomically after every epoch (see
-    ``options.checkpoint_every``), ``best.pt`` holds the weights of
-    the best epoch, ``log.jsonl`` and the loggers every term of the objective.
+    ``best.pt`` holds the weights of the best epoch, ``last.pt`` everything needed to resume exactly, and ``log.jsonl``
+    and the loggers every term of the objective. Files are replaced atomically after an epoch.
 
-    Before the first epoch a few examples are predicted, so that a network that cannot is found at once; and noise whose
-    scale was not given (``Gaussian()``) gets that of the training labels.
-
-    Submodules in evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
+    Noise whose scale was not given (``Gaussian()``) gets that of the labels of the first batch. Submodules in
+    evaluation mode stay there; a model or guide that is there as a whole is put into training mode.
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
@@ -86,9 +78,7 @@ def fit(
         guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
             statements, whose parameters stay in Pyro's global store.
         train: sized iterable of batches with labels, as tuples, mappings or data classes (see
-            :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples (see
-            :func:`~probattn.inference.training.num_data.training_sizes`). All random number generators that it refers
-            to are checkpointed.
+            :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples.
         valid: the same for validation.
         options: number of epochs, learning rate and everything else that is a number or a name.
         optimizer: function of parameter groups that returns a :class:`torch.optim.Optimizer`, such as
@@ -97,125 +87,95 @@ def fit(
         scheduler: function of an optimiser that returns a :class:`torch.optim.lr_scheduler.LRScheduler`, which is
             stepped after every training step and replaces ``schedule``, ``warmup_epochs`` and ``min_lr`` of the options
             (the schedules of KL weight and regulariser stay). With natural gradients, their optimiser gets one as well.
-        loggers: loggers by Lightning Fabric's protocol (see :class:`~probattn.inference.training.loggers.Logger`). None
-            is TensorBoard in ``out``, if it is installed.
+        loggers: loggers by Lightning Fabric's protocol (see :class:`~probattn.inference.training.callbacks.Logger`).
+            None is TensorBoard in ``out``, if it is installed.
         callbacks: objects with methods of :class:`~probattn.inference.Callback`.
         out: folder of the run.
-        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders and settings of the model must be
-            the same (see :class:`~probattn.inference.training.fingerprint.Fingerprint`).
+        resume: resume from ``out/last.pt``, or start if there is none. Data, loaders, model and optimisers must be
+            built as before. Resuming is exact for random numbers of the global generators of PyTorch, NumPy and Python,
+            and of generators that are attributes of a loader, its samplers or its data set.
         progress: display the progress.
 
     Raises:
         FileExistsError: ``out`` holds a run and ``resume`` is False.
         BlockingIOError: another process works in ``out``.
         OSError: ``out`` cannot be written.
-        CheckpointError: a damaged checkpoint; one of another architecture, other options, data or settings; or lost
-            weights of the best epoch.
+        CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
         TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
             logger or callback of another type.
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
-
-    Warns:
-        InexactResumeWarning: with ``out``, if the run may not resume exactly; names the reasons.
     """
-    loggers = None if loggers is None else list(loggers)
-    for logger in loggers or ():
-        check_logger(logger)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        _refuse_to_overwrite(folder, resume=resume)
-    model, guide = as_module(model), as_module(guide)
+    model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
+    callbacks, loggers = tuple(callbacks), None if loggers is None else list(loggers)
+    check_methods(callbacks, HOOKS, "callback", count=1)
+    check_methods(loggers or (), ("log_metrics", "log_hyperparams", "finalize"), "logger", count=3)
     check_loader(train, "train")
     if valid is not None:
         check_loader(valid, "valid")
     check_num_data(model, train)
-    if options.seed is not None:
-        torch.manual_seed(options.seed)
     guide_checks.check(model, guide)
-    _materialise(model, guide, train)
-    if folder is None or not (folder / "last.pt").exists():
-        with deterministic() if options.deterministic else nullcontext():
-            initialise_likelihood(model, train)
-            try_prediction(model, guide, train)
-    for part in (model, guide):
-        _give_own_memory(part)
-        _leave_evaluation_mode(part)
-    trainer = Trainer(
-        model,
-        guide,
-        train,
-        valid,
-        options=options,
-        folder=folder,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        callbacks=callbacks,
-    )
-    random_state.seed_per_rank()
-
-    def lock_folder() -> None:
-        stack.enter_context(locked(folder))
-        _refuse_to_overwrite(folder, resume=resume)  # another process may have written to it in the meantime
-
-    is_main = world().rank == 0
     with ExitStack() as stack:
-        if options.deterministic:
-            stack.enter_context(deterministic())
-        stack.enter_context(without_cudnn_attention())
-        stack.enter_context(float32_products(options.matmul_precision, device=trainer.device))
+        fabric, is_main = make_fabric(options.accelerator, options.devices), world().rank == 0
+        check_same_batches(train)
         if folder is not None:
-            broadcast_result(lock_folder)
-            reasons = trainer.take_fingerprint()
-            if (folder / "last.pt").exists():
-                reasons += trainer.resume()
-            if is_main and not trainer.is_finished():
-                inexact.warn(reasons)
-        log = stack.enter_context(
-            RunLog(folder if is_main else None, step=trainer.step, loggers=loggers if is_main else ())
+            broadcast_result(lambda: stack.enter_context(locked(folder)))
+            broadcast_result(lambda: _refuse_to_overwrite(folder, resume=resume))
+        stack.enter_context(device_settings(options, fabric.device))
+        if options.seed is not None:
+            torch.manual_seed(options.seed)
+        for part in (model, guide):
+            part.to(fabric.device)
+            if not part.training:  # as a whole; its submodules may be in evaluation mode
+                part.train()
+
+        def first_batch() -> tuple:
+            with preserved(train):
+                return fabric.to_device(unpack_batch(next(iter(train))).arguments())
+
+        _prepare(model, guide, first_batch)
+        objective = make_objective(model, guide, options=options, first_batch=first_batch, setup=fabric.setup_module)
+        optimizers = make_optimizers(
+            model,
+            guide,
+            options=options,
+            num_data=objective.num_data,
+            steps_per_epoch=options.steps_per_epoch(len(train)),
+            optimizer=optimizer,
+            scheduler=scheduler,
         )
+        seed_per_rank()
+        trainer = Trainer(objective, optimizers, train, valid, fabric=fabric, folder=folder, callbacks=callbacks)
+        if folder is not None and (folder / "last.pt").exists():
+            trainer.resume()
+        if loggers is None:
+            loggers = default_loggers(folder, step=trainer.step)
+        step = trainer.step
+        log = stack.enter_context(RunLog(folder if is_main else None, step=step, loggers=loggers if is_main else ()))
         if not trainer.is_finished():
             log.write_options(asdict(options))
         steps = options.steps_per_epoch(len(train))
         bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
         trainer.run(log, stack.enter_context(bar))
-    trainer.checkpoints.load_best()
+        trainer.load_best()
     steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
     return History(steps, epochs, trainer.best_epoch, trainer.best_value)
 
 
 def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
-    found = [name for name in ("last.pt", "best.pt", "log.jsonl") if (folder / name).exists()]
-    if found and not resume:
+    if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt", "log.jsonl")):
         raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
-    if found and "last.pt" not in found:
-        log = folder / "log.jsonl"
-        records = read_log(log)[:-1] if log.exists() else []
-        if "best.pt" in found or any(record["kind"] == "epoch" for record in records):
-            raise CheckpointError(f"{folder} holds a run without last.pt, which cannot resume; choose another folder")
 
 
-def _materialise(model: nn.Module, guide: nn.Module, train: Iterable) -> None:
-    """Create the parameters of functions and AutoGuides, which exist only after the first run, on a first batch."""
+def _prepare(model: nn.Module, guide: nn.Module, first_batch: Any) -> None:
+    """Create what needs a batch: parameters of AutoGuides and functions, and noise of the scale of the labels."""
     for part in (model, guide):
         if guide_checks.is_lazy(part):
-            home = device(model, guide) or torch.device("cpu")
-            guide_checks.materialise(part, tuple(each.to(home) for each in unpack_batch(next(iter(train))).arguments()))
-
-
-def _leave_evaluation_mode(part: nn.Module) -> None:
-    """Put a model or guide that is in evaluation mode as a whole into training mode.
-
-    Submodules that are in evaluation mode below a part in training mode stay as they are.
-    """
-    if not part.training:
-        part.train()
-
-
-@torch.no_grad()
-def _give_own_memory(part: nn.Module) -> None:
-    """Copy tensors whose entries share memory, such as an expanded buffer: they would move, and be saved, as one."""
-    for tensor in (*part.parameters(), *part.buffers()):
-        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-            tensor.data = tensor.contiguous()
+            guide_checks.materialise(part, first_batch())
+    likelihood = attribute(model, "likelihood")
+    if getattr(likelihood, "needs_labels", False):
+        _, labels, *mask = first_batch()
+        if labels.dim() == 3:  # one label per token
+            labels = labels[mask[0]] if mask else labels.flatten(0, 1)
+        likelihood.initialise(labels)

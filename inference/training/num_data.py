@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
-from torch.utils.data import BatchSampler, RandomSampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler
 
-from probattn.inference.distributed import random_state
 from probattn.inference.programs import attribute
 
 
@@ -20,64 +19,37 @@ def check_num_data(model: nn.Module, train: Iterable) -> None:
         raise ValueError("the training loader yields no batch")
     num_data = attribute(model, "num_data")
     if num_data is None:
-        raise ValueError(
-            "fit needs the size of the training set: set model.num_data, or use probattn.models.Supervised"
-        )
+        raise ValueError("fit needs the size of the training set: set model.num_data, or use models.Supervised")
     sizes = training_sizes(train)
     if sizes and num_data not in sizes:
-        size = sizes[0]
-        also = f" (or {sizes[1]})" if len(sizes) > 1 else ""
+        listed = " or ".join(map(str, sizes))
         raise ValueError(
-            f"the model was built with num_data={num_data}, but the training loader has {size} examples{also} in an "
-            f"epoch: the KL would count {size / num_data:.3g} times; build the model with num_data={size}, or, if the "
-            "loader draws from more examples than one epoch has, tell their number in its attribute num_data"
+            f"the model was built with num_data={num_data}, but the training loader has {listed} examples: the KL "
+            f"would count {sizes[0] / num_data:.3g} times; build the model with num_data={sizes[0]}, or give the "
+            "loader an attribute num_data, the number of examples that it draws from"
         )
 
 
 def training_sizes(loader: Any) -> list[int]:
     """Return the possible sizes of the training set of a loader, the usual one first; none if they are unknown.
 
-    The size is the number of examples in an epoch: what the loader's attribute ``num_data`` says, else what its sampler
-    or batch sampler yields, else the length of its data set; that of a list of batches is not known, since it may hold
-    a batch several times. Two sizes are possible where epochs differ or repeat examples: with ``drop_last``, and for
-    samplers that draw with replacement or another number than there is. A batch sampler of a class of its own is
-    iterated over once, and its generators are restored.
+    The size is what the loader's attribute ``num_data`` says, else the number of examples in an epoch, or that of the
+    data set: epochs may repeat examples, or leave out some.
     """
-    stated = getattr(loader, "num_data", None)
-    if stated is not None:
-        return [stated]
+    if getattr(loader, "num_data", None) is not None:
+        return [loader.num_data]
     batches, sampler = getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)
-    if batches is None and isinstance(sampler, BatchSampler):
-        batches = sampler  # as in DataLoader(…, sampler=BatchSampler(…), batch_size=None)
-    elif batches is None and sampler is not None and getattr(loader, "batch_size", None) is None:
-        return []  # the data set's items are batches
-    data = _length(getattr(loader, "dataset", None))
-    if type(batches) is BatchSampler:
-        sizes = _sizes_of_sampler(batches.sampler, data)
-        size = sizes[0] if sizes else 0
-        return _unique(*sizes, size - size % batches.batch_size if batches.drop_last else None)
+    if batches is None and getattr(loader, "batch_size", None) is None:
+        return []  # the data set's items are batches, or it is a list of batches, of which some may repeat
     if batches is not None:
-        with random_state.preserved(loader):
-            indices = [index for batch in batches for index in batch]
-        return _unique(len(set(indices)), len(indices), data if getattr(batches, "drop_last", False) else None)
-    return _unique(data)
-
-
-def _sizes_of_sampler(sampler: Any, data: int | None) -> list[int]:
-    if isinstance(sampler, RandomSampler):
-        return _unique(data, sampler.num_samples)
-    if isinstance(sampler, WeightedRandomSampler):
-        return _unique(int((sampler.weights > 0).sum()), sampler.num_samples)
-    drawn = _length(sampler)
-    if drawn is None or data is None:
-        return _unique(data, drawn)
-    return _unique(min(drawn, data), drawn)
+        sampler = getattr(batches, "sampler", None)
+    data = _length(getattr(loader, "dataset", None))
+    examples = _length(sampler) or data
+    sizes = [min(examples, data) if examples and data else examples, examples, data]
+    if isinstance(batches, BatchSampler) and batches.drop_last and examples:
+        sizes.append(examples - examples % batches.batch_size)
+    return list(dict.fromkeys(size for size in sizes if size))
 
 
 def _length(thing: Any) -> int | None:
     return len(thing) if hasattr(thing, "__len__") else None
-
-
-def _unique(*sizes: int | None) -> list[int]:
-    """Return the sizes that are known and not 0, without repetitions."""
-    return list(dict.fromkeys(size for size in sizes if size))

@@ -1,26 +1,26 @@
-"""Optimisers of a run, Adam or the user's and natural gradients, with their learning-rate schedulers."""
+"""Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate schedules."""
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from probattn.inference.natural_gradient import NaturalGradientDescent, check_gaussian, gaussian_modules
 from probattn.inference.training.options import TrainOptions
-from probattn.inference.training.parameter_groups import ParameterGroup, parameter_groups
-from probattn.inference.training.warmup_decay import WarmupDecay
 
+ParameterGroup = dict[str, Any]
+"""Parameters ``params``, their learning rate ``lr`` and their ``weight_decay``, as PyTorch's optimisers take them."""
 OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
-"""Function of parameter groups (``params``, ``lr``, ``weight_decay``) that returns an optimiser of them."""
+"""Function of parameter groups that returns an optimiser of them."""
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 """Function of an optimiser that returns its learning-rate scheduler, which is stepped once per training step."""
-_IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable"}
-"""Settings of an optimiser that leave its updates as they are, up to rounding."""
 
 
 class Optimizers:
@@ -38,10 +38,18 @@ class Optimizers:
     def __init__(
         self, optimizer: Optimizer, natural: NaturalGradientDescent | None, scheduler: SchedulerFactory
     ) -> None:
-        self.optimizer = _checked_optimizer(optimizer)
+        self.optimizer = optimizer
         self.all: tuple[Optimizer, ...] = (optimizer,) if natural is None else (optimizer, natural)
-        self.schedulers = [_checked_scheduler(scheduler(each)) for each in self.all]
-        self.recipe = self._recipe()
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise TypeError(f"{type(optimizer).__name__} needs a closure, and fit draws new samples for each loss")
+        self.schedulers = [scheduler(each) for each in self.all]
+        if any(isinstance(each, ReduceLROnPlateau) or not isinstance(each, LRScheduler) for each in self.schedulers):
+            raise TypeError("scheduler must return a torch.optim.lr_scheduler.LRScheduler without a metric")
+
+    def parts(self) -> tuple[Any, ...]:
+        """Return all optimisers and schedulers, whose states a checkpoint holds."""
+        return (*self.all, *self.schedulers)
 
     def zero_grad(self) -> None:
         """Clear the gradients of all parameters."""
@@ -60,37 +68,8 @@ class Optimizers:
 
     def lr(self) -> float:
         """Return the learning rate of the next step, of the parameters whose rate has no factor."""
-        groups = self.optimizer.param_groups
-        highest = self.optimizer.defaults.get("lr")
-        chosen = next((group for group in groups if group.get("initial_lr") == highest), groups[0])
-        return float(chosen["lr"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of optimisers and schedulers, and the settings that they were built with."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "natural": [each.state_dict() for each in self.all[1:]],
-            "schedulers": [each.state_dict() for each in self.schedulers],
-            "recipe": self.recipe,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that :meth:`state_dict` returned."""
-        for optimizer, each in zip(self.all, [state["optimizer"], *state["natural"]], strict=True):
-            optimizer.load_state_dict(each)
-        for scheduler, each in zip(self.schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(each)
-
-    def _recipe(self) -> dict[str, str]:
-        """Return type and settings of each optimiser and scheduler as text, by which a resumed run is compared."""
-        found = {}
-        for number, (optimizer, scheduler) in enumerate(zip(self.all, self.schedulers, strict=True)):
-            defaults = {name: value for name, value in optimizer.defaults.items() if name not in _IMPLEMENTATION}
-            name = "optimizer" if number == 0 else "natural"
-            found[name] = f"{type(optimizer).__name__}({_settings(defaults)})"
-            own = {key: value for key, value in scheduler.state_dict().items() if key[0] != "_"}
-            found[f"{name}'s scheduler"] = f"{type(scheduler).__name__}({_settings(own)})"
-        return found
+        groups, base = self.optimizer.param_groups, self.optimizer.defaults.get("lr")
+        return float(next((group for group in groups if group.get("initial_lr") == base), groups[0])["lr"])
 
 
 def make_optimizers(
@@ -110,68 +89,111 @@ def make_optimizers(
         options: of the run.
         num_data: number of training examples.
         steps_per_epoch: number of training steps of an epoch.
-        optimizer: factory of the optimiser; None is :func:`adam`.
-        scheduler: factory of the schedulers; None is
-            :class:`~probattn.inference.training.warmup_decay.WarmupDecay` of the options.
+        optimizer: factory of the optimiser; None is AdamW, or Adam without ``options.decoupled_weight_decay``.
+        scheduler: factory of the schedulers; None is warm-up and decay by the options (:func:`scheduled_lr`).
 
     Raises:
         TypeError: an optimiser or a scheduler that a training step cannot call.
         ValueError: a guide without natural gradients.
     """
-    natural, scale = None, options.guide_lr_scale
+    natural = None
     if options.guide_optimizer == "ngd":
         check_gaussian(guide)
-        if gaussians := gaussian_modules(guide):
-            lr = options.lr * options.guide_lr_scale
-            natural = NaturalGradientDescent(gaussians, lr=lr, scale=num_data / options.kl_weight_of(num_data))
-        scale = 1.0
-    groups = parameter_groups(
-        model,
-        guide,
-        lr=options.lr,
-        weight_decay=options.weight_decay,
-        lr_scale=options.lr_scale,
-        guide_lr_scale=scale,
-        without=() if natural is None else natural.parameters(),
-    )
-    build = optimizer or partial(adam, options=options)
-    decay = partial(WarmupDecay, options=options, steps_per_epoch=steps_per_epoch)
-    return Optimizers(build(groups), natural, scheduler or decay)
+        if modules := gaussian_modules(guide):
+            lr, scale = options.lr * options.guide_lr_scale, num_data / options.kl_weight_of(num_data)
+            natural = NaturalGradientDescent(modules, lr=lr, scale=scale)
+    groups = parameter_groups(model, guide, options=options, without=() if natural is None else natural.parameters())
+    kind = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
+    build = optimizer or partial(kind, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+
+    def factor(step: int) -> float:
+        return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
+
+    return Optimizers(build(groups), natural, scheduler or partial(LambdaLR, lr_lambda=factor))
 
 
-def adam(groups: list[ParameterGroup], *, options: TrainOptions) -> torch.optim.Adam:
-    """Return AdamW, or Adam with an L2 penalty without ``options.decoupled_weight_decay``, in the fused form."""
-    decoupled = options.decoupled_weight_decay
-    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    return kind(groups, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step, counted from 0: linear warm-up to ``lr``, then decay to ``min_lr``.
+
+    The decay follows half a cosine or a line (CGP paper, sec. 5.1). Parameters whose rate is a multiple of ``lr`` keep
+    that multiple at every step.
+    """
+    steps, warmup = options.epochs * steps_per_epoch, round(options.warmup_epochs * steps_per_epoch)
+    if step < warmup:
+        return options.lr * (step + 1) / (warmup + 1)
+    progress = (step - warmup) / max(steps - warmup, 1)
+    share = (1 + math.cos(math.pi * progress)) / 2 if options.schedule == "cosine" else 1 - progress
+    return options.min_lr + (options.lr - options.min_lr) * share
 
 
-def _checked_optimizer(optimizer: Any) -> Optimizer:
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"optimizer must be a function of parameter groups that returns a torch.optim.Optimizer, such as "
-            f"lambda groups: torch.optim.SGD(groups, momentum=0.9); it returned a {type(optimizer).__name__}"
-        )
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TypeError(
-            f"{type(optimizer).__name__} evaluates the loss several times in a step, through a closure, and fit draws "
-            "new samples each time: choose an optimiser whose step() needs no closure"
-        )
-    return optimizer
+def parameter_groups(
+    model: nn.Module, guide: nn.Module, *, options: TrainOptions, without: Collection[nn.Parameter] = ()
+) -> list[ParameterGroup]:
+    """Return the parameter groups of a model and its guide for a PyTorch optimiser.
+
+    Weight decay acts on the weights of the model (see :func:`decayed_names`). The guide has none: the KL divergence
+    regularises it.
+
+    Args:
+        model, guide: materialised modules.
+        options: give ``lr``, ``weight_decay``, ``lr_scale`` and ``guide_lr``.
+        without: parameters that another optimiser updates.
+
+    Raises:
+        ValueError: a pattern of ``lr_scale`` that matches no parameter.
+    """
+    decayed, factors = set(decayed_names(model)), lr_factors(model, options.lr_scale or {})
+    scale = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
+    groups: dict[tuple[float, float], ParameterGroup] = {}
+
+    def add(parameter: nn.Parameter, decay: float, factor: float) -> None:
+        group = {"params": [], "lr": options.lr * factor, "weight_decay": decay}
+        groups.setdefault((decay, factor), group)["params"].append(parameter)
+
+    for name, parameter in sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed):
+        add(parameter, options.weight_decay if name in decayed else 0.0, factors[name])
+    others = {id(parameter) for parameter in without}
+    for parameter in guide.parameters():
+        if id(parameter) not in others:
+            add(parameter, 0.0, scale)
+    return list(groups.values())
 
 
-def _checked_scheduler(scheduler: Any) -> LRScheduler:
-    if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
-        raise TypeError(
-            "scheduler must be a function of an optimiser that returns a torch.optim.lr_scheduler.LRScheduler without "
-            f"a metric, which is stepped after every training step; it returned a {type(scheduler).__name__} (for a "
-            "rate that follows a validation metric, lower group['lr'] of trainer.optimizer in a Callback)"
-        )
-    return scheduler
+def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor on the learning rate of each parameter of a model, by name (see ``TrainOptions.lr_scale``).
+
+    Raises:
+        ValueError: a pattern that matches no parameter.
+    """
+    factors = {name: 1.0 for name, _ in model.named_parameters()}
+    for pattern, factor in lr_scale.items():
+        matched = [name for name in factors if any(fnmatchcase(name, each) for each in pattern.split("|"))]
+        if not matched:
+            some = ", ".join(list(factors)[:3])
+            raise ValueError(f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as {some}")
+        factors |= dict.fromkeys(matched, factor)
+    return factors
 
 
-def _settings(values: dict[str, Any]) -> str:
-    plain = bool | int | float | str | None | tuple | list
-    named = (f"{key}={value!r}" for key, value in sorted(values.items()) if isinstance(value, plain))
-    return ", ".join(text for text in named if " at 0x" not in text)
+def decayed_names(model: nn.Module) -> list[str]:
+    """Return the names of the parameters with weight decay: matrices (or larger tensors) that multiply activations.
+
+    These have two dimensions or more and are called ``weight``, ``weights``, ``weight_…`` or ``…_weight``, as in
+    PyTorch's linear, convolution, embedding, recurrent and attention layers, or are listed by their module in its
+    attribute ``decayed_parameters``. Biases, normalisation layers, position and class embeddings that are bare
+    parameters, inducing inputs, scales, noise, kernel parameters and the unconstrained values of constrained parameters
+    (``PyroParam``) have no weight decay, since zero is not a natural value for them.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    decayed = {names[id(parameter)] for module in model.modules() for parameter in _weights(module)}
+    return [name for name in names.values() if name in decayed]
+
+
+def _weights(module: nn.Module) -> Iterator[nn.Parameter]:
+    if "norm" in type(module).__name__.lower():
+        return
+    listed = getattr(module, "decayed_parameters", ())
+    for name, parameter in module.named_parameters(recurse=False):
+        is_weight = name in ("weight", "weights") or name.startswith("weight_") or name.endswith("_weight")
+        if parameter.dim() >= 2 and (name in listed or (is_weight and not name.endswith("_unconstrained"))):
+            yield parameter

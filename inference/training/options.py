@@ -1,44 +1,51 @@
-"""Options of :func:`probattn.inference.fit`, with their defaults and bounds."""
+"""Options of :func:`probattn.inference.fit`, each declared once: type, default and the values that it takes."""
 
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from probattn.inference.metrics import MONITORS
-from probattn.inference.training.matmul_precision import MatmulPrecision
-from probattn.inference.training.schedule import SCHEDULES
 
 MAX_COUNT = 2**31 - 1
 """Maximum of epochs, samples and other numbers of things."""
 MAX_SEED = 2**63 - 1
 """Maximum of seeds: PyTorch's generators take no larger ones."""
 _DEVICES = re.compile(r"auto|\d{1,4}(,\d{1,4})*,?")
-"""Lightning Fabric's numbers and lists of devices."""
-_COUNT, _NOT_NEGATIVE = f"an integer from 1 to {MAX_COUNT:,}", "0 or more"
-ALLOWED = {
-    **dict.fromkeys(("epochs", "num_samples", "log_every"), _COUNT),
-    **dict.fromkeys(("num_particles", "accumulate_grad_batches", "checkpoint_every"), _COUNT),
-    "patience": f"{_COUNT}, or none",
-    "lr": "above 0",
-    "guide_lr": "above 0, or none",
-    "min_lr": "from 0 to lr",
-    "warmup_epochs": "from 0 to less than epochs",
-    "guide_optimizer": "adam or ngd",
-    "schedule": " or ".join(SCHEDULES),
-    "lr_scale": "factors of 0 or more",
-    "clip_norm": "above 0, or none",
-    "elbo": "mean_field, trace or enum",
-    "samples_per": "example or batch",
-    "kl_weight": "0 or more (above 0 with ngd), or num_data",
-    **dict.fromkeys(("weight_decay", "local_kl_weight", "kl_anneal_epochs", "alpha_start", "alpha_end"), _NOT_NEGATIVE),
-    "monitor": f"one of {', '.join(MONITORS)}, or none",
-    "precision": "32 or bf16-mixed",
-    "matmul_precision": "highest, high or medium, or none",
-    "devices": "a number such as 1, or a list such as 1,",
-    "seed": f"an integer from 0 to {MAX_SEED:,}, or none",
-}
-"""Values that each option takes, in words."""
+
+GuideOptimizer = Literal["adam", "ngd"]
+Schedule = Literal["cosine", "linear"]
+Loss = Literal["mean_field", "trace", "enum"]
+SamplesPer = Literal["example", "batch"]
+Precision = Literal["32", "bf16-mixed"]
+MatmulPrecision = Literal["highest", "high", "medium"]
+
+
+def _option(default: Any, allowed: str, is_allowed: Callable[[Any], bool]) -> Any:
+    return field(default=default, metadata={"allowed": allowed, "is_allowed": is_allowed})
+
+
+def _positive(default: float) -> Any:
+    return _option(default, "above 0", lambda value: 0 < value < math.inf)
+
+
+def _not_negative(default: float) -> Any:
+    return _option(default, "0 or more", lambda value: 0 <= value < math.inf)
+
+
+def _count(default: int) -> Any:
+    return _option(default, f"an integer from 1 to {MAX_COUNT:,}", lambda value: 1 <= value <= MAX_COUNT)
+
+
+def _choice(default: str, choices: Any) -> Any:
+    return _option(default, " or ".join(get_args(choices)), lambda value: value in get_args(choices))
+
+
+def _or_none(option: Any) -> Any:
+    """Return an option that may be None, which is its default."""
+    allowed, is_allowed = option.metadata["allowed"], option.metadata["is_allowed"]
+    return _option(None, f"{allowed}, or none", lambda value: value is None or is_allowed(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +67,10 @@ class TrainOptions:
             ``{"network.encoder.*": 0.1}``: ``*`` and ``?`` as in :mod:`fnmatch`, ``|`` between alternatives; the last
             pattern that matches a name counts, and one that matches no parameter is an error. None leaves all at 1.
         weight_decay: weight decay of the model's weights, not of its biases, norms, scales, kernels, noise or
-            inducing inputs (see :func:`~probattn.inference.training.parameter_groups.decayed_names`), nor of the guide.
+            inducing inputs (see :func:`~probattn.inference.training.optimizers.decayed_names`), nor of the guide.
         decoupled_weight_decay: True for AdamW's weight decay, apart from the gradient; False for Adam's, an L2 penalty.
         accumulate_grad_batches: number of batches whose gradients one training step adds up, as if they were one batch;
-            the last step of an epoch takes the batches that are left. Steps of schedules, logs and callbacks count so.
+            the last step of an epoch takes the batches that remain. Steps of schedules, logs and callbacks count so.
         clip_norm: maximum norm of the gradient, or None.
         elbo: ELBO of Pyro: ``"mean_field"`` (KL in closed form if there is one), ``"trace"`` (KL at the samples) or
             ``"enum"`` (discrete sites are summed out; with ``samples_per="batch"``).
@@ -94,85 +101,77 @@ class TrainOptions:
         accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
-            (see :func:`~probattn.inference.training.deterministic.deterministic`); on a CPU they are without it.
+            (see :func:`~probattn.inference.training.device.deterministic`); on a CPU they are without it.
         log_every: number of steps between two log records.
-        checkpoint_every: number of epochs between two ``last.pt``; it is also written after an epoch whose validation
-            is the best so far, and after the last. A resumed run repeats the epochs since then.
+        checkpoint_every: number of epochs between two ``last.pt``; it is also written after the last. A resumed run
+            repeats the epochs since then.
 
     Raises:
         ValueError: a value out of bounds; names all of them.
     """
 
-    epochs: int = 10
-    lr: float = 1e-3
-    guide_lr: float | None = None
-    guide_optimizer: Literal["adam", "ngd"] = "adam"
-    min_lr: float = 1e-5
-    schedule: Literal["cosine", "linear"] = "cosine"
-    warmup_epochs: float = 0.0
-    lr_scale: dict[str, float] | None = None
-    weight_decay: float = 0.0
+    epochs: int = _count(10)
+    lr: float = _positive(1e-3)
+    guide_lr: float | None = _or_none(_positive(1e-3))
+    guide_optimizer: GuideOptimizer = _choice("adam", GuideOptimizer)
+    min_lr: float = _not_negative(1e-5)
+    schedule: Schedule = _choice("cosine", Schedule)
+    warmup_epochs: float = _not_negative(0.0)
+    lr_scale: dict[str, float] | None = _option(
+        None, "factors of 0 or more", lambda value: all(0 <= factor < math.inf for factor in (value or {}).values())
+    )
+    weight_decay: float = _not_negative(0.0)
     decoupled_weight_decay: bool = True
-    accumulate_grad_batches: int = 1
-    clip_norm: float | None = None
-    elbo: Literal["mean_field", "trace", "enum"] = "mean_field"
-    samples_per: Literal["example", "batch"] = "example"
-    num_particles: int = 1
+    accumulate_grad_batches: int = _count(1)
+    clip_norm: float | None = _or_none(_positive(1.0))
+    elbo: Loss = _choice("mean_field", Loss)
+    samples_per: SamplesPer = _choice("example", SamplesPer)
+    num_particles: int = _count(1)
     vectorize: bool | None = None
-    kl_weight: float | Literal["num_data"] = 1.0
-    local_kl_weight: float = 1.0
-    kl_anneal_epochs: float = 0.0
-    alpha_start: float = 1.0
-    alpha_end: float = 1.0
-    monitor: str | None = None
-    patience: int | None = None
-    num_samples: int = 10
-    precision: Literal["32", "bf16-mixed"] = "32"
-    matmul_precision: MatmulPrecision | None = None
+    kl_weight: float | Literal["num_data"] = _option(
+        1.0,
+        "0 or more, or num_data",
+        lambda value: value == "num_data" if isinstance(value, str) else 0 <= value < math.inf,
+    )
+    local_kl_weight: float = _not_negative(1.0)
+    kl_anneal_epochs: float = _not_negative(0.0)
+    alpha_start: float = _not_negative(1.0)
+    alpha_end: float = _not_negative(1.0)
+    monitor: str | None = _option(
+        None, f"one of {', '.join(MONITORS)}, or none", lambda value: value is None or value in MONITORS
+    )
+    patience: int | None = _or_none(_count(1))
+    num_samples: int = _count(10)
+    precision: Precision = _choice("32", Precision)
+    matmul_precision: MatmulPrecision | None = _or_none(_choice("high", MatmulPrecision))
     compile: bool = False
     accelerator: str = "auto"
-    devices: int | str = 1
-    seed: int | None = 0
+    devices: int | str = _option(
+        1,
+        "a number such as 1, or a list such as 1,",
+        lambda value: value != 0 and _DEVICES.fullmatch(str(value)) is not None,
+    )
+    seed: int | None = _option(
+        0, f"an integer from 0 to {MAX_SEED:,}, or none", lambda value: value is None or 0 <= value <= MAX_SEED
+    )
     deterministic: bool = False
-    log_every: int = 10
-    checkpoint_every: int = 1
+    log_every: int = _count(10)
+    checkpoint_every: int = _count(1)
 
     def __post_init__(self) -> None:
-        lowest_kl_weight = 0 if self.guide_optimizer == "adam" else 1e-6  # natural steps are as long as 1 / kl_weight
-        bounds = {
-            "epochs": 1 <= self.epochs <= MAX_COUNT,
-            "lr": 0 < self.lr < math.inf,
-            "guide_lr": self.guide_lr is None or 0 < self.guide_lr < math.inf,
-            "guide_optimizer": self.guide_optimizer in ("adam", "ngd"),
-            "min_lr": 0 <= self.min_lr <= self.lr,
-            "schedule": self.schedule in SCHEDULES,
-            "warmup_epochs": 0 <= self.warmup_epochs < self.epochs,
-            "lr_scale": all(0 <= factor < math.inf for factor in (self.lr_scale or {}).values()),
-            "weight_decay": 0 <= self.weight_decay < math.inf,
-            "accumulate_grad_batches": 1 <= self.accumulate_grad_batches <= MAX_COUNT,
-            "clip_norm": self.clip_norm is None or 0 < self.clip_norm < math.inf,
-            "elbo": self.elbo in ("mean_field", "trace", "enum"),
-            "samples_per": self.samples_per in ("example", "batch"),
-            "num_particles": 1 <= self.num_particles <= MAX_COUNT,
-            "kl_weight": self.kl_weight == "num_data"
-            or (not isinstance(self.kl_weight, str) and lowest_kl_weight <= self.kl_weight < math.inf),
-            "local_kl_weight": 0 <= self.local_kl_weight < math.inf,
-            "kl_anneal_epochs": 0 <= self.kl_anneal_epochs < math.inf,
-            "alpha_start": 0 <= self.alpha_start < math.inf,
-            "alpha_end": 0 <= self.alpha_end < math.inf,
-            "monitor": self.monitor is None or self.monitor in MONITORS,
-            "patience": self.patience is None or 1 <= self.patience <= MAX_COUNT,
-            "num_samples": 1 <= self.num_samples <= MAX_COUNT,
-            "precision": self.precision in ("32", "bf16-mixed"),
-            "matmul_precision": self.matmul_precision in (None, *get_args(MatmulPrecision)),
-            "devices": self.devices != 0 and _DEVICES.fullmatch(str(self.devices)) is not None,
-            "seed": self.seed is None or 0 <= self.seed <= MAX_SEED,
-            "log_every": 1 <= self.log_every <= MAX_COUNT,
-            "checkpoint_every": 1 <= self.checkpoint_every <= MAX_COUNT,
+        wrong = {
+            option.name: option.metadata["allowed"]
+            for option in fields(self)
+            if option.metadata and not option.metadata["is_allowed"](getattr(self, option.name))
         }
-        wrong = [f"{name}={getattr(self, name)!r}, allowed: {ALLOWED[name]}" for name, ok in bounds.items() if not ok]
+        if not wrong:  # options that depend on others
+            wrong |= {"min_lr": "from 0 to lr"} if self.min_lr > self.lr else {}
+            wrong |= {"warmup_epochs": "less than epochs"} if self.warmup_epochs >= self.epochs else {}
+            if self.guide_optimizer == "ngd" and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
+                wrong["kl_weight"] = "above 0 with ngd, whose steps are as long as 1 / kl_weight"
         if wrong:
-            raise ValueError(f"training options out of bounds: {'; '.join(wrong)} (see TrainOptions)")
+            listed = "; ".join(f"{name}={getattr(self, name)!r}, allowed: {allowed}" for name, allowed in wrong.items())
+            raise ValueError(f"training options out of bounds: {listed} (see TrainOptions)")
 
     @property
     def guide_lr_scale(self) -> float:
@@ -191,11 +190,10 @@ class TrainOptions:
     def differences(self, other: dict) -> list[str]:
         """Return the differences to a saved run's options, as ``name: saved → now``.
 
-        An option that the saved run lacks is newer than it; its default is what that run did. More epochs or patience
-        alone are no difference: a run may go on, at the learning rate that the schedule of the new number of epochs
-        has then.
+        More epochs or patience alone are no difference: a run may go on, at the learning rate that the schedule of the
+        new number of epochs has then.
         """
-        saved = {field.name: other.get(field.name, field.default) for field in fields(self)}
+        saved = {option.name: other.get(option.name, option.default) for option in fields(self)}
         changed = {name: value for name, value in saved.items() if value != getattr(self, name)}
         if all(_ends_later(name, value, getattr(self, name)) for name, value in changed.items()):
             return []

@@ -1,7 +1,6 @@
 """Progress of a training run: a bar in a terminal with rich, otherwise about 20 lines."""
 
 import sys
-from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -25,7 +24,6 @@ class TrainProgress:
 
     def __init__(self, epochs: int, steps: int, *, start: int = 0, enabled: bool = True) -> None:
         self._epochs, self._enabled = epochs, enabled
-        self._stack = ExitStack()
         self._bar = _bar() if enabled else None
         if self._bar is not None:
             name, total = f"epoch {start + 1}/{epochs}", epochs * steps
@@ -33,13 +31,14 @@ class TrainProgress:
 
     def __enter__(self) -> Self:
         if self._bar is not None:
-            self._stack.enter_context(self._bar)
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        if self._bar is not None:
+            self._bar.stop()
 
     def step_done(self) -> None:
         """Count one training step."""
@@ -47,20 +46,14 @@ class TrainProgress:
             self._bar.advance(self._task)
 
     def epoch_done(self, epoch: int, values: dict[str, float]) -> None:
-        """Display the values of an epoch.
-
-        Args:
-            epoch: number of epochs done.
-            values: ``train_loss`` and ``valid/METRIC``.
-        """
+        """Display ``train_loss`` and ``valid/METRIC`` after a number of epochs."""
         metrics = ("accuracy", "mcc", "nll") if "valid/nll" in values else ("log_prob",)
         names = ("train_loss", *(f"valid/{name}" for name in metrics))
         line = "  ".join(f"{name.replace('/', ' ')} {values[name]:.4f}" for name in names if name in values)
-        every = -(-self._epochs // LINES)
         if self._bar is not None:
             following = min(epoch + 1, self._epochs)
             self._bar.update(self._task, description=f"epoch {following}/{self._epochs}  {line}")
-        elif self._enabled and (epoch % every == 0 or epoch in (1, self._epochs)):
+        elif self._enabled and (epoch % -(-self._epochs // LINES) == 0 or epoch in (1, self._epochs)):
             print(f"epoch {epoch}/{self._epochs}  {line}", file=sys.stderr, flush=True)
 
 

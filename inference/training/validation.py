@@ -6,17 +6,13 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 
 from probattn.inference import metrics
-from probattn.inference.distributed.collectives import broadcast_result
+from probattn.inference.distributed import broadcast_result
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.sharded import predict_sharded
 
 
 def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int) -> dict[str, float]:
-    """Compute the metrics of the posterior predictive on a validation set.
-
-    Returns:
-        ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics of
-        the likelihood (see :func:`probattn.inference.metrics.evaluate`), over all real tokens of the set.
+    """Compute the :func:`prediction_metrics` of the posterior predictive on a validation set.
 
     Raises:
         ValueError: data without labels.
@@ -25,6 +21,16 @@ def validate(model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples:
     if prediction.labels is None:
         raise ValueError("validation data must come with labels: batches (x, y) or (x, y, mask)")
     return broadcast_result(lambda: prediction_metrics(prediction))  # the same decisions on all ranks, to the last bit
+
+
+def prediction_metrics(prediction: Prediction) -> dict[str, float]:
+    """Return the metrics of a prediction with labels.
+
+    These are ``log_prob``, the mean over examples of the joint log likelihood of their labels in nats, and the metrics
+    of the likelihood (see :func:`probattn.inference.metrics.evaluate`), over all real tokens.
+    """
+    log_prob = prediction.log_prob(prediction.labels).double().mean().item()
+    return {"log_prob": log_prob, **metrics.evaluate(prediction)}
 
 
 def monitored(values: Mapping[str, float], monitor: str | None) -> tuple[str, float | None]:
@@ -37,10 +43,10 @@ def monitored(values: Mapping[str, float], monitor: str | None) -> tuple[str, fl
     Raises:
         ValueError: a metric that the model does not have.
     """
-    known = [name.removeprefix("valid/") for name in values if name.startswith("valid/")]
-    monitor = monitor or ("nll" if "accuracy" in known else "log_prob")
-    if known and monitor not in known:
-        raise ValueError(f"monitor {monitor!r} is no metric of this model; choose one of {', '.join(known)}")
+    names = [name.removeprefix("valid/") for name in values if name.startswith("valid/")]
+    monitor = monitor or ("nll" if "accuracy" in names else "log_prob")
+    if names and monitor not in names:
+        raise ValueError(f"monitor {monitor!r} is no metric of this model; choose one of {', '.join(names)}")
     return monitor, values.get(f"valid/{monitor}")
 
 
@@ -54,9 +60,3 @@ def is_better(monitor: str, value: float, best: float | None) -> bool:
     if math.isnan(best) or math.isnan(value):
         return math.isnan(best) and not math.isnan(value)
     return value > best if metrics.MONITORS[monitor] else value < best
-
-
-def prediction_metrics(prediction: Prediction) -> dict[str, float]:
-    """Return ``log_prob`` and the metrics of the likelihood of a prediction with labels (see :func:`validate`)."""
-    log_prob = prediction.log_prob(prediction.labels).double().mean().item()
-    return {"log_prob": log_prob, **metrics.evaluate(prediction)}

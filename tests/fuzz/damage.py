@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from probattn.experiments.data.cache import read_or_compute
+from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import open_run
 from probattn.inference import CheckpointError, load_safetensors
 from probattn.inference.io import checkpoint
-from probattn.inference.io.sealed_files import DamagedFileError
 from probattn.inference.training.run_log import read_log
 from tests.fuzz.kills import KEP, finish, flat, prepare_evaluated_runs
 

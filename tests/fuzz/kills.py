@@ -240,7 +240,8 @@ def flat(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return [str(value.dtype), value.tolist()]
     if isinstance(value, dict):
-        return [(key, flat(each)) for key, each in value.items()]
+        unused = ("python", "numpy")  # random states that a fork seeds anew, and that the commands do not use
+        return [(key, flat(each)) for key, each in value.items() if key not in unused]
     return [flat(each) for each in value] if isinstance(value, list | tuple) else value
 
 

@@ -1,13 +1,9 @@
 """Damage to files: flipped bits and cut ends, and what readers make of them."""
 
 import contextlib
-import io
 import random
 
 import pytest
-import torch
-
-from probattn.inference.io.sealed_files import write_sealed_zip
 
 AMOUNTS = pytest.mark.parametrize("amount", [40, pytest.param(1500, marks=pytest.mark.slow)])
 """Number of damages of each file: a sample, and many."""
@@ -50,10 +46,3 @@ def accepted(path, read, *, error, amount):
             found.append(read(path))
     path.write_bytes(whole)
     return found
-
-
-def forge(path, content):
-    """Write an archive of anything, with a correct digest, as somebody with bad intentions could."""
-    archive = io.BytesIO()
-    torch.save(content, archive)
-    write_sealed_zip(path, archive)

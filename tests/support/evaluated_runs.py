@@ -1,11 +1,11 @@
 """Folders of evaluated runs, without training or predicting anything."""
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.provenance import state_of
 from probattn.experiments.runs.folder import claim
-from probattn.inference.io.sealed_files import write_json
 
 
 def run(folder, name, *changes, seed=0, **evaluation):

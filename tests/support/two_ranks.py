@@ -14,20 +14,20 @@ from elbos import ELBOS
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.poutine.messenger import Messenger
 from torch import distributed, nn
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SoftmaxAttention, draws, guides
 from probattn.inference import TrainOptions, fit
-from probattn.inference.distributed.batch_sharding import shard
-from probattn.inference.distributed.collectives import (
+from probattn.inference.distributed import (
     average_over_ranks,
     broadcast_result,
+    check_same_batches,
     gather_results,
     make_fabric,
-    report_first_error,
+    rank_batches,
     world,
 )
-from probattn.inference.distributed.random_state import capture_all_ranks, restore_own_rank, seed_per_rank
 from probattn.inference.io.checkpoint import read
 from probattn.inference.prediction.sharded import predict_sharded
 from probattn.messages import is_amortised, is_global_latent
@@ -129,9 +129,11 @@ def train(*, attention, elbo="mean_field", per_example=True, num_particles=1, we
     module = fabric.setup_module(objective(model, guide))
     parameters = {name: value for part in (model, guide) for name, value in part.named_parameters()}
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
-    batches, gradients, terms = shard(shuffled()), {}, []
-    epochs = -(-STEPS // len(batches))
-    for step, ((x, y, examples), loss_weight, _) in enumerate(each for _ in range(epochs) for each in batches):
+    loader, gradients, terms = shuffled(), {}, []
+    epochs = -(-STEPS // len(loader))
+    for step, ((x, y, examples), loss_weight, _) in enumerate(
+        batch for _ in range(epochs) for batch in rank_batches(loader)
+    ):
         with ExitStack() as handlers:
             handlers.enter_context(fixed(step, examples, per_example=per_example))
             handlers.enter_context(kl_weight(kl if world().size > 1 else 1.0))
@@ -281,37 +283,15 @@ def errors():
         "last": raised(lambda: gather_results(lambda: 1 // (1 - rank))),
         "unpicklable": raised(lambda: gather_results(lambda: lambda: None)),
         "devices": raised(lambda: make_fabric("cpu", 2)),
-        "sampler": raised(lambda: shard(DataLoader(sampler.dataset, sampler=sampler))),
-        "batch sampler": raised(lambda: shard(DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 2, False)))),
-        "no generator": raised(lambda: shard(DataLoader(x, shuffle=True))),
-        "other seed": raised(lambda: shard(shuffled(rank))),
-        "other length": raised(lambda: shard([(x, y)] * (rank + 1))),
-        "fine": raised(lambda: shard(shuffled())),
+        "sampler": raised(lambda: check_same_batches(DataLoader(sampler.dataset, sampler=sampler))),
+        "batch sampler": raised(
+            lambda: check_same_batches(DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 2, False)))
+        ),
+        "no generator": raised(lambda: check_same_batches(DataLoader(x, shuffle=True))),
+        "other seed": raised(lambda: check_same_batches(shuffled(rank))),
+        "other length": raised(lambda: check_same_batches([(x, y)] * (rank + 1))),
+        "fine": raised(lambda: check_same_batches(shuffled())),
     }
-
-
-def random_states():
-    """Draw on two ranks, and after restoring their states, or those of fewer or more ranks."""
-    found = {}
-    torch.manual_seed(3)
-    seed_per_rank()
-    loader = shuffled()
-    next(iter(loader))
-    states = capture_all_ranks(loader)
-
-    def drawn():
-        return torch.rand(4), next(iter(loader))[2]
-
-    found["whole"] = drawn()
-    for name, given_states in {
-        "two": states,
-        "one": states[:1],
-        "old": states[0],
-        "three": [*states, states[0]],
-    }.items():
-        restore_own_rank(given_states, loader)
-        found[name] = drawn()
-    return states, found
 
 
 def main(folder):
@@ -323,7 +303,6 @@ def main(folder):
             "local": local_predictions(predict_sharded),
             "generator": after_prediction(),
             "errors": errors(),
-            "random": random_states(),
             "fitted": fitted(runs / "fitted", family="delta"),
             "accumulated": fitted(runs / "accumulated", family="delta", accumulate_grad_batches=3),
             "whole": fitted(runs / "whole", family="full"),
@@ -383,4 +362,4 @@ def torchrun(*arguments, restarts=0, timeout=480):
 
 
 if __name__ == "__main__":
-    report_first_error(globals()[sys.argv[1]])(*sys.argv[2:])
+    record(globals()[sys.argv[1]])(*sys.argv[2:])

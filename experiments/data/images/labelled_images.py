@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probattn.inference.io.digest import digest
+from probattn.experiments.data.digest import digest
 
 
 @dataclass(frozen=True, eq=False)

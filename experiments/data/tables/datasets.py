@@ -10,13 +10,13 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.digest import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide, shorten
 from probattn.experiments.data.own.rows import read_parts
 from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.tables.encoding import LARGEST, TableEncoding, number
 from probattn.experiments.data.tables.loader import TableLoader
-from probattn.inference.io.digest import digest
 
 Task = Literal["classes", "regression"]
 """Kinds of labels: names of classes, or numbers."""

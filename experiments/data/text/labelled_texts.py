@@ -7,8 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.digest import digest
 from probattn.experiments.data.errors import DatasetError
-from probattn.inference.io.digest import digest
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.data.text.hugging_face import check_length, load_config, load_model, load_tokenizer
 from probattn.inference.imports import extra
-from probattn.inference.io.sealed_files import read_json, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

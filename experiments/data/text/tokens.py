@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.inference.imports import extra
-from probattn.inference.io.sealed_files import read_json, write_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,8 +5,9 @@ import shutil
 import pytest
 import torch
 
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.inference.io import checkpoint
-from probattn.inference.io.sealed_files import read_json, write_json
+from probattn.inference.io.files import write_archive
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 
@@ -15,7 +16,7 @@ def damage_checkpoint(path, damage):
     if damage == "missing weight":
         content = checkpoint.read(path)
         del content["model"]["network.head.bias"]
-        checkpoint.write(path, content)
+        write_archive(path, content)
     else:
         whole = path.read_bytes()
         path.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "text": b"not a checkpoint\n"}[damage])
@@ -76,7 +77,7 @@ def test_evaluate_of_a_run_without_a_whole_epoch(command, kep, contents, is_one_
 def test_the_advice_about_a_lost_best_checkpoint_works(command, kep, best_is_last, assignments, tiny, contents):
     last = checkpoint.read(kep / "last.pt")
     last["extra"]["best_epoch"] = last["extra"]["epoch"] - (not best_is_last)
-    checkpoint.write(kep / "last.pt", last)
+    write_archive(kep / "last.pt", last)
     (kep / "best.pt").unlink()
     before = contents(kep)
     resume = ["train", KEP, "--out", kep, "--resume", *assignments(tiny)]
@@ -141,7 +142,7 @@ def test_a_checkpoint_whose_epoch_is_no_number_is_refused(command, kep, epoch, i
     for name in ("best.pt", "last.pt"):
         content = checkpoint.read(kep / name)
         content["extra"]["epoch"] = epoch
-        checkpoint.write(kep / name, content)
+        write_archive(kep / name, content)
     code, _, err = command("evaluate", kep)
     assert code == 1
     assert is_one_message(err, kep / "best.pt", "extra lacks epoch, or holds another type there")

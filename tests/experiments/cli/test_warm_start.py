@@ -9,8 +9,8 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.runs import train
+from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
-from probattn.inference.training.step import Step
 
 KEP, CGP = "digits/kep-svgp", "digits/cgp"
 WARM = ["warm_start.epochs=2", "train.num_samples=2", "data.limit=64", "data.batch_size=16"]
@@ -89,15 +89,15 @@ def test_a_run_killed_in_either_phase_goes_on_as_if_it_had_not_been(
     command, monkeypatch, tmp_path, warmed, step, assignments, tiny
 ):
     """Steps 1 to 8 are the warm start's, and 9 to 12 the first epoch of the run proper."""
-    steps, loss = itertools.count(1), Step._loss
+    steps, train_step = itertools.count(1), trainer.train_step
 
-    def killed(self, *arguments):
+    def killed(*arguments, **options):
         if next(steps) == step:
             raise KeyboardInterrupt
-        return loss(self, *arguments)
+        return train_step(*arguments, **options)
 
     out = tmp_path / "run"
-    monkeypatch.setattr(Step, "_loss", killed)
+    monkeypatch.setattr(trainer, "train_step", killed)
     code, _, err = command("train", CGP, "--out", out, *assignments([*tiny, *WARM]))
     assert code == 130
     assert "--resume continues" in err

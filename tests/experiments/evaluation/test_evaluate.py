@@ -21,7 +21,8 @@ from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import collect
 from probattn.inference import CheckpointError, metrics, predict
 from probattn.inference.imports import MissingExtraError
-from probattn.inference.io.checkpoint import read, write
+from probattn.inference.io.checkpoint import read
+from probattn.inference.io.files import write_archive
 from probattn.inference.methods.temperature import fit_temperature, scale
 from probattn.inference.metrics import ood
 
@@ -195,7 +196,7 @@ def test_other_weights_are_predicted_anew(copy):
     before = load_predictions(copy)
     content = read(copy / "best.pt")
     content["model"]["network.head.bias"] += torch.arange(10.0)
-    write(copy / "best.pt", content)
+    write_archive(copy / "best.pt", content)
     evaluate.evaluate(copy, num_samples=4, seed=3)
     assert not torch.equal(before["test"].probs, load_predictions(copy)["test"].probs)
 

@@ -9,11 +9,11 @@ import pytest
 from torch.testing import assert_close
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.evaluation import evaluate, prediction_store
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import train
-from probattn.inference.io.lock import locked
-from probattn.inference.io.sealed_files import read_json
+from probattn.inference.io.files import locked
 
 KEP = "digits/kep-svgp"
 TINY = [

@@ -11,10 +11,10 @@ import pytest
 from evaluated_runs import run, scored, write_metrics
 
 from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.evaluated_run import check_comparable, check_mixable, read_evaluated_run
 from probattn.experiments.evaluation.options import EvaluationOptions
-from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.inference.training.run_log import RunLog
 
 SOFTMAX = "digits/softmax"

@@ -10,7 +10,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.provenance import Provenance
 from probattn.inference import CheckpointError, Prediction
-from probattn.inference.io import checkpoint
+from probattn.inference.io.files import write_archive
 
 SETS = ("train", "valid", "test", "ood/letters", "shift/fog/1", "shift/fog/2", "shift/fog/10", "shift/fog/100")
 ORIGIN = Provenance(
@@ -158,7 +158,7 @@ def test_a_damaged_file_is_made_again_and_named_by_who_only_reads(tmp_path):
 def test_a_file_of_other_content_is_made_again_and_named_by_who_only_reads(tmp_path, entry):
     remember(tmp_path, "test")
     path = tmp_path / "predictions" / "posterior" / "test.pt"
-    checkpoint.write(path, {"format": prediction_store.FORMAT, "sets": {"test": entry}})
+    write_archive(path, {"format": prediction_store.FORMAT, "sets": {"test": entry}})
     with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
         load(tmp_path, "test")
     assert remember(tmp_path, "test")[1] == ["test"]

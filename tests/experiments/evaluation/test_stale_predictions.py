@@ -13,13 +13,14 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.corruptions import CORRUPTIONS
 from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.runs import load
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import open_run
-from probattn.inference.io.checkpoint import read, write
-from probattn.inference.io.sealed_files import write_json
+from probattn.inference.io.checkpoint import read
+from probattn.inference.io.files import write_archive
 
 FOG = {"shift": True, "corruptions": ("fog",), "severities": (1,)}
 
@@ -40,7 +41,7 @@ def paint(folder, seed):
 def swap_weights(folder):
     content = read(folder / "best.pt")
     content["model"]["network.head.bias"] += torch.arange(10.0)
-    write(folder / "best.pt", content)
+    write_archive(folder / "best.pt", content)
 
 
 def change_data(monkeypatch, **change):

@@ -9,10 +9,10 @@ from torch.testing import assert_close
 
 from probattn import inference
 from probattn.draws import at_mean
+from probattn.experiments.data.sealed_files import read_sealed
 from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
 from probattn.inference import load_safetensors, predict
-from probattn.inference.io.sealed_files import read_sealed
 
 KEP = "digits/kep-svgp"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from probattn.inference.io.checkpoint import read
+from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
-from probattn.inference.training.step import Step
 from tests.fuzz.kills import CHANGES, KEP, SETTINGS, finish, flat, start, wait
 
 ROOT = Path(__file__).parents[3]
@@ -30,15 +30,15 @@ def command(out, *more):
 
 def kill_in_step(number):
     """Kill this process in the middle of a training step."""
-    left, loss = iter(range(1, number)), Step._loss
+    left, train_step = iter(range(1, number)), trainer.train_step
 
-    def dying(self, *arguments):
-        result = loss(self, *arguments)
+    def dying(*arguments, **options):
+        result = train_step(*arguments, **options)
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    Step._loss = dying
+    trainer.train_step = dying
 
 
 def killed_in_steps(out):

@@ -12,8 +12,8 @@ from probattn.experiments.runs import seeds
 from probattn.experiments.runs import train as runs
 from probattn.inference import History
 from probattn.inference.io.checkpoint import read
+from probattn.inference.training import trainer
 from probattn.inference.training.run_log import read_log
-from probattn.inference.training.step import Step
 
 KEP, CGP = "digits/kep-svgp", "digits/cgp"
 TINY = [
@@ -87,15 +87,15 @@ def test_each_seed_is_trained_as_the_run_alone(tmp_path, workers):
 def test_a_sweep_that_was_stopped_goes_on_exactly(tmp_path, monkeypatch):
     settings = presets.preset(KEP).with_changes([*TINY, "network.dropout=0.2"])
     seeds.train_seeds(settings, tmp_path / "whole", seeds=2, name=KEP)
-    steps, original = [], Step.__call__
+    steps, train_step = [], trainer.train_step
 
-    def stopping(self, *arguments, **options):
-        steps.append(self)
+    def stopping(*arguments, **options):
+        steps.append(arguments)
         if len(steps) == 7:  # in the second epoch of seed 1; an epoch has two steps
             raise KeyboardInterrupt
-        return original(self, *arguments, **options)
+        return train_step(*arguments, **options)
 
-    monkeypatch.setattr(Step, "__call__", stopping)
+    monkeypatch.setattr(trainer, "train_step", stopping)
     with pytest.raises(KeyboardInterrupt):
         seeds.train_seeds(settings, tmp_path / "stopped", seeds=2, name=KEP)
     with pytest.raises(FileExistsError, match="--resume"):

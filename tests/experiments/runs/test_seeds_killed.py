@@ -19,11 +19,10 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
+from probattn.experiments.data.digest import digest
 from probattn.experiments.runs import seeds
 from probattn.inference.io.checkpoint import read
-from probattn.inference.io.digest import digest
-from probattn.inference.training import loggers, run_log
-from probattn.inference.training.step import Step
+from probattn.inference.training import callbacks, run_log, trainer
 
 CHANGES = [
     "train.epochs=2",
@@ -76,14 +75,14 @@ def at_moments(out, act):
                 if Path(os.fspath(arguments[0])).is_relative_to(out):
                     act(f"{event} {Path(os.fspath(arguments[0])).relative_to(out)}")
 
-    loss = Step._loss
+    train_step = trainer.train_step
 
-    def step(self, *arguments):
+    def step(*arguments, **options):
         act("step")
-        return loss(self, *arguments)
+        return train_step(*arguments, **options)
 
     sys.addaudithook(hook)
-    Step._loss = step
+    trainer.train_step = step
 
 
 def _writes(arguments):
@@ -126,7 +125,7 @@ def content(out):
 def main(root, amount):
     """Print the moments after which a sweep did not resume exactly."""
     torch.set_num_threads(1)
-    loggers.find_spec = lambda name: None  # TensorBoard
+    callbacks.find_spec = lambda name: None  # TensorBoard
     for late in ("lightning_fabric", "probattn.experiments.runs.train", "sklearn.datasets"):
         importlib.import_module(late)
     wrong, tried = [], 0

@@ -8,11 +8,11 @@ from evaluated_runs import run, scored, store, write_metrics
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.sealed_files import DamagedFileError, read_json, write_json
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.runs.folder import claim
 from probattn.experiments.studies import collect, compare
 from probattn.inference import Prediction, metrics
-from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
 
 
 def test_runs_of_one_preset_are_a_row_with_a_score_a_seed(tmp_path):

@@ -6,13 +6,13 @@ import pytest
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.reporting import evaluation_tables
 from probattn.experiments.runs import train
 from probattn.experiments.studies import collect, compare
 from probattn.experiments.studies.collect import Rows
-from probattn.inference.io.sealed_files import read_json, write_json
 from probattn.inference.training import trainer
 
 SOFTMAX = "digits/softmax"

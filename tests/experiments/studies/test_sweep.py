@@ -8,9 +8,9 @@ import pytest
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.runs import train
 from probattn.experiments.studies import compare, study, sweep, sweep_tables
-from probattn.inference.io.sealed_files import read_json
 from probattn.inference.training.run_log import read_log
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probattn.inference.io.atomic_write import atomic_write
+from probattn.inference.io.files import atomic_write
 
 
 def test_a_file_appears_whole_under_its_name(tmp_path):

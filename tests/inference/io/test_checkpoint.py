@@ -1,23 +1,19 @@
 """Checkpoints: written atomically, read safely, loaded whole or not at all."""
 
-import io
 import os
 import pickle
-import random
-import zipfile
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
-from damage import forge
+from damage import accepted
 from pyro.infer.autoguide import AutoNormal
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
-from probattn.inference import CheckpointError, guide_checks, load, save, warm_start
+from probattn.inference import CheckpointError, guide_checks, load, save
 from probattn.inference.io import checkpoint
-from probattn.inference.io.sealed_files import write_sealed_zip
 
 
 def build(rank=2):
@@ -69,7 +65,7 @@ def test_an_auto_guide_without_parameters_says_how_to_create_them(tmp_path):
     guide = AutoNormal(model)
     guide_checks.materialise(guide, (x,))
     save(tmp_path / "a.pt", model, guide)
-    with pytest.raises(CheckpointError, match=r"AutoNormal yet.*inference.materialise\(guide, \(x, y\)\)"):
+    with pytest.raises(CheckpointError, match="materialise"):
         load(tmp_path / "a.pt", model, AutoNormal(model))
 
 
@@ -78,7 +74,7 @@ def test_the_model_alone_is_enough(tmp_path):
     save(tmp_path / "a.pt", first[0])
     load(tmp_path / "a.pt", second[0])
     assert same(weights(first[0]), weights(second[0]))
-    with pytest.raises(CheckpointError, match="guide: u.loc is missing in the checkpoint"):
+    with pytest.raises(CheckpointError, match="guide: u.loc missing"):
         load(tmp_path / "a.pt", *second)
 
 
@@ -123,10 +119,10 @@ def dump(path, content):
     path.write_bytes(pickle.dumps(content))
 
 
-@pytest.mark.parametrize("write", [dump, lambda path, content: torch.save(content, path), forge])
+@pytest.mark.parametrize("write", [dump, lambda path, content: torch.save(content, path)])
 def test_a_pickle_with_code_is_refused_and_not_run(tmp_path, write):
     path, marker = tmp_path / "a.pt", tmp_path / "was-run"
-    content = {"format": checkpoint.FORMAT, "model": {}, "guide": {}, "extra": Malicious(marker)}
+    content = {"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": Malicious(marker)}
     write(path, content)
     with pytest.raises(CheckpointError, match="a.pt is damaged"):
         load(path, *build())
@@ -141,18 +137,20 @@ def test_truncated_at_any_length_is_an_error_that_names_the_file(tmp_path):
     before = weights(*pair)
     for length in [0, 1, 2, 4, 30, *range(31, len(whole), len(whole) // 60), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"last\.pt is damaged, or was not|last\.pt is damaged or was"):
+        with pytest.raises(CheckpointError, match=r"last\.pt is damaged"):
             load(path, *pair)
     assert same(weights(*pair), before)
 
 
-def test_random_bytes_are_an_error(tmp_path):
-    path, source = tmp_path / "last.pt", random.Random(0)
-    for start in (b"", b"\x80\x02", b"\x80\x04", b"PK\x03\x04"):
-        for _ in range(50):
-            path.write_bytes(start + source.randbytes(source.randrange(60)))
-            with pytest.raises(CheckpointError, match="is damaged"):
-                load(path, *build())
+def test_flipped_bits_of_weights_are_noticed(tmp_path):
+    """Those of the archive's own bookkeeping may change nothing that is read."""
+    model = nn.Linear(3, 2)
+    path = tmp_path / "a.pt"
+    save(path, model, step=7)
+    whole = weights(model)
+    for content in accepted(path, checkpoint.read, error=CheckpointError, amount=60):
+        assert same([content["model"]], whole)
+        assert content["extra"] == {"step": 7}
 
 
 def test_a_flipped_bit_in_a_weight_is_refused(tmp_path):
@@ -176,100 +174,12 @@ def test_pytorch_reads_a_checkpoint_without_this_library(tmp_path):
     assert same([content["model"]], weights(model))
 
 
-def test_a_checkpoint_that_unpacks_to_more_than_it_takes_is_refused(tmp_path):
-    """PyTorch's reader would allocate whatever size is declared, and its writer compresses nothing."""
-    save(tmp_path / "plain.pt", *build())
-    archive = io.BytesIO()
-    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(archive, "w") as packed:
-        for member in plain.infolist():
-            packed.writestr(member.filename, plain.read(member), zipfile.ZIP_DEFLATED)
-    write_sealed_zip(tmp_path / "packed.pt", archive)
-    assert torch.load(tmp_path / "packed.pt", weights_only=True)["format"] == checkpoint.FORMAT
-    with pytest.raises(CheckpointError, match=r"packed\.pt is damaged .*compressed"):
-        load(tmp_path / "packed.pt", *build())
-
-
-HUGE = {
-    "stride 0": lambda: torch.zeros(1).expand(200_000, 200_000),  # 160 GB
-    "rows of a row": lambda: torch.zeros(3).expand(10**9, 3),
-    "a part": lambda: torch.arange(1000)[:3],
-    "without data": lambda: torch.empty(10**9, device="meta"),
-    "sparse": lambda: torch.sparse_coo_tensor([[0]], [1.0], (10**10,), check_invariants=True),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants", "ignore:Sparse invariant checks")
-@pytest.mark.parametrize("make", HUGE.values(), ids=HUGE)
-@pytest.mark.parametrize("part", ["model", "extra"])
-def test_a_tensor_of_another_size_than_its_data_is_refused(tmp_path, make, part):
-    model = nn.Linear(2, 2)
-    content = checkpoint.weights_content(model) | {"extra": {}}
-    content[part] = {**content[part], "weight": make()}
-    forge(tmp_path / "a.pt", content)
-    assert (tmp_path / "a.pt").stat().st_size < 20_000
-    with pytest.raises(CheckpointError, match=r"a\.pt is damaged \("):
-        load(tmp_path / "a.pt", model)
-
-
-def test_a_storage_that_claims_more_than_its_record_is_refused(tmp_path):
-    """Older versions of PyTorch read what lies behind the record in memory."""
-    archive, claimed = io.BytesIO(), io.BytesIO()
-    content = checkpoint.weights_content(nn.Linear(50, 1)) | {"extra": {}}
-    torch.save(content, archive)
-    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(claimed, "w") as new:
-        for member in old.infolist():
-            new.writestr(member.filename, old.read(member)[:4] if member.file_size == 200 else old.read(member))
-    write_sealed_zip(tmp_path / "a.pt", claimed)
-    with pytest.raises(CheckpointError, match=r"a\.pt is damaged .*bytes"):
-        load(tmp_path / "a.pt", nn.Linear(50, 1))
-
-
-def test_views_of_larger_tensors_are_saved_alone_and_come_back(tmp_path):
-    shared = torch.arange(1_000_000.0)
-    model = nn.Linear(4, 3)
-    model.weight.data = shared[:12].view(4, 3).T
-    model.register_buffer("constant", torch.ones(1).expand(5))
-    views = {"part": shared[10:20:2], "across": torch.randn(2, 3).T, "empty": shared[:0], "in": (1, [shared[:2]])}
-    save(tmp_path / "a.pt", model, **views)
-    assert (tmp_path / "a.pt").stat().st_size < 20_000
-    other = nn.Linear(4, 3)
-    other.register_buffer("constant", torch.zeros(5))
-    loaded = load(tmp_path / "a.pt", other)
-    assert same(weights(model), weights(other))
-    assert all(torch.equal(loaded[name], views[name]) for name in ("part", "across", "empty"))
-    assert loaded["across"].stride() == views["across"].stride()
-    assert torch.equal(loaded["in"][1][0], shared[:2])
-
-
 def test_tensors_that_are_shared_are_saved_once(tmp_path):
     large = torch.randn(10_000)
     save(tmp_path / "a.pt", nn.Linear(1, 1), one=large, other=large)
     assert (tmp_path / "a.pt").stat().st_size < 60_000
     loaded = load(tmp_path / "a.pt", nn.Linear(1, 1))
     assert all(torch.equal(loaded[name], large) for name in ("one", "other"))
-
-
-WRONG = [None, [], 3, "text", torch.zeros(2), {"weight": [1.0]}, {3: torch.zeros(2)}, {"weight": None}]
-
-
-@pytest.mark.parametrize("value", WRONG, ids=repr)
-@pytest.mark.parametrize("part", ["model", "guide", "layers", "extra"])
-def test_a_part_of_another_type_is_named(tmp_path, part, value):
-    if part == "extra" and isinstance(value, dict) and "weight" in value:
-        pytest.skip("extra values have any type")
-    forge(tmp_path / "a.pt", checkpoint.weights_content(nn.Linear(2, 2)) | {"extra": {}} | {part: value})
-    for read in (load, lambda path, model: warm_start(model, path)):
-        with pytest.raises(CheckpointError, match=rf"a\.pt: {part} is not a dict from names to "):
-            read(tmp_path / "a.pt", nn.Linear(2, 2))
-
-
-@pytest.mark.parametrize("part", ["model", "guide", "layers", "extra"])
-def test_a_part_that_is_missing_is_named(tmp_path, part):
-    content = {"format": checkpoint.FORMAT, "model": {}, "guide": {}, "layers": {}, "extra": {}}
-    del content[part]
-    forge(tmp_path / "a.pt", content)
-    with pytest.raises(CheckpointError, match=rf"a\.pt lacks {part}"):
-        load(tmp_path / "a.pt", *build())
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -288,17 +198,14 @@ def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path, width):
 @pytest.mark.parametrize("content", [{"format": "other"}, {"model": {}}, [1, 2], torch.zeros(3)])
 def test_another_programs_file_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=r"a\.pt .* not written by this version .* no digest; restore"):
-        load(tmp_path / "a.pt", *build())
-    forge(tmp_path / "a.pt", content)
-    with pytest.raises(CheckpointError, match=r"a\.pt is not a probattn checkpoint of format probattn-1"):
+    with pytest.raises(CheckpointError, match=r"a\.pt is damaged, or no checkpoint"):
         load(tmp_path / "a.pt", *build())
 
 
 def test_a_missing_file_and_a_folder_are_errors_that_name_it(tmp_path):
-    with pytest.raises(CheckpointError, match=r"no checkpoint at .*none\.pt"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint .*none\.pt"):
         load(tmp_path / "none.pt", *build())
-    with pytest.raises(CheckpointError, match="no checkpoint at"):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
         load(tmp_path, *build())
 
 
@@ -310,13 +217,13 @@ def test_another_architecture_is_refused_whole_with_its_differences(tmp_path):
     with pytest.raises(CheckpointError, match="another architecture") as error:
         load(path, *pair)
     assert same(weights(*pair), before)
-    assert "model: log_scale has shape (2, 2), the checkpoint (2, 1)" in str(error.value)
+    assert "model: log_scale (2, 1), here (2, 2)" in str(error.value)
     save(path, *build())
     model = nn.Linear(2, 2)
     weight = model.weight.detach().clone()
-    with pytest.raises(CheckpointError, match="model: weight is missing in the checkpoint") as error:
+    with pytest.raises(CheckpointError, match="model: weight missing, here") as error:
         load(path, model)
-    assert "model: log_scale is in the checkpoint only" in str(error.value)
+    assert "model: log_scale (2, 2), here missing" in str(error.value)
     assert torch.equal(model.weight, weight)
 
 
@@ -326,7 +233,7 @@ def test_a_guide_of_another_family_leaves_the_model_untouched(tmp_path):
     model, _ = build()
     guide = guides.for_model(model, "diagonal")
     before = weights(model, guide)
-    with pytest.raises(CheckpointError, match="guide: u.raw_scale is missing"):
+    with pytest.raises(CheckpointError, match="guide: u.raw_scale missing"):
         load(path, model, guide)
     assert same(weights(model, guide), before)
 
@@ -337,25 +244,15 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path, extra):
     model = torch.nn.Linear(2, 1)
     save(path, model, good=1)
     before = path.read_bytes()
-    with pytest.raises(TypeError, match="tensors, numbers, strings"):
+    with pytest.raises(TypeError, match="numbers, strings"):
         save(path, model, **extra)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
 
 
-def test_a_state_that_could_not_be_loaded_is_not_written(tmp_path):
-    class Counted(nn.Linear):
-        def get_extra_state(self):
-            return {"count": 3}
-
-    with pytest.raises(CheckpointError, match=r"a\.pt: model is not a dict from names to Tensors"):
-        save(tmp_path / "a.pt", Counted(2, 1))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_another_number_of_heads_is_another_architecture(tmp_path):
     save(tmp_path / "a.pt", SoftmaxAttention(8, 2))
-    with pytest.raises(CheckpointError, match=r"'heads': 2.* in the checkpoint, .*'heads': 4"):
+    with pytest.raises(CheckpointError, match=r"'heads': 2.*, here .*'heads': 4"):
         load(tmp_path / "a.pt", SoftmaxAttention(8, 4))
     load(tmp_path / "a.pt", SoftmaxAttention(8, 2))
 
@@ -363,5 +260,5 @@ def test_another_number_of_heads_is_another_architecture(tmp_path):
 def test_another_prior_is_another_architecture(tmp_path):
     save(tmp_path / "a.pt", KEPSVGPAttention(8, 2, rank=2))
     for prior in ("laplace", "student_t"):
-        with pytest.raises(CheckpointError, match=f"'prior': 'normal'.* in the checkpoint, .*'prior': '{prior}"):
+        with pytest.raises(CheckpointError, match=f"'prior': 'normal'.*, here .*'prior': '{prior}"):
             load(tmp_path / "a.pt", KEPSVGPAttention(8, 2, rank=2, prior=prior))

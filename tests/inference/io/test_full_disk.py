@@ -5,9 +5,9 @@ import torch
 from full_disk import check_refused
 from torch import nn
 
+from probattn.experiments.data.sealed_files import write_json
 from probattn.inference import export, save, save_safetensors
-from probattn.inference.io.atomic_write import write_text
-from probattn.inference.io.sealed_files import write_json
+from probattn.inference.io.files import write_text
 
 
 class Network(nn.Module):

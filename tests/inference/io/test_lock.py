@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from probattn.inference.io.lock import LOCK, locked
+from probattn.inference.io.files import LOCK, locked
 
 HOLD = """
 import fcntl, sys

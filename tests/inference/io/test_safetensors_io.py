@@ -9,13 +9,10 @@ import torch
 from pyro.infer.autoguide import AutoNormal
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from safetensors.torch import save as to_bytes
 from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import CheckpointError, guide_checks, load_safetensors, save_safetensors
-from probattn.inference.io.digest import UNSEALED
-from probattn.inference.io.sealed_files import write_sealed
 from probattn.models import Classifier, ViT
 
 SHAPE = {"image_size": 4, "patch_size": 2, "channels": 1, "classes": 2, "dim": 4, "depth": 1, "mlp_dim": 4}
@@ -70,7 +67,7 @@ def test_auto_guides_and_the_model_alone(tmp_path):
     other = build()
     load_safetensors(path, other[0])
     assert same(weights(pairs[0][0]), weights(other[0]))
-    with pytest.raises(CheckpointError, match="guide: .* is missing in the checkpoint"):
+    with pytest.raises(CheckpointError, match="guide: .* missing, here"):
         load_safetensors(path, *other)
 
 
@@ -89,8 +86,8 @@ def test_another_architecture_is_named_and_changes_nothing(tmp_path):
     save_safetensors(path, *build())
     for other, words in (
         (build(rank=1), r"another architecture; build the model with its settings:\n"),
-        (build(heads=1), r"layer network.blocks.0.attention: .*'heads': 2.* in the checkpoint, .*'heads': 1.* here"),
-        ((SoftmaxAttention(4, 2), None), "model: .* is in the checkpoint only"),
+        (build(heads=1), r"layer network.blocks.0.attention: .*'heads': 2.*, here .*'heads': 1"),
+        ((SoftmaxAttention(4, 2), None), "model: .* here missing"),
     ):
         modules = [module for module in other if module is not None]
         before = weights(*modules)
@@ -102,7 +99,7 @@ def test_another_architecture_is_named_and_changes_nothing(tmp_path):
 def test_no_file_a_damaged_one_and_one_of_others(tmp_path):
     path, other = tmp_path / "a.safetensors", build()
     before = weights(*other)
-    with pytest.raises(CheckpointError, match="no weights at"):
+    with pytest.raises(CheckpointError, match="no weights"):
         load_safetensors(path, *other)
     save_safetensors(path, *build())
     whole = path.read_bytes()
@@ -112,34 +109,9 @@ def test_no_file_a_damaged_one_and_one_of_others(tmp_path):
         with pytest.raises(CheckpointError, match=rf"{number}\.safetensors is damaged"):
             load_safetensors(broken, *other)
     save_file({"model.a": torch.zeros(2)}, tmp_path / "b.safetensors", metadata={"format": "probattn-1"})
-    with pytest.raises(CheckpointError, match=r"b\.safetensors .*not written by this version of probattn.* no digest"):
+    with pytest.raises(CheckpointError, match=r"b\.safetensors is damaged, or not of save_safetensors"):
         load_safetensors(tmp_path / "b.safetensors", *other)
     assert same(before, weights(*other))
-
-
-WRONG = {
-    "another format": ({"format": "pt"}, "holds no weights of format probattn-1"),
-    "no format": ({}, "holds no weights of format probattn-1"),
-    "half of the layers": ({"format": "probattn-1", "layers": "{"}, r"b\.safetensors is damaged"),
-    "a list of layers": ({"format": "probattn-1", "layers": "[]"}, "layers is not a dict from names to dicts"),
-    "deep layers": ({"format": "probattn-1", "layers": 10**5 * "["}, r"b\.safetensors is damaged"),
-}
-
-
-@pytest.mark.parametrize(("metadata", "words"), WRONG.values(), ids=WRONG)
-def test_a_file_of_others_with_a_digest_is_an_error(tmp_path, metadata, words):
-    content = to_bytes({"model.a": torch.zeros(2)}, metadata | {"digest": UNSEALED})
-    write_sealed(tmp_path / "b.safetensors", content)
-    with pytest.raises(CheckpointError, match=words):
-        load_safetensors(tmp_path / "b.safetensors", *build())
-
-
-def test_metadata_of_safetensors_that_are_not_there_are_an_error(tmp_path):
-    header = json.dumps({"digest": UNSEALED}).encode()
-    for content in (header, (2**60).to_bytes(8, "little") + header, len(header).to_bytes(8, "little") + header):
-        write_sealed(tmp_path / "b.safetensors", content)
-        with pytest.raises(CheckpointError, match=r"b\.safetensors is damaged"):
-            load_safetensors(tmp_path / "b.safetensors", *build())
 
 
 def test_a_failure_midway_leaves_the_old_file(tmp_path, monkeypatch):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from probattn.inference.training import loggers
+from probattn.inference.training import callbacks
 
 
 @pytest.fixture(autouse=True)
 def _without_tensorboard(monkeypatch):
-    monkeypatch.setattr(loggers, "find_spec", lambda name: None)
+    monkeypatch.setattr(callbacks, "find_spec", lambda name: None)

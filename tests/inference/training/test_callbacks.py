@@ -114,12 +114,12 @@ def test_a_callback_lowers_the_learning_rate_of_the_next_steps():
 
 def test_resuming_with_other_callbacks_is_refused(tmp_path):
     fit(*build(), callbacks=[ChooseBy()], out=tmp_path, **short(epochs=1))
-    with pytest.raises(CheckpointError, match="callbacks: ChooseBy → none"):
+    with pytest.raises(CheckpointError, match="ChooseBy.* none"):
         fit(*build(), out=tmp_path, **short(resume=True, epochs=1))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [(object(), "object is no callback .*on_train_start"), (Recorder, "pass an")]
+    ("wrong", "words"), [(object(), "object is no callback.*on_train_start"), (Recorder, "pass an")]
 )
 def test_what_is_no_callback_is_refused(wrong, words):
     with pytest.raises(TypeError, match=words):

@@ -12,7 +12,7 @@ from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttenti
 from probattn import guides as guide_for
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, fit
-from probattn.inference.training.compile_blocks import compile_blocks
+from probattn.inference.training.device import compile_blocks
 from probattn.models import Classifier, ViT
 
 LAYERS = {

@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit
-from probattn.inference.training.deterministic import deterministic
+from probattn.inference.training.device import deterministic
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 

@@ -6,7 +6,7 @@ import torch
 from probattn import CGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention, guides
 from probattn.functional import dtypes, jitter
 from probattn.inference import TrainOptions, fit
-from probattn.inference.training.matmul_precision import float32_products
+from probattn.inference.training.device import device_settings
 from probattn.models import Classifier, ViT
 
 
@@ -28,7 +28,7 @@ def test_the_precision_holds_inside_and_is_restored(option, device, inside):
         seen.append(torch.get_float32_matmul_precision())
         raise KeyError
 
-    with pytest.raises(KeyError), float32_products(option, device=torch.device(device)):
+    with pytest.raises(KeyError), device_settings(TrainOptions(matmul_precision=option), torch.device(device)):
         fail()
     assert seen == [inside]
     assert torch.get_float32_matmul_precision() == "highest"
@@ -39,7 +39,7 @@ def test_a_precision_of_each_backend_is_left_alone_unless_the_option_is_given():
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     try:
         assert dtypes.matmul_precision() is None
-        with float32_products(None, device=torch.device("cuda")):
+        with device_settings(TrainOptions(), torch.device("cuda")):
             assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
@@ -80,8 +80,3 @@ def test_a_run_multiplies_with_the_precision_of_its_options_and_restores_it(laye
     run(layer, monkeypatch, [], matmul_precision="high")
     assert seen[-1] == "high"
     assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_another_precision_is_refused():
-    with pytest.raises(ValueError, match="matmul_precision='tf32', allowed: highest, high or medium, or none"):
-        TrainOptions(matmul_precision="tf32")

@@ -110,7 +110,7 @@ def test_inference_by_hand(layer):
 
 def test_the_log_of_a_run_is_kept_on_the_disk_alone(tmp_path):
     tracemalloc.start()
-    with RunLog(tmp_path) as log:
+    with RunLog(tmp_path, step=0, loggers=()) as log:
         log.write("step", 0, loss=0.0)
         before, _ = tracemalloc.get_traced_memory()
         for step in range(1, 5000):

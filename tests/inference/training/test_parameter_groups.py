@@ -20,7 +20,7 @@ from probattn import (
 )
 from probattn.inference import CheckpointError, TrainOptions, fit
 from probattn.inference.io.checkpoint import read
-from probattn.inference.training.parameter_groups import decayed_names, lr_factors, parameter_groups
+from probattn.inference.training.optimizers import decayed_names, lr_factors, parameter_groups
 from probattn.models import Classifier, TextTransformer, ViT, likelihoods
 from probattn.models.embeddings import FILTERS, SpelledEmbedding, WordEmbedding
 
@@ -132,16 +132,16 @@ def test_fit_moves_other_parameters_as_without_weight_decay(attention):
 
 def test_every_parameter_is_in_one_group():
     model, guide, _ = classifier(KEPSVGPAttention.partial(rank=2))
-    first, second = parameter_groups(model, guide, lr=1.0, weight_decay=0.3)
+    first, second = parameter_groups(model, guide, options=TrainOptions(lr=1.0, weight_decay=0.3))
     assert (first["weight_decay"], second["weight_decay"]) == (0.3, 0.0)
     together = [id(parameter) for group in (first, second) for parameter in group["params"]]
     expected = [id(parameter) for module in (model, guide) for parameter in module.parameters()]
     assert sorted(together) == sorted(expected)
     assert [group["lr"] for group in (first, second)] == [1.0, 1.0]
-    weights, others, own = parameter_groups(model, guide, lr=1.0, weight_decay=0.3, guide_lr_scale=30.0)
+    weights, others, own = parameter_groups(model, guide, options=TrainOptions(lr=1.0, weight_decay=0.3, guide_lr=30.0))
     assert [group["lr"] for group in (weights, others, own)] == [1.0, 1.0, 30.0]
     assert [id(each) for each in own["params"]] == [id(each) for each in guide.parameters()]
-    (only,) = parameter_groups(nn.LayerNorm(3), nn.Identity(), lr=1.0, weight_decay=0.3)
+    (only,) = parameter_groups(nn.LayerNorm(3), nn.Identity(), options=TrainOptions(weight_decay=0.3))
     assert only["weight_decay"] == 0.0
 
 
@@ -168,7 +168,7 @@ def test_a_run_with_weight_decay_goes_on_with_its_groups(tmp_path):
             model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
         fit(model, guide, batches, options=options, out=tmp_path / out, resume=out == "stopped", progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
-        groups = read(tmp_path / out / "last.pt")["extra"]["optimizer"]["param_groups"]
+        groups = read(tmp_path / out / "last.pt")["extra"]["optimizers"]["0 AdamW"]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
@@ -208,7 +208,7 @@ def test_a_pattern_that_matches_nothing_is_refused(pattern):
 
 def test_groups_differ_in_decay_and_rate_and_hold_each_parameter_once():
     model, guide = Two(), nn.Linear(1, 1)
-    groups = parameter_groups(model, guide, lr=1.0, weight_decay=0.1, lr_scale={"encoder.*": 0.5})
+    groups = parameter_groups(model, guide, options=TrainOptions(lr=1.0, weight_decay=0.1, lr_scale={"encoder.*": 0.5}))
     found = [(group["weight_decay"], group["lr"], group["params"]) for group in groups]
     linear, norm = model.encoder
     expected = [

@@ -40,6 +40,15 @@ VARIANTS = {
 }
 
 
+def flat(value):
+    """Return tensors, dicts and lists in a form whose equality is that of every bit."""
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), value.tolist()]
+    if isinstance(value, dict):
+        return {key: flat(each) for key, each in value.items()}
+    return [flat(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 BUILDING = ("guide", "dropout", "generator", "valid", "attention")
 
 
@@ -94,12 +103,7 @@ def test_a_killed_run_resumes_as_if_it_had_not_been(tmp_path, whole_run, variant
         first, second = (checkpoint.read(run / name) for run in (folder, tmp_path / "killed"))
         for part in ("model", "guide"):
             assert_same(first[part], second[part])
-        if name == "last.pt":
-            states = [file["extra"]["random"][0]["torch"] for file in (first, second)]
-            assert torch.equal(*states)
-            moments = (file["extra"]["optimizer"]["state"] for file in (first, second))
-            for one, other in zip(*(m.values() for m in moments), strict=True):
-                assert_same(one, other)
+        assert flat(first["extra"]) == flat(second["extra"])
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
@@ -159,14 +163,20 @@ def test_resuming_with_other_options_names_them(run):
     assert "seed" not in message
 
 
+def test_resuming_with_another_optimiser_is_refused(run):
+    model, guide, train, valid = build()
+    with pytest.raises(CheckpointError, match="SGD"):
+        fit(model, guide, train, valid, out=run, optimizer=torch.optim.SGD, **short(epochs=1, resume=True))
+
+
 def test_resuming_another_architecture_names_its_differences(run):
     message = refused(run, CheckpointError, "another architecture", built=build(width=6))
-    assert "model: network.embed.weight has shape (6, 3), the checkpoint (4, 3)" in message
-    refused(run, CheckpointError, "guide: network.attention.u.raw_scale is missing", built=build(guide="diagonal"))
+    assert "network.embed.weight (4, 3), here (6, 3)" in message
+    refused(run, CheckpointError, "network.attention.u.raw_scale missing", built=build(guide="diagonal"))
 
 
 def test_resuming_with_a_loader_that_cannot_be_put_back_is_refused(run):
-    with pytest.raises(CheckpointError, match=r"train\.generator: 'Generator' → none"):
+    with pytest.raises(CheckpointError, match="generators"):
         fit(*build(generator=False), out=run, **short(resume=True, epochs=1))
 
 
@@ -179,7 +189,7 @@ def test_a_half_written_last_checkpoint_is_refused(run, share):
 
 def test_weights_alone_are_no_run_to_go_on_with(run):
     (run / "last.pt").write_bytes((run / "best.pt").read_bytes())
-    refused(run, CheckpointError, r"last\.pt holds only weights, as best\.pt does")
+    refused(run, CheckpointError, "of another run")
 
 
 def test_a_last_checkpoint_of_random_bytes_is_refused(run):
@@ -187,44 +197,8 @@ def test_a_last_checkpoint_of_random_bytes_is_refused(run):
     refused(run, CheckpointError, r"last\.pt is damaged")
 
 
-WRONG = {
-    "epoch": [None, "1", 1.5],
-    "step": [None, []],
-    "best_epoch": ["1"],
-    "best_value": ["0.5", []],
-    "options": [[], "text"],
-    "optimizer": [None, [], {}, {"state": 3, "param_groups": []}, {"state": {}, "param_groups": [{}]}],
-    "random": [None, {}, [], [None], [{"torch": torch.zeros(3), "cuda": None, "loader": None}], [{"torch": 1}]],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, each) for name, values in WRONG.items() for each in values], ids=str
-)
-def test_a_state_with_a_value_of_another_type_is_refused(run, name, value):
-    content = checkpoint.read(run / "last.pt")
-    content["extra"][name] = value
-    checkpoint.write(run / "last.pt", content)
-    refused(run, CheckpointError, r"last\.pt( is damaged|: extra)|cannot resume exactly")
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_state_that_lacks_a_value_is_refused(run, name):
-    content = checkpoint.read(run / "last.pt")
-    del content["extra"][name]
-    checkpoint.write(run / "last.pt", content)
-    refused(run, CheckpointError, r"last\.pt: extra lacks|holds only weights")
-
-
 @pytest.mark.parametrize("left", ["best.pt", "log.jsonl"])
 def test_what_is_left_of_a_run_is_not_overwritten(run, left):
     for name in {"last.pt", "best.pt", "log.jsonl"} - {left}:
         (run / name).unlink()
     refused(run, FileExistsError, "holds a run", resume=False)
-
-
-def test_a_run_that_lost_its_last_checkpoint_is_not_started_over(tmp_path):
-    model, guide, train, valid = build()
-    fit(model, guide, train, valid, out=tmp_path, **short(epochs=2))
-    (tmp_path / "last.pt").unlink()
-    refused(tmp_path, CheckpointError, "without last.pt", epochs=2)

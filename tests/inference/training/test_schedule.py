@@ -9,12 +9,15 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from probattn.inference import TrainOptions
 from probattn.inference.metrics import DISPLAY
-from probattn.inference.training.schedule import SCHEDULES, annealed, interpolate, learning_rate
+from probattn.inference.training.optimizers import scheduled_lr
+from probattn.inference.training.step import StepCoefficients
+
+SCHEDULES = ("cosine", "linear")
 
 
 def rates(schedule, *, warmup, min_lr, steps=20):
-    options = {"steps": steps, "warmup": warmup, "lr": 0.1, "min_lr": min_lr}
-    return [learning_rate(schedule, step=step, **options) for step in range(steps + 1)]
+    options = TrainOptions(schedule=schedule, epochs=steps, warmup_epochs=warmup, lr=0.1, min_lr=min_lr)
+    return [scheduled_lr(step, options=options, steps_per_epoch=1) for step in range(steps + 1)]
 
 
 def torchs(schedule, *, warmup, min_lr, steps=20):
@@ -47,29 +50,32 @@ def test_the_learning_rate_is_that_of_pytorchs_schedulers(schedule, warmup, min_
     assert found[-1] == pytest.approx(min_lr, abs=1e-12)
 
 
-def test_the_schedules_by_name_are_those_of_the_options():
-    assert list(SCHEDULES) == ["cosine", "linear"]
-    assert [TrainOptions(schedule=name).schedule for name in SCHEDULES] == ["cosine", "linear"]
+def coefficients(step, *, epochs, steps_per_epoch=1, **options):
+    options = TrainOptions(epochs=epochs, **options)
+    return StepCoefficients.at(step, options=options, steps_per_epoch=steps_per_epoch, num_data=10)
 
 
-def test_annealed_rises_linearly_from_zero_and_stays():
-    assert [annealed(2.0, step=step, steps=4) for step in range(7)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    assert [annealed(0.5, step=step, steps=0) for step in range(3)] == [0.5] * 3
+def test_the_weights_of_the_kl_rise_linearly_from_zero_and_stay():
+    options = {"epochs": 7, "kl_anneal_epochs": 4, "kl_weight": 2.0, "local_kl_weight": 0.5}
+    found = [coefficients(step, **options) for step in range(7)]
+    assert [each.kl for each in found] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert [each.local_kl for each in found] == [0.0, 0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
+    assert [coefficients(step, epochs=3, kl_weight="num_data").kl for step in range(3)] == [10.0] * 3
 
 
-def test_interpolate_is_a_line_from_the_first_step_to_the_last():
-    assert [interpolate(0.0, 1.0, step=step, steps=5) for step in range(5)] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert [interpolate(0.5, 1.0, step=step, steps=3) for step in range(3)] == [0.5, 0.75, 1.0]
-    assert [interpolate(2.0, 1.0, step=step, steps=2) for step in range(2)] == [2.0, 1.0]
-
-
-@pytest.mark.parametrize("weight", [0.7, 1.0])
-def test_interpolate_the_same_weight_is_that_weight_exactly(weight):
-    assert {interpolate(weight, weight, step=step, steps=7) for step in range(7)} == {weight}
-
-
-def test_the_only_step_has_the_first_weight():
-    assert interpolate(0.25, 1.0, step=0, steps=1) == 0.25
+@pytest.mark.parametrize(
+    ("start", "end", "epochs", "expected"),
+    [
+        (0.0, 1.0, 5, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (0.5, 1.0, 3, [0.5, 0.75, 1.0]),
+        (2.0, 1.0, 2, [2.0, 1.0]),
+        (0.7, 0.7, 4, [0.7] * 4),
+        (0.25, 1.0, 1, [0.25]),
+    ],
+)
+def test_alpha_is_a_line_from_the_first_step_to_the_last(start, end, epochs, expected):
+    options = {"epochs": epochs, "alpha_start": start, "alpha_end": end}
+    assert [coefficients(step, **options).alpha for step in range(epochs)] == expected
 
 
 OUT_OF_BOUNDS = [

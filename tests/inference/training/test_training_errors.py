@@ -9,7 +9,7 @@ from small_fit import build, data, short
 from probattn.functional.errors import NumericalError
 from probattn.inference import NonFiniteError, fit
 from probattn.inference.io import checkpoint
-from probattn.inference.training.objective import Objective
+from probattn.inference.training.step import Objective
 from probattn.models.likelihoods import Gaussian
 
 

@@ -17,8 +17,7 @@ from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import study
 from probattn.inference import CheckpointError
 from probattn.inference.io import checkpoint
-from probattn.inference.training.optimizers import make_optimizers
-from probattn.inference.training.parameter_groups import lr_factors
+from probattn.inference.training.optimizers import lr_factors, make_optimizers
 from probattn.inference.training.trainer import Trainer
 
 pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ from damage import AMOUNTS, accepted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probattn.experiments.data.sealed_files import DamagedFileError, read_json, write_json
 from probattn.experiments.data.text.word_tokenizer import BEGIN, END, WordTokenizer, _normalizer
-from probattn.inference.io.sealed_files import DamagedFileError, read_json, write_json
 
 TEXTS = ("The cat sat.", "the dog sat, the cat ran!", "A well-known dog isn't The cat.")
 property_test = settings(deadline=None)

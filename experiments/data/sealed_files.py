@@ -1,14 +1,12 @@
 """Files that contain a digest of their bytes, which is checked before anything else is read from them."""
 
-import io
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from probattn.inference.io.atomic_write import write_bytes
-from probattn.inference.io.digest import MARK, UNSEALED, is_intact, seal
+from probattn.experiments.data.digest import MARK, UNSEALED, is_intact, seal
+from probattn.inference.io.files import write_bytes
 
 
 class DamagedFileError(RuntimeError):
@@ -20,20 +18,13 @@ def write_sealed(path: str | Path, content: bytes, *, tag: str | None = None) ->
 
     Args:
         path: the file; its folder must exist.
-        content: bytes that contain :data:`~probattn.inference.io.digest.UNSEALED` once.
-        tag: as for :func:`~probattn.inference.io.atomic_write.atomic_write`.
+        content: bytes that contain :data:`~probattn.experiments.data.digest.UNSEALED` once.
+        tag: as for :func:`~probattn.inference.io.files.atomic_write`.
 
     Raises:
         OSError: it cannot be written; names ``path``.
     """
     write_bytes(path, seal(content), tag=tag)
-
-
-def write_sealed_zip(path: str | Path, archive: io.BytesIO, *, tag: str | None = None) -> None:
-    """Write a zip archive by :func:`write_sealed`; the digest is its comment, which other programs ignore."""
-    with zipfile.ZipFile(archive, "a") as opened:
-        opened.comment = UNSEALED.encode()
-    write_sealed(path, archive.getvalue(), tag=tag)
 
 
 def read_sealed(path: str | Path, *, advice: str = "restore it from a copy, or make it again") -> bytes:

@@ -1,21 +1,17 @@
 """Files with a digest of their content: what is read is what was written, or an error that says what to do."""
 
-import io
 import json
 import math
 import os
-import zipfile
 
 import pytest
 
-from probattn.inference.io.digest import UNSEALED
-from probattn.inference.io.sealed_files import (
+from probattn.experiments.data.digest import UNSEALED
+from probattn.experiments.data.sealed_files import (
     DamagedFileError,
     read_json,
-    read_sealed,
     write_json,
     write_sealed,
-    write_sealed_zip,
 )
 
 CONTENT = {"numbers": [1, 2.5, 1e-300], "text": "α\n", "nothing": None, "deep": {"a": [{}]}}
@@ -77,14 +73,3 @@ def test_what_is_no_file_is_missing(tmp_path):
     for name in ("none.json", "folder.json", "pipe.json", "file/a.json"):
         with pytest.raises(FileNotFoundError, match=f"there is no file .*{name}; restore it"):
             read_json(tmp_path / name)
-
-
-def test_a_zip_archive_has_its_digest_as_comment(tmp_path):
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as opened:
-        opened.writestr("a.txt", "text")
-    write_sealed_zip(tmp_path / "a.zip", archive)
-    content = read_sealed(tmp_path / "a.zip")
-    with zipfile.ZipFile(io.BytesIO(content)) as opened:
-        assert opened.read("a.txt") == b"text"
-        assert opened.comment.startswith(b"probattn-sha256:")

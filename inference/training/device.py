@@ -1,0 +1,102 @@
+"""How a device computes during training: precision of products, kernels of attention, determinism, compiled blocks."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from types import FunctionType, MethodType
+
+import torch
+from torch import nn
+
+from probattn.attention.base import ProbabilisticAttention
+from probattn.functional import dtypes
+from probattn.inference.training.options import TrainOptions
+from probattn.sites import SiteModule
+
+
+@contextmanager
+def device_settings(options: TrainOptions, device: torch.device) -> Iterator[None]:
+    """Set PyTorch's global settings of a run inside, and restore them at the end."""
+    precision = options.matmul_precision or ("high" if device.type == "cuda" else None)
+    with ExitStack() as stack:
+        stack.enter_context(_without_cudnn_attention())
+        stack.enter_context(dtypes.float32_products(precision))
+        if options.deterministic:
+            stack.enter_context(deterministic())
+        yield
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Use deterministic algorithms only, inside; PyTorch raises an error where there is none.
+
+    On a GPU, cuBLAS reads the environment variable ``CUBLAS_WORKSPACE_CONFIG`` at its first call in the process. If it
+    is not set, it is set here to ``:4096:8`` (24 MiB of GPU memory). If cuBLAS was called without it before, PyTorch
+    raises a ``RuntimeError`` that names the variable: then set it before Python starts.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
+    if torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.backends.cudnn.benchmark = benchmark
+
+
+@contextmanager
+def _without_cudnn_attention() -> Iterator[None]:
+    """Leave attention on GPUs to the flash and memory-efficient kernels.
+
+    On Hopper GPUs the backward pass of cuDNN's, which PyTorch would prefer in half precision, returns NaN for masked
+    sequences of certain lengths (n mod 128 = 64; https://github.com/pytorch/pytorch/issues/196678). The others are as
+    fast at the sizes of the presets.
+    """
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@cache
+def _leave_sites_in_python() -> None:
+    """Let the methods that make statements of Pyro run in Python where their callers are compiled."""
+    for name in ("sample", "sample_local", "observe", "is_scored"):
+        setattr(SiteModule, name, torch.compiler.disable(getattr(SiteModule, name)))
+
+
+def compile_blocks(network: nn.Module) -> None:
+    """Compile each module that has an attention layer as a child, in place; names of sites and weights stay the same.
+
+    Sample statements run in Python, and what is between them (the pure functions of the layers, and blocks without
+    sites) is compiled, once for all blocks of a kind. Independent small operations of a block, such as the conversions
+    of its weights to another precision, share a kernel on GPUs. Samples drawn inside have the same distribution as
+    without compilation, but not the same values.
+    """
+    _leave_sites_in_python()
+    for module in list(network.modules()):
+        layers = [type(child) for child in module.children() if isinstance(child, ProbabilisticAttention)]
+        if layers:
+            if "forward" not in vars(module):
+                module.forward = MethodType(_copy(type(module).forward, *layers), module)
+            module.compile(options={"combo_kernels": True})
+
+
+@cache
+def _copy(function: FunctionType, *layers: type) -> FunctionType:
+    """Return the function with a code object of its own, the same for the same types of layers.
+
+    PyTorch stores compiled code at the code object, and runs the first whose conditions hold. That of a block with a
+    sample statement is no whole graph, and its conditions hold for a block without one too.
+    """
+    code, names = function.__code__.replace(), function.__globals__
+    copy = FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(function.__dict__)
+    return copy
