@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, metrics, predict
-from probattn.inference.integrations.lightning import SVIModule
+from probattn.inference.lightning import SVIModule
 from probattn.models import Classifier, ViT, last
 
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no lines about hardware, no advertisements

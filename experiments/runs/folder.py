@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -14,6 +15,7 @@ from probattn.experiments.config.validation import SettingsError, readable_error
 from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.runs.environment import environment
 from probattn.inference.io import checkpoint
+from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import LOCK, locked
 
 
@@ -91,6 +93,18 @@ def epochs_done(folder: Path) -> int:
     if not last.exists():
         return 0
     return checkpoint.read(last)["extra"]["epoch"]
+
+
+def read_best(folder: Path) -> dict[str, Any]:
+    """Return the content of ``best.pt``, the weights of the best epoch of a run.
+
+    Raises:
+        CheckpointError: it is damaged, or missing.
+    """
+    path = folder / "best.pt"
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no best.pt: the run has done no epoch; continue with train --resume")
+    return checkpoint.read(path)
 
 
 @contextlib.contextmanager

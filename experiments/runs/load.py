@@ -21,7 +21,7 @@ from probattn.experiments.runs.build import (
     fitted_parts,
     load_data,
 )
-from probattn.experiments.runs.folder import RunRecord, read_record
+from probattn.experiments.runs.folder import RunRecord, read_best, read_record
 from probattn.inference.io import checkpoint
 from probattn.models import Supervised
 
@@ -74,7 +74,7 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
         DatasetError: its data are missing, or have another training or validation part now.
     """
     record = read_record(folder)
-    settings, best = record.settings, checkpoint.read(folder / "best.pt")
+    settings, best = record.settings, read_best(folder)
     dataset = load_data(settings, root).for_run(folder)
     _check_parts(record, dataset, folder=folder)
     check_memory(settings, dataset, copies=1)

@@ -19,7 +19,7 @@ from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.build import Dataset, build, check_memory, find_device
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.folder import read_best, read_record
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
 from probattn.inference.io import checkpoint
@@ -35,7 +35,7 @@ def open_without_data(folder: Path) -> TrainedRun:
         CheckpointError: the run has finished no epoch, or the checkpoint of the best one is missing or damaged.
         DatasetError, DamagedFileError: its preprocessing is missing or damaged.
     """
-    record, best = read_record(folder), checkpoint.read(folder / "best.pt")
+    record, best = read_record(folder), read_best(folder)
     dataset = blank_dataset(record.settings, folder)
     model, guide, device = build_for_prediction(record.settings, dataset)
     checkpoint.restore(best, model, guide, path=folder / "best.pt")

@@ -165,7 +165,8 @@ def check_finite(objective: Objective, batch: tuple, symptom: str) -> None:
     Raises:
         NonFiniteError: names the source and the symptom.
     """
-    source = find_non_finite(batch, _modules(objective), objective.loss.traces)
+    modules = {"model": objective.loss.model, "guide": objective.loss.guide}
+    source = find_non_finite(batch, modules, objective.loss.traces)
     if source is not None:
         raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 
@@ -192,11 +193,7 @@ def _clip_gradients(objective: Objective, optimizers: Optimizers) -> None:
     parameters = [p for group in groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters])
     if not norm.isfinite():
-        named = [pair for module in _modules(objective).values() for pair in module.named_parameters()]
+        named = objective.loss.named_parameters()
         broken = (name for name, p in named if p.grad is not None and not p.grad.isfinite().all())
         raise NonFiniteError(f"NaN or Inf in the gradient of {next(broken, 'some parameters, in sum')}")
     nn.utils.clip_grads_with_norm_(parameters, objective.options.clip_norm, norm)
-
-
-def _modules(objective: Objective) -> dict[str, nn.Module]:
-    return {"model": objective.loss.model, "guide": objective.loss.guide}

@@ -40,6 +40,7 @@ class Trainer:
 
     Attributes:
         model, guide, options: as for :func:`~probattn.inference.fit`.
+        optimizer: of all parameters but those with natural gradients.
         epoch, step: numbers of epochs and of training steps done.
         best_epoch, best_value: best epoch so far, and its monitored metric.
         is_best: True if the present epoch is the best so far; a callback may set it in ``on_train_epoch_end``.
@@ -69,14 +70,11 @@ class Trainer:
         self.epoch = self.step = self.best_epoch = 0
         self.best_value: float | None = None
         self.is_best = self.should_stop = False
-        self._objective, self._optimizers, self._fabric = objective, optimizers, fabric
+        self.optimizer, self._optimizers = optimizers.optimizer, optimizers
+        self._objective, self._fabric = objective, fabric
         self._train, self._valid, self._folder, self._callbacks = train, valid, folder, callbacks
+        self._loaders = (train,) if valid is None else (train, valid)
         self._best_weights: tuple[dict, dict] | None = None
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Optimiser of all parameters but those with natural gradients."""
-        return self._optimizers.optimizer
 
     def is_finished(self) -> bool:
         """Return True after the last epoch, or when early stopping or a callback has ended the run."""
@@ -174,13 +172,12 @@ class Trainer:
 
     def _save_last(self) -> None:
         """Write ``last.pt``, with everything that a run needs to resume exactly."""
-        loaders = [self._train] if self._valid is None else [self._train, self._valid]
         state = {name: getattr(self, name) for name in COUNTERS} | {
             "options": asdict(self.options),
             "num_data": self._objective.num_data,
             "optimizers": checkpoint.part_states(self._optimizers.parts()),
             "callbacks": checkpoint.part_states(self._callbacks),
-            "random": gather_results(lambda: checkpoint.random_states(*loaders)),
+            "random": gather_results(lambda: checkpoint.random_states(*self._loaders)),
         }
         broadcast_result(lambda: checkpoint.save(self._folder / "last.pt", self.model, self.guide, **state))
 
@@ -229,9 +226,8 @@ class Trainer:
                 setattr(self, name, state[name])
             if best["epoch"] <= self.epoch:  # else the run was killed before last.pt, and finds that epoch again
                 self.best_epoch, self.best_value = best["epoch"], best["value"]
-            loaders = [self._train] if self._valid is None else [self._train, self._valid]
             same = len(state["random"]) == world().size
-            checkpoint.set_random_states(state["random"][world().rank if same else 0], *loaders)
+            checkpoint.set_random_states(state["random"][world().rank if same else 0], *self._loaders)
             if not same:
                 torch.manual_seed(int(torch.randint(2**62, ())))
                 seed_per_rank()

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-import torch
 
 from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.inference.io import checkpoint
@@ -73,28 +72,6 @@ def test_evaluate_of_a_run_without_a_whole_epoch(command, kep, contents, is_one_
     assert contents(kep) == before
 
 
-@pytest.mark.parametrize("best_is_last", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_the_advice_about_a_lost_best_checkpoint_works(command, kep, best_is_last, assignments, tiny, contents):
-    last = checkpoint.read(kep / "last.pt")
-    last["extra"]["best_epoch"] = last["extra"]["epoch"] - (not best_is_last)
-    write_archive(kep / "last.pt", last)
-    (kep / "best.pt").unlink()
-    before = contents(kep)
-    resume = ["train", KEP, "--out", kep, "--resume", *assignments(tiny)]
-    code, _, err = command("evaluate", kep)
-    assert code == 1
-    if best_is_last:
-        assert "train --resume" in err
-    else:
-        assert f"by copying {kep / 'last.pt'} to {kep / 'best.pt'}, and resume" in err
-        assert command(*resume)[0] == 1
-        assert contents(kep) == before
-        shutil.copy(kep / "last.pt", kep / "best.pt")
-    assert command(*resume)[0] == 0
-    assert command("evaluate", kep)[0] == 0
-    assert read_json(kep / "metrics.json")["best_epoch"] == last["extra"]["epoch"]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -135,20 +112,6 @@ def test_an_environment_of_another_type_is_named(command, kep, environment, is_o
     code, _, err = command("evaluate", kep)
     assert code == 1
     assert is_one_message(err, kep / "settings.json", "environment")
-
-
-@pytest.mark.parametrize("epoch", [None, "1", torch.zeros(2)], ids=repr)
-def test_a_checkpoint_whose_epoch_is_no_number_is_refused(command, kep, epoch, is_one_message, assignments, tiny):
-    for name in ("best.pt", "last.pt"):
-        content = checkpoint.read(kep / name)
-        content["extra"]["epoch"] = epoch
-        write_archive(kep / name, content)
-    code, _, err = command("evaluate", kep)
-    assert code == 1
-    assert is_one_message(err, kep / "best.pt", "extra lacks epoch, or holds another type there")
-    code, _, err = command("train", KEP, "--out", kep, "--resume", *assignments(tiny))
-    assert code == 1
-    assert is_one_message(err, kep / "last.pt", "extra lacks epoch, or holds another type there")
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "train", "compare", "export"])

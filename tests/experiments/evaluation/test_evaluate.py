@@ -235,7 +235,7 @@ def test_a_library_that_is_not_installed_is_named_before_anything_is_predicted(c
 def test_a_run_without_a_checkpoint_is_refused_before_its_data_are_read(copy, monkeypatch):
     (copy / "best.pt").unlink()
     monkeypatch.setattr(train, "load_data", lambda *arguments: pytest.fail("read"))
-    with pytest.raises(CheckpointError, match=r"best\.pt is missing"):
+    with pytest.raises(CheckpointError, match=r"no best\.pt"):
         evaluate.evaluate(copy, **SHIFT)
 
 

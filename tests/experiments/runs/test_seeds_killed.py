@@ -117,7 +117,10 @@ def content(out):
     found = {}
     for folder in sorted(path.parent for path in out.rglob("last.pt")):
         records = [{**record, "seconds": 0} for record in run_log.read_log(folder / "log.jsonl")]
-        checkpoints = [digest(read(folder / name)) for name in ("best.pt", "last.pt")]
+        checkpoints = [read(folder / name) for name in ("best.pt", "last.pt")]
+        for states in checkpoints[1]["extra"]["random"]:
+            del states["python"], states["numpy"]  # which a fork seeds anew, and the run does not use
+        checkpoints = [digest(each) for each in checkpoints]
         found[str(folder.relative_to(out))] = (checkpoints, records, sorted(os.listdir(folder)))
     return repr(found)
 

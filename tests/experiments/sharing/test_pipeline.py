@@ -86,7 +86,7 @@ def test_no_file_of_a_shared_folder_names_a_path_of_this_machine(evaluated, tmp_
 def test_preprocessing_of_another_model_is_refused(evaluated, trained, tmp_path):
     Pipeline.from_run(evaluated[KEP]).save_pretrained(tmp_path / "shared")
     (tmp_path / "shared" / "preprocessing.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="preprocessing.json is damaged, or not the file"):
+    with pytest.raises(CheckpointError, match="preprocessing.json is damaged"):
         Pipeline.from_pretrained(tmp_path / "shared")
 
 
