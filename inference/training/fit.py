@@ -127,6 +127,7 @@ def fit(
             torch.manual_seed(options.seed)
         for part in (model, guide):
             part.to(fabric.device)
+            _give_own_memory(part)
             if not part.training:  # as a whole; its submodules may be in evaluation mode
                 part.train()
 
@@ -166,6 +167,14 @@ def fit(
 def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
     if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt", "log.jsonl")):
         raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
+
+
+@torch.no_grad()
+def _give_own_memory(part: nn.Module) -> None:
+    """Copy tensors whose entries share memory, such as an expanded buffer: no checkpoint could be loaded into them."""
+    for tensor in (*part.parameters(), *part.buffers()):
+        if 0 in tensor.stride() and tensor.numel() > 1:
+            tensor.data = tensor.contiguous()
 
 
 def _prepare(model: nn.Module, guide: nn.Module, first_batch: Any) -> None:

@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, share):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
     refused(Network(), path, "damaged", str(path))
-    refused(Network(), tmp_path / "none.pt", "no checkpoint at", "none.pt")
+    refused(Network(), tmp_path / "none.pt", "no checkpoint", "none.pt")
 
 
 def test_the_report_counts_and_names_the_weights_of_all_layers_in_a_line():
