@@ -17,13 +17,12 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"all", "test", "dev", "docs"})
 IMPORT_NAMES = {"laplace-torch": "laplace", "pyyaml": "yaml"}
-NEED_AN_EXTRA = {"probattn.inference.metrics.torchmetrics", "probattn.inference.lightning"}
+NEED_AN_EXTRA = {"probattn.inference.lightning"}
 """Modules whose import needs an extra."""
 CALLS = {
     "arviz": "from probattn.inference import psis_khat; psis_khat(None, None, [])",
     "laplace": "from probattn.inference import Laplace, PosteriorPredictive as P\n"
     "Laplace(P(model, guide)).fit([(x, y)])",
-    "torchmetrics": "import probattn.inference.metrics.torchmetrics",
     "lightning": "import probattn.inference.lightning",
     "onnx": "from probattn.inference import export_onnx; export_onnx('model.onnx', network, (x,))",
     "cli": "import probattn.experiments",

@@ -14,7 +14,7 @@ from torch import Tensor
 from probattn.experiments.evaluation.metric_display import format_value, unit
 from probattn.experiments.plots import style
 from probattn.inference import metrics
-from probattn.inference.metrics.inputs import confidence_and_correct
+from probattn.inference.metrics.classification import confidence_and_correct
 
 BINS = 15
 

@@ -18,7 +18,7 @@ import torch
 from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics.inputs import validate
+from probattn.inference.metrics.classification import validate
 from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
 from probattn.inference.prediction.result import Prediction
 

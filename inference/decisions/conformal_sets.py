@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from probattn.inference.decisions.conformal_predictor import ConformalPredictor, conformal_quantile
-from probattn.inference.metrics.inputs import validate
+from probattn.inference.metrics.classification import validate
 from probattn.inference.prediction.predictor import class_probs, labelled
 from probattn.inference.prediction.result import Prediction
 

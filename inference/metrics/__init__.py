@@ -4,18 +4,23 @@ May import ``prediction``, ``distributed`` and ``io``.
 """
 
 from probattn.inference.metrics.by_likelihood import evaluate
-from probattn.inference.metrics.calibration import ece, mce
-from probattn.inference.metrics.classification import accuracy, brier, matthews_corrcoef, nll, rps
-from probattn.inference.metrics.display import DISPLAY, MONITORS, MetricDisplay
-from probattn.inference.metrics.selective import (
+from probattn.inference.metrics.classification import (
+    accuracy,
     aupr_error,
     aupr_success,
     aurc,
     auroc,
+    brier,
     eaurc,
+    ece,
     fpr95,
+    matthews_corrcoef,
+    mce,
+    nll,
     risk_coverage,
+    rps,
 )
+from probattn.inference.metrics.display import DISPLAY, MONITORS, MetricDisplay
 
 __all__ = [
     "DISPLAY",

@@ -1,28 +1,72 @@
-"""Classification metrics of predictive probabilities.
+"""Metrics of class probabilities: accuracy, proper scores, calibration, selective prediction, misclassification.
 
 All functions take ``probs (n, classes)``, floating point, averaged over posterior samples, with rows that sum to 1, and
 ``labels (n,)``, integer class indices. The predicted class is the most probable one (the lowest index among ties); its
-probability is the *confidence*. Metrics are computed on the CPU in float64 for any device and dtype of the inputs, so
-that confidences near 1 keep their order, and sums over millions of examples their digits. Values are fractions;
+probability is the *confidence*. Metrics are computed on the CPU in float64. Values are fractions;
 :data:`~probattn.inference.metrics.display.DISPLAY` has the scale of the papers' tables.
 
-All raise ``ValueError`` for invalid inputs, see :func:`~probattn.inference.metrics.inputs.validate`.
+All raise ``ValueError`` for invalid inputs, see :func:`validate`.
 """
-
-import math
 
 import torch
 from torch import Tensor
 
-from probattn.inference.metrics.calibration import ece, mce
-from probattn.inference.metrics.inputs import confidence_and_correct, validate
-from probattn.inference.metrics.selective import aupr_error, aupr_success, aurc, auroc, eaurc, fpr95
+from probattn.inference.metrics import ranking
+from probattn.inference.prediction.class_labels import class_labels
+
+
+def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU and detached.
+
+    Raises:
+        ValueError: wrong shapes or dtypes; no examples; fewer than two classes; labels out of range; probabilities that
+            are not finite, outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in bfloat16,
+            its spacing at 1).
+    """
+    if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
+        raise ValueError(
+            f"probs must be probabilities (examples, classes) of two or more classes, got {tuple(probs.shape)} of "
+            f"{probs.dtype}: average over samples first; for a binary task pass both, torch.stack([1 - p, p], 1)"
+        )
+    labels = class_labels(labels, examples=len(probs), classes=probs.shape[1]).cpu()
+    tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
+    if not (probs.isfinite() & (probs >= -1e-4) & (probs <= 1 + 1e-4)).all():
+        raise ValueError(
+            f"probs must be finite and lie in [0, 1], got {probs.min():.6g}..{probs.max():.6g}: logits? apply softmax"
+        )
+    sums = probs.sum(1)
+    worst = (sums - 1).abs().argmax()
+    if (sums[worst] - 1).abs() > tolerance:
+        raise ValueError(
+            f"rows of probs must sum to 1 within {tolerance:.2g}, row {worst} sums to {sums[worst]:.6g}: normalise them"
+        )
+    return probs.clamp(0, 1), labels
+
+
+def confidence_and_correct(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the top label's probability ``(n,)``, float64, and True for correct predictions ``(n,)``."""
+    probs, labels = validate(probs, labels)
+    confidence, predicted = probs.max(1)
+    return confidence, predicted == labels
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """Share of correct predictions, 0 to 1."""
-    _, correct = confidence_and_correct(probs, labels)
-    return float(correct.double().mean())
+    return float(confidence_and_correct(probs, labels)[1].double().mean())
+
+
+def matthews_corrcoef(probs: Tensor, labels: Tensor) -> float:
+    """Matthews correlation coefficient (MCC) of predictions and labels over the whole set, −1 to 1, by scikit-learn.
+
+    0 if predictions or labels are all of one class.
+    """
+    from sklearn.metrics import matthews_corrcoef as coefficient  # here, since its import takes a second
+
+    probs, labels = validate(probs, labels)
+    predicted = probs.argmax(1)
+    if (predicted == predicted[0]).all() or (labels == labels[0]).all():
+        return 0.0
+    return float(coefficient(labels.numpy(), predicted.numpy()))
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
@@ -32,58 +76,13 @@ def nll(probs: Tensor, labels: Tensor) -> float:
     and bfloat16, 9.7 in float16, 708.4 in float64.
     """
     checked, labels = validate(probs, labels)
-    likelihood = checked.gather(1, labels.unsqueeze(1)).clamp(min=torch.finfo(probs.dtype).tiny)
-    return float(-likelihood.log().mean())
+    return float(-checked.gather(1, labels[:, None]).clamp(min=torch.finfo(probs.dtype).tiny).log().mean())
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
     """Brier score, 0 to 2: squared error to the one-hot label, *summed* over classes (Brier, 1950)."""
     probs, labels = validate(probs, labels)
-    one_hot = torch.nn.functional.one_hot(labels, probs.shape[1])
-    return float((probs - one_hot).square().sum(dim=1).mean())
-
-
-def matthews_corrcoef(probs: Tensor, labels: Tensor) -> float:
-    """Matthews correlation coefficient (MCC) of predictions and labels, −1 to 1.
-
-    Computed over the whole set, which differs from a mean over batches. 0 if predictions or labels are all of one
-    class, as in scikit-learn.
-    """
-    probs, labels = validate(probs, labels)
-    predictions = probs.argmax(dim=1)
-    predicted, true = (classes.bincount(minlength=probs.shape[1]) for classes in (predictions, labels))
-    pairs = len(labels) ** 2  # all counts are exact integers
-    variances = [pairs - int(counts.square().sum()) for counts in (predicted, true)]
-    covariance = len(labels) * int((predictions == labels).sum()) - int((predicted * true).sum())
-    return covariance / math.sqrt(math.prod(variances)) if all(variances) else 0.0
-
-
-def class_metrics(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, float]:
-    """Compute all classification metrics, unscaled, with the keys and order of :data:`DISPLAY`.
-
-    Args:
-        probs: mean probabilities ``(n, classes)``.
-        labels: class indices ``(n,)``.
-        bins: number of bins of ECE and MCE.
-
-    Raises:
-        ValueError: bins is not a positive int; invalid inputs.
-    """
-    probs, labels = probs.cpu(), labels.cpu()
-    return {
-        "accuracy": accuracy(probs, labels),
-        "mcc": matthews_corrcoef(probs, labels),
-        "aurc": aurc(probs, labels),
-        "eaurc": eaurc(probs, labels),
-        "auroc": auroc(probs, labels),
-        "aupr_success": aupr_success(probs, labels),
-        "aupr_error": aupr_error(probs, labels),
-        "fpr95": fpr95(probs, labels),
-        "ece": ece(probs, labels, bins=bins),
-        "mce": mce(probs, labels, bins=bins),
-        "nll": nll(probs, labels),
-        "brier": brier(probs, labels),
-    }
+    return float((probs - torch.nn.functional.one_hot(labels, probs.shape[1])).square().sum(1).mean())
 
 
 def rps(probs: Tensor, labels: Tensor) -> float:
@@ -94,3 +93,121 @@ def rps(probs: Tensor, labels: Tensor) -> float:
     probs, labels = validate(probs, labels)
     below = torch.arange(probs.shape[1]) >= labels[:, None]
     return float((probs.cumsum(1) - below.double())[:, :-1].square().sum(1).mean())
+
+
+def ece(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
+    """Expected calibration error of the top label, 0 to 1 (Naeini et al., 2015).
+
+    ``Σ_b (n_b / n) |accuracy_b − mean confidence_b|`` over ``bins`` intervals of equal width, closed on the left, the
+    last one on both sides. Edges b / bins are rounded to the dtype of ``probs``, so that a confidence computed as
+    b / bins lies on its edge in any precision.
+    """
+    share, gap = _calibration_gaps(probs, labels, bins)
+    return float((share * gap).sum())
+
+
+def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
+    """Maximum calibration error of the top label, 0 to 1 (Naeini et al., 2015): the largest gap of :func:`ece`.
+
+    A bin with one example weighs as much as a full one.
+    """
+    return float(_calibration_gaps(probs, labels, bins)[1].max())
+
+
+def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty bins."""
+    if not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins must be an int of at least 1, got {bins!r}: the papers use 15")
+    confidence, correct = confidence_and_correct(probs, labels)
+    edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(probs.dtype).double()
+    index = torch.bucketize(confidence, edges, right=True)
+    count = torch.bincount(index, minlength=bins)
+    difference = torch.bincount(index, weights=correct.double() - confidence, minlength=bins)
+    return count.double() / len(confidence), (difference / count.clamp(min=1)).abs()
+
+
+def risk_coverage(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Risk–coverage curve of selective classification (Geifman & El-Yaniv, 2017).
+
+    At k = 1…n, coverage k/n is the share of examples accepted, the most confident first, and risk is the error rate
+    among them. Each example of a group with equal confidence counts as the group's mean error: the risk is its exact
+    expectation over random tie-breaking, and does not depend on the order of the examples.
+
+    Returns:
+        coverage ``(n,)``, ascending to 1, and risk ``(n,)``, in [0, 1]; float64, on the CPU.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    confidence, order = confidence.sort(descending=True)
+    _, group, size = torch.unique_consecutive(confidence, return_inverse=True, return_counts=True)
+    wrong = torch.zeros(len(size), dtype=torch.float64).index_add_(0, group, (~correct[order]).double())
+    risk = _running_mean((wrong / size)[group])
+    return torch.arange(1, len(risk) + 1, dtype=torch.float64) / len(risk), risk
+
+
+def aurc(probs: Tensor, labels: Tensor) -> float:
+    """Area under the risk–coverage curve, 0 to 1: the mean of the n risks (Geifman & El-Yaniv, 2017)."""
+    return float(risk_coverage(probs, labels)[1].mean())
+
+
+def eaurc(probs: Tensor, labels: Tensor) -> float:
+    """Excess AURC, 0 to 1: AURC minus that of the same errors ranked ideally, all of them last.
+
+    Geifman et al., "Bias-reduced uncertainty estimation for deep neural classifiers" (2019). The ideal is computed by
+    sorting, not by the paper's approximation r + (1 − r) ln(1 − r), so a perfect ranking has exactly 0.
+    """
+    _, correct = confidence_and_correct(probs, labels)
+    return aurc(probs, labels) - float(_running_mean((~correct).double().sort().values).mean())
+
+
+def _running_mean(values: Tensor) -> Tensor:
+    return values.cumsum(0) / torch.arange(1, len(values) + 1)
+
+
+def auroc(probs: Tensor, labels: Tensor) -> float:
+    """Area under the ROC curve of detecting *correct* predictions (the positive class) by high confidence.
+
+    The probability that a correct prediction has more confidence than a wrong one; ties count half. 0 to 1, 0.5 for
+    uninformative confidence; NaN if predictions are all correct or all wrong.
+    """
+    return ranking.auroc(*confidence_and_correct(probs, labels))
+
+
+def aupr_success(probs: Tensor, labels: Tensor) -> float:
+    """Average precision of detecting *correct* predictions (the positive class) by high confidence.
+
+    0 to 1, the accuracy for uninformative confidence; NaN if predictions are all correct or all wrong.
+    """
+    return ranking.average_precision(*confidence_and_correct(probs, labels))
+
+
+def aupr_error(probs: Tensor, labels: Tensor) -> float:
+    """Average precision of detecting *wrong* predictions (the positive class) by low confidence.
+
+    0 to 1, the error rate for uninformative confidence; NaN if predictions are all correct or all wrong.
+    """
+    confidence, correct = confidence_and_correct(probs, labels)
+    return ranking.average_precision(-confidence, ~correct)
+
+
+def fpr95(probs: Tensor, labels: Tensor) -> float:
+    """False positive rate at 95 % recall: share of *wrong* predictions accepted with 95 % of the correct ones.
+
+    Correct predictions are the positive class, accepted if their confidence is at or above the highest threshold that
+    accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct or all wrong.
+    """
+    return ranking.fpr95(*confidence_and_correct(probs, labels))
+
+
+def class_metrics(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, float]:
+    """Compute all classification metrics, unscaled, with the keys and order of ``DISPLAY``."""
+    probs, labels = probs.detach().cpu(), labels.cpu()
+    scores = (aurc, eaurc, auroc, aupr_success, aupr_error, fpr95)
+    return {
+        "accuracy": accuracy(probs, labels),
+        "mcc": matthews_corrcoef(probs, labels),
+        **{score.__name__: score(probs, labels) for score in scores},
+        "ece": ece(probs, labels, bins=bins),
+        "mce": mce(probs, labels, bins=bins),
+        "nll": nll(probs, labels),
+        "brier": brier(probs, labels),
+    }

@@ -49,8 +49,8 @@ def energy(prediction: Prediction) -> Tensor | None:
 def mutual_information(prediction: Prediction) -> Tensor | None:
     """Mutual information of label and latent variables, in nats (Houlsby et al., 2011); None if unknown.
 
-    Differences of entropies within rounding error (1.9e-6 nats in float32) count as zero, so that identical samples
-    have none.
+    It is how much samples of the attention layer's latent variables disagree. Differences of entropies within rounding
+    error (1.9e-6 nats in float32) count as zero, so that identical samples have none.
     """
     value = prediction.mutual_information
     if value is None:
@@ -72,21 +72,14 @@ class KLMatching:
 
     def __init__(self, fitted_on: Prediction) -> None:
         probs = _probs(fitted_on)
-        predicted = probs.argmax(1)
-        self.templates = torch.stack([probs[predicted == k].mean(0) for k in predicted.unique()])
-        self._tiny = torch.finfo(fitted_on.probs.dtype).tiny
+        predicted, tiny = probs.argmax(1), torch.finfo(fitted_on.probs.dtype).tiny
+        templates = torch.stack([probs[predicted == k].mean(0) for k in predicted.unique()])
+        self.log_templates = templates.clamp(min=tiny).log()
 
     def __call__(self, prediction: Prediction) -> Tensor:
-        """Score each input.
-
-        Raises:
-            ValueError: another number of classes than the templates have.
-        """
+        """Score each input."""
         probs = _probs(prediction)
-        if probs.shape[1] != self.templates.shape[1]:
-            raise ValueError(f"fitted on {self.templates.shape[1]} classes, but the prediction has {probs.shape[1]}")
-        cross_entropy = -probs @ self.templates.clamp(min=self._tiny).log().T
-        return cross_entropy.amin(1) - torch.special.entr(probs).sum(1)
+        return (-probs @ self.log_templates.T).amin(1) - torch.special.entr(probs).sum(1)
 
 
 def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor]:
@@ -101,14 +94,9 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
     Raises:
         ValueError: no class probabilities, no examples, NaN or Inf.
     """
-    found = {
-        "kl_matching": KLMatching(fitted_on)(prediction),
-        "max_softmax": max_softmax(prediction),
-        "entropy": entropy(prediction),
-        "energy": energy(prediction),
-        "mutual_information": mutual_information(prediction),
-    }
-    return {name: score for name, score in found.items() if score is not None}
+    values = (KLMatching(fitted_on), max_softmax, entropy, energy, mutual_information)
+    named = {name: score(prediction) for name, score in zip(DETECTORS, values, strict=True)}
+    return {name: score for name, score in named.items() if score is not None}
 
 
 def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]:
@@ -129,15 +117,17 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     Raises:
         ValueError: scores of the wrong shape, no scores, NaN or Inf.
     """
-    id_scores, ood_scores = _validate("in-distribution", id_scores), _validate("OOD", ood_scores)
-    both = torch.cat([id_scores, ood_scores])
+    for values in (id_scores, ood_scores):
+        if values.ndim != 1 or not len(values) or not values.isfinite().all():
+            raise ValueError(f"scores must be finite, of shape (n,), n ≥ 1, got {tuple(values.shape)}, or NaN or Inf")
+    both = torch.cat([_double(id_scores), _double(ood_scores)])
     is_ood = torch.arange(len(both)) >= len(id_scores)
     return {
         "auroc": ranking.auroc(both, is_ood),
         "aupr_in": ranking.average_precision(-both, ~is_ood),
         "aupr_out": ranking.average_precision(both, is_ood),
-        "fpr95_in": ranking.fpr_at_95_tpr(-id_scores, -ood_scores),
-        "fpr95_out": ranking.fpr_at_95_tpr(ood_scores, id_scores),
+        "fpr95_in": ranking.fpr95(-both, ~is_ood),
+        "fpr95_out": ranking.fpr95(both, is_ood),
     }
 
 
@@ -152,40 +142,19 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
         fitted_on: prediction of other in-distribution inputs, such as the validation set; see :func:`scores`.
 
     Raises:
-        ValueError: as for :func:`scores` and :func:`detection_metrics`, with the detector.
+        ValueError: as for :func:`scores` and :func:`detection_metrics`.
     """
     id_scores, ood_scores = scores(in_distribution, fitted_on=fitted_on), scores(ood, fitted_on=fitted_on)
-    result = {}
-    for name in (name for name in id_scores if name in ood_scores):
-        if name == "mutual_information" and not (id_scores[name].any() or ood_scores[name].any()):
-            continue
-        try:
-            result[name] = detection_metrics(id_scores[name], ood_scores[name])
-        except ValueError as error:
-            raise ValueError(f"{DETECTORS[name]}: {error}") from error
-    return result
+    names = [name for name in id_scores if name in ood_scores]
+    informative = [n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()]
+    return {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
 
 
 def _probs(prediction: Prediction) -> Tensor:
     probs = prediction.probs
-    if probs is None or probs.ndim != 2 or not len(probs):
-        found = "none" if probs is None else f"{tuple(probs.shape)}"
-        raise ValueError(
-            f"detectors need probabilities of shape (examples, classes) of one example or more, got {found}"
-        )
-    if not probs.isfinite().all():
-        raise ValueError("NaN or Inf in the probabilities: check the network")
+    if probs is None or probs.ndim != 2 or not len(probs) or not probs.isfinite().all():
+        raise ValueError("detectors need finite probabilities (examples, classes) of one example or more")
     return _double(probs)
-
-
-def _validate(name: str, values: Tensor) -> Tensor:
-    if values.ndim != 1 or not len(values):
-        raise ValueError(f"{name} scores must have shape (n,), n ≥ 1, got {tuple(values.shape)}")
-    values = _double(values)
-    if not values.isfinite().all():
-        count = int((~values.isfinite()).sum())
-        raise ValueError(f"NaN or Inf in {count} of {len(values)} {name} scores")
-    return values
 
 
 def _double(values: Tensor) -> Tensor:

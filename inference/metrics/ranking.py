@@ -1,51 +1,35 @@
-"""Ranking of positive above negative examples by scores: ROC curve and precision–recall curve.
+"""Ranking of positive above negative examples by scores, by scikit-learn: ROC curve and precision–recall curve.
 
-``scores (n,)`` are finite; equal scores share one threshold. ``positive (n,)`` is boolean. Counts are exact integers,
-so the results are those of float64 for any n.
+``scores (n,)`` are finite, ``positive (n,)`` is boolean. Values are NaN if all examples are positive, or none is.
 """
 
 import math
 
-import torch
 from torch import Tensor
 
 
 def auroc(scores: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve: the probability that a positive example has the higher score; ties count half.
+    """Area under the ROC curve: the probability that a positive example has the higher score; ties count half."""
+    from sklearn.metrics import roc_auc_score  # here, since its import takes a second
 
-    NaN if all examples are positive, or none is.
-    """
-    true, accepted = _accepted(scores, positive)
-    false = accepted - true
-    pairs = int(true[-1]) * int(false[-1])
-    if not pairs:
-        return math.nan
-    zero = torch.zeros(1, dtype=torch.long)
-    heights = true + torch.cat([zero, true[:-1]])  # twice the mean height of each trapezium
-    return int((false.diff(prepend=zero) * heights).sum()) / (2 * pairs)
+    return math.nan if _is_constant(positive) else float(roc_auc_score(positive.numpy(), scores.numpy()))
 
 
 def average_precision(scores: Tensor, positive: Tensor) -> float:
-    """Average precision Σ (R_k − R_{k−1}) P_k over the thresholds k, P precision and R recall.
+    """Average precision Σ (R_k − R_{k−1}) P_k over the thresholds k, P precision and R recall."""
+    from sklearn.metrics import average_precision_score
 
-    NaN if all examples are positive, or none is.
-    """
-    true, accepted = _accepted(scores, positive)
-    if true[-1] in (0, accepted[-1]):
+    return math.nan if _is_constant(positive) else float(average_precision_score(positive.numpy(), scores.numpy()))
+
+
+def fpr95(scores: Tensor, positive: Tensor) -> float:
+    """Share of negative scores at or above the highest threshold that at least 95 % of the positive ones reach."""
+    if _is_constant(positive):
         return math.nan
-    found = true.diff(prepend=torch.zeros(1, dtype=torch.long)).double()
-    return float((found * true / accepted).sum() / true[-1])
+    needed = math.ceil(95 * int(positive.sum()) / 100)
+    threshold = scores[positive].sort(descending=True).values[needed - 1]
+    return float((scores[~positive] >= threshold).double().mean())
 
 
-def fpr_at_95_tpr(positive: Tensor, negative: Tensor) -> float:
-    """Share of ``negative`` scores at or above the highest threshold that at least 95 % of ``positive`` reach."""
-    needed = math.ceil(95 * len(positive) / 100)
-    threshold = positive.sort(descending=True).values[needed - 1]
-    return float((negative >= threshold).double().mean())
-
-
-def _accepted(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of positive and of all examples at or above each distinct score, the highest first, int64."""
-    scores, order = scores.sort(descending=True)
-    accepted = torch.unique_consecutive(scores, return_counts=True)[1].cumsum(0)
-    return positive[order].cumsum(0)[accepted - 1], accepted
+def _is_constant(positive: Tensor) -> bool:
+    return bool(positive.all()) or not bool(positive.any())

@@ -22,6 +22,19 @@ INTERVAL_LEVELS = (0.5, 0.9)
 QUANTILE_LEVELS = torch.arange(1, 100, dtype=torch.float64) / 100
 
 
+def validate(prediction: Prediction, labels: Tensor) -> Tensor:
+    """Return the labels in float64 on the prediction's device.
+
+    Raises:
+        ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or not finite.
+    """
+    if prediction.mean is None or prediction.mask is not None:
+        raise ValueError("needs a prediction of numbers without padding: for tokens prediction.tokens()")
+    if labels.shape != prediction.mean.shape or not labels.numel() or not labels.isfinite().all():
+        raise ValueError(f"labels must be finite, of shape {tuple(prediction.mean.shape)}, got {tuple(labels.shape)}")
+    return labels.detach().to(prediction.mean.device).double()
+
+
 def rmse(prediction: Prediction, labels: Tensor) -> float:
     """Root mean squared error of the predictive mean, in units of the targets; NaN if there is no mean."""
     return float((validate(prediction, labels) - prediction.mean).square().mean().sqrt())
@@ -60,8 +73,7 @@ def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
 
 def coverage(prediction: Prediction, labels: Tensor, *, level: float) -> float:
     """Share of labels in the central interval, ends included; ``level`` if calibrated, at least that for counts."""
-    values = validate(prediction, labels)
-    return _share_within(values, *interval(prediction, level))
+    return _share_within(validate(prediction, labels), *interval(prediction, level))
 
 
 def width(prediction: Prediction, *, level: float) -> float:
@@ -114,40 +126,13 @@ def evaluate(prediction: Prediction, labels: Tensor, *, levels: Sequence[float] 
         levels: probabilities of the intervals.
     """
     values = validate(prediction, labels)
-    ends = [(1 + sign * level) / 2 for level in levels for sign in (-1, 1)]
-    median, *ends = prediction.quantiles([0.5, *ends])  # all at once
-    found = {
-        "rmse": rmse(prediction, labels),
-        "mae": float((values - median).abs().mean()),
-        "nll": nll(prediction, labels),
-        "crps": crps(prediction, labels),
-        "pit_error": pit_error(prediction, labels),
-    }
+    scores = {score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)}
+    ends = prediction.quantiles([(1 + sign * level) / 2 for level in levels for sign in (-1, 1)])  # all at once
     for level, low, high in zip(levels, ends[::2], ends[1::2], strict=True):
-        found[f"coverage_{100 * level:g}"] = _share_within(values, low, high)
-        found[f"width_{100 * level:g}"] = float((high - low).mean())
-    return found
+        scores[f"coverage_{100 * level:g}"] = _share_within(values, low, high)
+        scores[f"width_{100 * level:g}"] = float((high - low).mean())
+    return scores
 
 
 def _share_within(values: Tensor, low: Tensor, high: Tensor) -> float:
     return float(((low <= values) & (values <= high)).double().mean())
-
-
-def validate(prediction: Prediction, labels: Tensor) -> Tensor:
-    """Return the labels in float64 on the prediction's device.
-
-    Raises:
-        ValueError: a prediction of classes or of padded tokens; labels of the wrong shape, empty or not finite.
-    """
-    if prediction.mean is None:
-        raise ValueError("this is a prediction of classes: pass its probabilities to metrics.evaluate")
-    if prediction.mask is not None:
-        raise ValueError("this prediction has padding between its tokens: use prediction.tokens()")
-    if labels.shape != prediction.mean.shape:
-        raise ValueError(f"labels must have shape {tuple(prediction.mean.shape)}, got {tuple(labels.shape)}")
-    if not labels.numel():
-        raise ValueError("no labels: a metric needs at least one example")
-    values = labels.detach().to(prediction.mean.device).double()
-    if not values.isfinite().all():
-        raise ValueError(f"NaN or Inf in {int((~values.isfinite()).sum())} labels")
-    return values

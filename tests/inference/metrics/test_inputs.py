@@ -81,42 +81,34 @@ ZEROS = torch.zeros(4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
-    ("probs", "labels", "message"),
+    ("probs", "labels", "word"),
     [
-        (HALVES[:, 0], ZEROS, r"probs must have shape \(examples, classes\), got \(4,\): average over draws"),
-        (HALVES.expand(10, 4, 2), ZEROS, r"got \(10, 4, 2\): average over draws first"),
-        (HALVES, ZEROS[:3], r"labels must have shape \(4,\), one index per row of probs, got \(3,\)"),
-        (HALVES, HALVES.long(), r"got \(4, 2\): pass one-hot labels as labels.argmax\(-1\)"),
-        (HALVES.long(), ZEROS, "probs must be floating point, got torch.int64: pass probabilities"),
-        (
-            HALVES,
-            ZEROS.float(),
-            r"must be integer class indices, got torch.float32: use labels.long\(\)",
-        ),
-        (HALVES, ZEROS.bool(), "labels must be integer class indices, got torch.bool"),
-        (HALVES, ZEROS.cfloat(), "labels must be integer class indices, got torch.complex64"),
-        (HALVES[:0], ZEROS[:0], "probs and labels are empty: a metric needs at least one example"),
-        (HALVES[:, :1], ZEROS, r"at least two classes, got 1: for a binary task pass both, torch.cat"),
-        (HALVES, ZEROS - 1, r"labels must lie in 0..1 for 2 classes, got -1..-1: number classes from 0"),
-        (HALVES, ZEROS + 2, r"labels must lie in 0..1 for 2 classes, got 2..2"),
-        (
-            HALVES.index_fill(0, ZEROS[:1], math.nan),
-            ZEROS,
-            "must be finite, got NaN or infinity in 1 of 4 rows",
-        ),
-        (HALVES / 0, ZEROS, "must be finite, got NaN or infinity in 4 of 4 rows: check the network"),
-        (HALVES * 6 - 2, ZEROS + 1, r"rows of probs must sum to 1 within 0.001, row 0 sums to 2"),
-        (torch.tensor([[3.0, -2.0]]), ZEROS[:1], r"lie in \[0, 1\], got -2..3: logits\? apply softmax first"),
-        (torch.tensor([[1.0002, -0.0]]), ZEROS[:1], r"lie in \[0, 1\], got -0..1.0002: logits"),
-        (torch.tensor([[1.0, -0.0002]]), ZEROS[:1], r"probs must lie in \[0, 1\], got -0.0002..1: logits"),
-        (HALVES * 0.9, ZEROS, r"row 0 sums to 0.9: independent sigmoids or unnormalised scores\? normalise"),
+        (HALVES[:, 0], ZEROS, "probs"),
+        (HALVES.expand(10, 4, 2), ZEROS, "average over samples"),
+        (HALVES, ZEROS[:3], "labels"),
+        (HALVES, HALVES.long(), "labels"),
+        (HALVES.long(), ZEROS, "int64"),
+        (HALVES, ZEROS.float(), "float32"),
+        (HALVES, ZEROS.bool(), "bool"),
+        (HALVES, ZEROS.cfloat(), "complex64"),
+        (HALVES[:0], ZEROS[:0], "probs"),
+        (HALVES[:, :1], ZEROS, "two or more classes"),
+        (HALVES, ZEROS - 1, r"0..1 for 2 classes, got -1..-1"),
+        (HALVES, ZEROS + 2, r"0..1 for 2 classes, got 2..2"),
+        (HALVES.index_fill(0, ZEROS[:1], math.nan), ZEROS, "finite"),
+        (HALVES / 0, ZEROS, "finite"),
+        (HALVES * 6 - 2, ZEROS + 1, "row 0 sums to 2"),
+        (torch.tensor([[3.0, -2.0]]), ZEROS[:1], "logits"),
+        (torch.tensor([[1.0002, -0.0]]), ZEROS[:1], r"0..1.0002: logits"),
+        (torch.tensor([[1.0, -0.0002]]), ZEROS[:1], r"-0.0002..1: logits"),
+        (HALVES * 0.9, ZEROS, "row 0 sums to 0.9"),
         (torch.tensor([[0.5, 0.5], [0.5, 0.5015]]), ZEROS[:2], "row 1 sums to 1.0015"),
-        ((HALVES * 0.9).bfloat16(), ZEROS, "must sum to 1 within 0.0078, row 0"),
+        ((HALVES * 0.9).bfloat16(), ZEROS, "within 0.0078, row 0"),
     ],
 )
 @pytest.mark.parametrize("function", [metrics.evaluate, metrics.risk_coverage, metrics.matthews_corrcoef, metrics.nll])
-def test_malformed_inputs_say_what_to_do(function, probs, labels, message):
-    with pytest.raises(ValueError, match=message):
+def test_malformed_inputs_are_refused(function, probs, labels, word):
+    with pytest.raises(ValueError, match=word):
         function(probs, labels)
 
 
