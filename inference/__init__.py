@@ -24,7 +24,6 @@ from probattn.inference.diagnostics.predictive_check import posterior_predictive
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.inference.diagnostics.sbc import guide_inference, nuts_inference, simulation_based_calibration
 from probattn.inference.elbo import ELBOLoss
-from probattn.inference.export.onnx_export import export_onnx
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
 from probattn.inference.guide_checks import materialise
@@ -46,7 +45,12 @@ from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.predictor import NotFittedError, PosteriorPredictive, Predictor
+from probattn.inference.prediction.predictor import (
+    FewExamplesWarning,
+    NotFittedError,
+    PosteriorPredictive,
+    Predictor,
+)
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
@@ -58,6 +62,7 @@ __all__ = [
     "Convergence",
     "ELBOLoss",
     "Ensemble",
+    "FewExamplesWarning",
     "GuideRefit",
     "History",
     "Laplace",
@@ -79,7 +84,6 @@ __all__ = [
     "conformal",
     "convergence",
     "export",
-    "export_onnx",
     "fit",
     "fit_guide",
     "guide_inference",

@@ -24,7 +24,6 @@ CALLS = {
     "laplace": "from probattn.inference import Laplace, PosteriorPredictive as P\n"
     "Laplace(P(model, guide)).fit([(x, y)])",
     "lightning": "import probattn.inference.lightning",
-    "onnx": "from probattn.inference import export_onnx; export_onnx('model.onnx', network, (x,))",
     "cli": "import probattn.experiments",
     "text": "from probattn.experiments.data.text.word_tokenizer import WordTokenizer as T; T.fit('a', max_length=1)",
     "huggingface": "from probattn.experiments.data.text.hugging_face import load_config; load_config('any')",

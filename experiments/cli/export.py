@@ -14,7 +14,7 @@ def export(
         Path | None,
         typer.Option(
             help="Folder to share (no suffix): weights, settings, preprocessing and a model card. Or a file: .pt2 for "
-            "a PyTorch program, .onnx, .safetensors for weights."
+            "a PyTorch program, .safetensors for weights."
         ),
     ] = None,
     push_to_hub: Annotated[
@@ -31,7 +31,7 @@ def export(
 ) -> None:
     """Export a run: as a folder to share, or as a program that runs without this library.
 
-    Programs give probabilities and their uncertainty over posterior samples. Share folders and ONNX files: a PyTorch
+    Programs give probabilities and their uncertainty over posterior samples. Share folders: a PyTorch
     program from elsewhere can run code when it is loaded.
     """
     if out is None and push_to_hub is None:

@@ -1,4 +1,4 @@
-"""Export of a trained run to one file: weights, or a program of PyTorch or ONNX that takes unprocessed data."""
+"""Export of a trained run to one file: weights, or a program of PyTorch that takes unprocessed data."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.without_data import open_without_data
-from probattn.inference import export, export_onnx, mean_network, predictor_network, save_safetensors
+from probattn.inference import export, mean_network, predictor_network, save_safetensors
 
 METADATA = "probattn.json"
 """File with the metadata inside a program."""
@@ -52,12 +52,12 @@ class Program(NamedTuple):
 
 
 def export_run(folder: Path, out: Path, *, mean: bool = False, num_samples: int | None = None, seed: int = 0) -> str:
-    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``, ``.onnx``).
+    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``).
 
     A program takes uint8 images, or tokens and mask of texts, and returns probabilities and their uncertainty over
     posterior samples. It also holds :data:`METADATA` (run, classes, inputs and outputs, S, versions), and for texts
-    ``tokenizer.json``: ``torch.export.load(out, extra_files={"probattn.json": ""})``, or the metadata of an ONNX file.
-    PyTorch's programs run on the CPU until they are moved. Share weights or ONNX: a program of PyTorch's from elsewhere
+    ``tokenizer.json``: ``torch.export.load(out, extra_files={"probattn.json": ""})``.
+    PyTorch's programs run on the CPU until they are moved. Share weights: a program of PyTorch's from elsewhere
     can run code when it is loaded.
 
     Args:
@@ -71,14 +71,12 @@ def export_run(folder: Path, out: Path, *, mean: bool = False, num_samples: int 
         A sentence that says what was written.
 
     Raises:
-        ValueError: another suffix; ``num_samples`` or ``mean`` for weights, or both; a layer that ONNX cannot express.
+        ValueError: another suffix; ``num_samples`` or ``mean`` for weights, or both.
         SettingsError, CheckpointError, DatasetError: as
             :func:`~probattn.experiments.runs.without_data.open_without_data`.
     """
-    if out.suffix not in (".pt2", ".onnx", ".safetensors"):
-        raise ValueError(
-            f"cannot export to {out}: use the suffix .pt2 or .onnx for a program, .safetensors for weights"
-        )
+    if out.suffix not in (".pt2", ".safetensors"):
+        raise ValueError(f"cannot export to {out}: use the suffix .pt2 for a program, .safetensors for weights")
     if out.suffix == ".safetensors" and (num_samples is not None or mean):
         raise ValueError("weights hold the whole posterior: leave --num-samples and --mean out, or write a program")
     if mean and num_samples is not None:
@@ -91,10 +89,7 @@ def export_run(folder: Path, out: Path, *, mean: bool = False, num_samples: int 
         return f"{out}: weights of model and guide, epoch {run.best_epoch}"
     program = _program(run, num_samples=None if mean else num_samples or run.settings.train.num_samples, seed=seed)
     files = {METADATA: json.dumps(program.metadata, indent=2), **program.files}
-    if out.suffix == ".onnx":
-        export_onnx(out, program.network, *program.example, metadata=files)
-    else:
-        export(out, program.network, *program.example, files=files)
+    export(out, program.network, *program.example, files=files)
     return f"{out}: takes {program.metadata['takes']}; gives {', '.join(program.metadata['gives'])}"
 
 

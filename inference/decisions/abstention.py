@@ -42,15 +42,17 @@ class RiskThreshold(FittedPredictor):
         bound: upper bound of the risk by the threshold's own test, at most ``target``; 1 if nothing is accepted. The
             guarantee is for ``target``, since the threshold was selected among many; ``bound`` alone is not.
         coverage: share of accepted validation examples.
+        error_free: number of the most confident validation examples before the first error.
 
     Raises:
         ValueError: target or delta outside (0, 1).
     """
 
-    fitted_values = ("confidence", "bound", "coverage", "target", "delta")
+    fitted_values = ("confidence", "bound", "coverage", "target", "delta", "error_free")
     confidence: float
     bound: float
     coverage: float
+    error_free: float
 
     def __init__(self, predictor: Predictor | None = None, *, target: float, delta: float = 0.05) -> None:
         super().__init__(predictor)
@@ -72,9 +74,11 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        chosen = _choose(class_probs(prediction), labelled(prediction), self.target, self.delta)
-        self.confidence, self.bound, self.coverage = chosen
-        self.fitted = True
+        probs, labels = validate(class_probs(prediction), labelled(prediction))
+        confidence, order = probs.amax(dim=1).sort(descending=True)
+        wrong = (probs.argmax(dim=1) != labels)[order].cumsum(0)
+        self.confidence, self.bound, self.coverage = _choose(confidence, wrong, self.target, self.delta)
+        self.error_free, self.fitted = int((wrong == 0).sum()), True
         return self
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
@@ -107,8 +111,7 @@ class RiskThreshold(FittedPredictor):
         """
         probs, labels = validate(probs, labels)
         accepted = self.accepts(probs)
-        count = int(accepted.sum())
-        wrong = int((probs.argmax(dim=1) != labels)[accepted].sum())
+        count, wrong = int(accepted.sum()), int((probs.argmax(dim=1) != labels)[accepted].sum())
         risk = wrong / count if count else math.nan
         return {
             "accepted": count,
@@ -124,30 +127,36 @@ class RiskThreshold(FittedPredictor):
         if not self.fitted:
             return f"not fitted yet: {promise}"
         if math.isinf(self.confidence):
-            return f"abstain from everything: no threshold gives {promise} on these validation data"
+            needed = _min_accepted(self.target, self.delta)
+            return (
+                f"abstain from everything: {promise} takes at least {needed} validation examples without an error, "
+                f"and here the {self.error_free:g} most confident are"
+            )
         return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage {100 * self.coverage:.1f} %"
 
 
-def _choose(probs: Tensor, labels: Tensor, target: float, delta: float) -> tuple[float, float, float]:
-    """Return confidence, bound and coverage of the threshold of largest coverage."""
-    probs, labels = validate(probs, labels)
-    confidence, order = probs.amax(dim=1).sort(descending=True)
-    wrong = (probs.argmax(dim=1) != labels)[order].cumsum(0)
-    last = torch.cat(
-        [confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)]
-    )  # of a group of equal confidences
-    confidence, wrong, accepted = (x.numpy() for x in (confidence[last], wrong[last], last.nonzero()[:, 0] + 1))
-    starts = _starts(len(labels), target, delta)
+def _choose(confidence: Tensor, wrong: Tensor, target: float, delta: float) -> tuple[float, float, float]:
+    """Return confidence, bound and coverage of the threshold of largest coverage.
+
+    Args:
+        confidence: ``(n,)``, descending.
+        wrong: number of errors among the first 1, …, n examples.
+        target, delta: as for :class:`RiskThreshold`.
+    """
+    ends_group = torch.cat([confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)])  # of equal confidences
+    confidences, errors = confidence[ends_group].numpy(), wrong[ends_group].numpy()
+    accepted = ends_group.nonzero()[:, 0].numpy() + 1
+    starts = _starts(len(wrong), target, delta)
     level = delta / len(starts)
-    fails = np.append(np.flatnonzero(bdtr(wrong, accepted, target) > level), len(accepted))
+    fails = np.append(np.flatnonzero(bdtr(errors, accepted, target) > level), len(accepted))
     firsts = np.searchsorted(accepted, starts)
     ends = fails[np.searchsorted(fails, firsts)]  # of each sequence, the first threshold that fails
     passed = ends[ends > firsts]
     if not len(passed):
         return math.inf, 1.0, 0.0
     best = passed.max() - 1
-    bound = risk_bound(int(wrong[best]), int(accepted[best]), delta=level)
-    return float(confidence[best]), bound, float(accepted[best] / len(labels))
+    bound = risk_bound(int(errors[best]), int(accepted[best]), delta=level)
+    return float(confidences[best]), bound, float(accepted[best] / len(wrong))
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

@@ -1,7 +1,8 @@
 """Temperature scaling (Guo et al., 2017, section 4.2) of the mean probabilities of any predictor."""
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
@@ -10,11 +11,19 @@ from torch import Tensor
 
 from probattn.inference.imports import without_side_effects
 from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
+from probattn.inference.prediction.predictor import (
+    FewExamplesWarning,
+    FittedPredictor,
+    Predictor,
+    class_probs,
+    labelled,
+)
 from probattn.inference.prediction.result import Prediction
 
 TEMPERATURE_RANGE = (0.05, 20.0)
 """Range of fitted temperatures."""
+MAX_ERROR = 0.25
+"""Relative standard error of a temperature from which its fit warns."""
 
 
 def fit_temperature(prediction: Prediction) -> float:
@@ -23,8 +32,12 @@ def fit_temperature(prediction: Prediction) -> float:
     For deterministic networks log p equals the logits up to a constant, so T is the usual temperature. The loss is
     convex in β = 1/T: its derivative, mean_i [E log p_i − log p_iy] with the expectation under the scaled
     probabilities, has at most one root, found in float64 to a relative 1e-12. Without a root in
-    :data:`TEMPERATURE_RANGE` the better end is returned: the lower one if (almost) no example is misclassified, the
-    upper one if the labels are no more probable than the other classes.
+    :data:`TEMPERATURE_RANGE` the better end is taken: the upper one if the labels are no more probable than the other
+    classes.
+
+    Without an error among n examples, or almost, the likelihood would drive T to 0. But n examples support no mean
+    confidence above (n + 1) / (n + 2), the rule of succession after n successes. A T below 1 is therefore raised until
+    the mean confidence is no higher, or T is 1.
 
     Args:
         prediction: prediction of validation data, ``probs (n, classes)`` and ``labels (n,)``.
@@ -32,12 +45,14 @@ def fit_temperature(prediction: Prediction) -> float:
     Raises:
         ValueError: no labels, not one per example, not integers or out of range; no examples; fewer than two classes;
             probabilities that are not finite.
+
+    Warns:
+        FewExamplesWarning: T was raised, or its relative standard error by the Fisher information is above
+            :data:`MAX_ERROR`.
     """
     log_probs = _log_probs(prediction)
-    if not len(log_probs):
-        raise ValueError("a temperature needs at least one example, got none")
-    if not log_probs.isfinite().all():
-        raise ValueError("NaN or Inf in the probabilities: check the network")
+    if not len(log_probs) or not log_probs.isfinite().all():
+        raise ValueError("a temperature needs finite probabilities of at least one example")
     examples, classes = log_probs.shape
     labels = class_labels(labelled(prediction), examples=examples, classes=classes).to(log_probs.device)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
@@ -46,15 +61,40 @@ def fit_temperature(prediction: Prediction) -> float:
         expected = ((inverse * log_probs).softmax(-1) * log_probs).sum(-1)
         return float(expected.mean() - of_labels)
 
-    with without_side_effects():
-        from scipy.optimize import brentq
+    def excess_confidence(inverse: float) -> float:
+        return float((inverse * log_probs).softmax(-1).amax(-1).mean()) - (examples + 1) / (examples + 2)
 
     coldest, hottest = TEMPERATURE_RANGE
-    if slope(1 / hottest) >= 0:
-        return hottest
-    if slope(1 / coldest) <= 0:
-        return coldest
-    return 1 / brentq(slope, 1 / hottest, 1 / coldest, xtol=1e-14, rtol=1e-12)
+    inverse = _root(slope, 1 / hottest, 1 / coldest)
+    if inverse > 1 and excess_confidence(inverse) > 0:
+        fitted, inverse = inverse, max(1.0, _root(excess_confidence, 1 / hottest, inverse))
+        _warn(f"{examples} examples support no temperature as low as {1 / fitted:.2g}: it is {1 / inverse:.2g}")
+    elif (error := relative_error(log_probs, inverse)) > MAX_ERROR:
+        _warn(
+            f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of {100 * error:.0f} %"
+        )
+    return 1 / inverse
+
+
+def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root of an increasing function, or the end of the range that is nearer to it."""
+    with without_side_effects():
+        from scipy.optimize import brentq
+    if increasing(low) >= 0:
+        return low
+    return high if increasing(high) <= 0 else brentq(increasing, low, high, xtol=1e-14, rtol=1e-12)
+
+
+def relative_error(log_probs: Tensor, inverse: float) -> float:
+    """Return the standard error of log T: the information on β is Σ_i Var[log p_i] under the scaled probabilities."""
+    scaled = (inverse * log_probs).softmax(-1)
+    mean = (scaled * log_probs).sum(-1, keepdim=True)
+    information = float((scaled * (log_probs - mean).square()).sum())
+    return math.inf if information == 0 else 1 / (inverse * math.sqrt(information))
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, FewExamplesWarning, stacklevel=4)
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:

@@ -19,6 +19,10 @@ class NotFittedError(RuntimeError):
     """A method that predicts before it was fitted, and before a fitted state was loaded."""
 
 
+class FewExamplesWarning(UserWarning):
+    """A method was fitted to so few examples, or errors, that its result is uncertain; says how much."""
+
+
 class Predictor(nn.Module, ABC):
     """Base class of predictors: networks with posterior samples, and methods that change the predictions of others.
 
@@ -101,10 +105,7 @@ class PosteriorPredictive(SampledPredictor):
             RuntimeError: inside ``torch.export``, whose programs have fixed samples.
         """
         if torch.compiler.is_exporting():
-            raise RuntimeError(
-                "PosteriorPredictive takes new samples of the guide in each call, and a program has none: build the "
-                "method on predictor_network(model, guide), which stores its samples"
-            )
+            raise RuntimeError("a program has no guide to sample: build the method on predictor_network(model, guide)")
         return self.predict([(x, None, mask)])
 
 
@@ -115,10 +116,7 @@ def check_sampled(predictor: Predictor, method: str) -> None:
         TypeError: it does not.
     """
     if not isinstance(predictor, SampledPredictor):
-        raise TypeError(
-            f"{method} changes the network inside, so it takes PosteriorPredictive(model, guide), or "
-            f"predictor_network(model, guide) to export it; got {type(predictor).__name__}"
-        )
+        raise TypeError(f"{method} takes PosteriorPredictive(model, guide) or predictor_network(model, guide)")
 
 
 class FittedPredictor(Predictor):
@@ -143,10 +141,7 @@ class FittedPredictor(Predictor):
     def __init__(self, predictor: Predictor | None) -> None:
         super().__init__()
         if not isinstance(predictor, Predictor | None):
-            raise TypeError(
-                f"{type(self).__name__} takes a predictor, got {type(predictor).__name__}: for a model pass "
-                "PosteriorPredictive(model, guide), or predictor_network(model, guide) to export it"
-            )
+            raise TypeError(f"{type(self).__name__} takes a predictor: for a model pass PosteriorPredictive(model)")
         self.predictor, self.fitted = predictor, False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
@@ -158,7 +153,7 @@ class FittedPredictor(Predictor):
             ValueError: there is none.
         """
         if self.predictor is None:
-            raise ValueError(f"this {type(self).__name__} was built without a predictor: pass it one to predict data")
+            raise ValueError(f"this {type(self).__name__} has no predictor: give it one to predict data")
         return self.predictor
 
     def check_fitted(self) -> None:
@@ -201,9 +196,6 @@ def class_probs(prediction: Prediction) -> Tensor:
     """
     probs = prediction.probs
     if probs is None or probs.dim() != 2 or probs.shape[1] < 2:
-        found = "none" if probs is None else f"those of shape {tuple(probs.shape)}"
-        raise ValueError(
-            f"needs probabilities (n, classes) of two or more classes, one per example, got {found}; "
-            "with a class per token use prediction.tokens()"
-        )
+        shape = None if probs is None else tuple(probs.shape)
+        raise ValueError(f"needs probabilities (n, classes ≥ 2), got {shape}: for tokens use prediction.tokens()")
     return probs

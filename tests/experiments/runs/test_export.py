@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from probattn import inference
 from probattn.draws import at_mean
-from probattn.experiments.data.sealed_files import read_sealed
 from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
 from probattn.inference import load_safetensors, predict
@@ -79,24 +78,6 @@ def test_by_default_a_program_gives_the_uncertainty_over_the_samples_of_the_sett
     assert out.endswith("gives probs, energy, entropy, expected_entropy, mutual_information\n")
     _, about, _ = opened(tmp_path / "a.pt2")
     assert about["num_samples"] == open_run(run).settings.train.num_samples
-
-
-def test_an_onnx_file_gives_what_the_program_gives_and_names_no_path_of_this_machine(export, run, tmp_path):
-    pytest.importorskip("onnxscript")
-    onnxruntime = pytest.importorskip("onnxruntime")
-    for name in ("a.onnx", "a.pt2"):
-        code, _, err = export(run, "--out", tmp_path / name, "--num-samples", 2)
-        assert code == 0, err
-    content = read_sealed(tmp_path / "a.onnx")
-    assert not [path for path in (str(tmp_path), "site-packages", "probattn/") if path.encode() in content]
-    session = onnxruntime.InferenceSession(content)
-    images = open_run(run).dataset.test.images[:7]
-    names = [each.name for each in session.get_outputs()]
-    expected = opened(tmp_path / "a.pt2")[0](images)
-    assert names == list(expected)
-    for name, found in zip(names, session.run(None, {"x": images.numpy()}), strict=True):
-        assert_close(torch.from_numpy(found), expected[name], rtol=0, atol=1e-5)
-    assert json.loads(session.get_modelmeta().custom_metadata_map["probattn.json"])["name"] == KEP
 
 
 def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_users_card(

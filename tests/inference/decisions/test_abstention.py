@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from probattn.inference import Prediction, RiskThreshold
 from probattn.inference.decisions import abstention
 from probattn.inference.decisions.abstention import risk_bound
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.inference.FewExamplesWarning")
 
 RIGHT = [True, True, True, False, True, True]
 CONFIDENCE = [0.95, 0.90, 0.85, 0.80, 0.70, 0.60]
@@ -26,7 +29,7 @@ def answers(confidence, right):
 def fixed(**values):
     """A threshold with these values."""
     threshold = abstention.RiskThreshold(target=0.5)
-    state = [1, *(values[name] for name in threshold.fitted_values)]
+    state = [1, *(({"error_free": 0} | values)[name] for name in threshold.fitted_values)]
     threshold.set_extra_state(torch.tensor(state, dtype=torch.float64))
     return threshold
 
@@ -70,7 +73,7 @@ def test_equal_confidences_are_accepted_together():
 def test_nothing_reaches_the_target():
     threshold = risk_threshold(*answers(CONFIDENCE, [False] * 6), target=0.1)
     assert (threshold.confidence, threshold.coverage, threshold.bound) == (math.inf, 0, 1)
-    assert str(threshold).startswith("abstain from everything: no threshold gives risk ≤ 10 % with 95 % confidence")
+    assert str(threshold).startswith("abstain from everything: risk ≤ 10 % with 95 % confidence takes at least 29")
     probs, labels = answers([1.0, 0.9], [True, False])
     assert not threshold.accepts(probs).any()
     result = threshold.evaluate(probs, labels)
@@ -252,5 +255,14 @@ def test_what_is_no_prediction_is_refused():
     with pytest.raises(ValueError, match="sum to 1"):
         risk_threshold(2 * probs.clamp(max=0.5), labels, target=0.1)
     threshold = risk_threshold(probs, labels, target=0.5, delta=0.25)
-    with pytest.raises(ValueError, match="average over draws"):
+    with pytest.raises(ValueError, match="average over samples"):
         threshold.accepts(probs[None])
+
+
+def test_abstaining_from_everything_says_how_many_examples_without_an_error_it_takes():
+    probs, labels = answers(np.linspace(0.9, 0.6, 100), np.arange(100) != 40)
+    threshold = RiskThreshold(target=0.05).fit_prediction(Prediction(probs=probs, labels=labels))
+    assert "59" in str(threshold)
+    assert "40 most confident" in str(threshold)
+    probs, labels = answers(np.linspace(0.9, 0.6, 59), np.ones(59, dtype=bool))
+    assert "accept" in str(RiskThreshold(target=0.05).fit_prediction(Prediction(probs=probs, labels=labels)))

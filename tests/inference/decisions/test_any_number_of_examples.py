@@ -11,6 +11,8 @@ from scipy import stats
 
 from probattn.inference.decisions.abstention import risk_bound
 
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.inference.FewExamplesWarning")
+
 SIZES = [1, 2, 7, 1000, 100_000, pytest.param(10**6, marks=pytest.mark.slow)]
 KINDS = ("random", "ties", "equal", "certain", "absent")
 

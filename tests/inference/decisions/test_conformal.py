@@ -1,6 +1,7 @@
 """Conformal sets against arithmetic done by hand, brute force, and the exact law of their coverage."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -9,6 +10,11 @@ from fitted_methods import aps, lac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+
+from probattn.inference import FewExamplesWarning, Prediction
+from probattn.inference.decisions.conformal import APS, LAC, likely_coverage
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.inference.FewExamplesWarning")
 
 
 def seeded(seed):
@@ -223,7 +229,20 @@ def test_what_is_no_prediction_is_refused(make):
 @pytest.mark.parametrize("classes", [2, 4])
 def test_sets_are_refused_for_another_number_of_classes(make, classes):
     sets = make(PROBS, LABELS, alpha=0.5)
-    message = f"calibrated on 3 classes, and the prediction has {classes}: calibrate on predictions of the same model"
+    message = f"calibrated on 3 classes, and the prediction has {classes}"
     for use in (sets.sets, lambda probs: sets.evaluate(probs, torch.zeros(2).long())):
         with pytest.raises(ValueError, match=message):
             use(torch.full((2, classes), 1 / classes))
+
+
+@pytest.mark.parametrize("kind", [LAC, APS])
+def test_few_calibration_examples_are_said_with_the_coverage_that_they_may_give(kind):
+    """Coverage given 30 examples is Beta(28, 3), whose 5 % quantile is 0.81."""
+    probs = torch.distributions.Dirichlet(torch.ones(4, dtype=torch.float64)).sample((400,))
+    labels = probs.multinomial(1)[:, 0]
+    with pytest.warns(FewExamplesWarning, match="30 calibration examples promise 90 %.*80 %"):
+        kind(alpha=0.1).fit_prediction(Prediction(probs=probs[:30], labels=labels[:30]))
+    assert likely_coverage(30, 0.1) == pytest.approx(stats.beta(28, 3).ppf(0.05))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kind(alpha=0.1).fit_prediction(Prediction(probs=probs, labels=labels))

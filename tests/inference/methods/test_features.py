@@ -202,7 +202,7 @@ def test_a_model_without_a_network_is_refused():
 def test_other_likelihoods_are_refused(likelihood):
     model = Supervised(nn.Linear(3, 3), likelihood, num_data=4)
     x = torch.randn(2, 5, 3) if isinstance(likelihood, TokenCategorical) else torch.randn(2, 3)
-    with pytest.raises(ValueError, match="one per example"):
+    with pytest.raises(ValueError, match="classes ≥ 2"):
         features_of(model, None, x)
 
 

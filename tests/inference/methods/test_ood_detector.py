@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused():
     predictor = posterior_predictive(model, None)
     with pytest.raises(TypeError, match="ODIN takes neither features nor logits"):
         OODDetector(predictor, ODIN(model.network))
-    with pytest.raises(TypeError, match="PosteriorPredictive.*got Ensemble"):
+    with pytest.raises(TypeError, match="PosteriorPredictive"):
         OODDetector(Ensemble([predictor]), EnergyBased(None))
     with pytest.raises(ValueError, match="have no labels"):
         OODDetector(predictor, Mahalanobis(None)).fit([x])

@@ -1,6 +1,7 @@
 """Temperature scaling against grids, L-BFGS on logits, and what it must never change."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Ensemble, Prediction, TemperatureScaling, metrics, predict
-from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, scale
+from probattn.inference import Ensemble, FewExamplesWarning, Prediction, TemperatureScaling, metrics, predict
+from probattn.inference.methods.temperature import TEMPERATURE_RANGE, fit_temperature, relative_error, scale
 from probattn.models import Classifier, Supervised
 from probattn.models.likelihoods import TokenCategorical
+
+pytestmark = pytest.mark.filterwarnings("ignore::probattn.inference.FewExamplesWarning")
 
 F64 = torch.float64
 
@@ -85,6 +88,8 @@ def test_the_loss_on_validation_never_rises_and_no_temperature_does_better(logit
     prediction = of_logits(torch.tensor(logits, dtype=F64), torch.tensor(labels[: len(logits)]))
     temperature = fit_temperature(prediction)
     assert TEMPERATURE_RANGE[0] <= temperature <= TEMPERATURE_RANGE[1]
+    if mean_confidence(prediction, 1 / temperature) > bound(len(logits)) - 1e-9:
+        return  # raised, or a temperature of 1 that is not lowered
     ours = nll_at(prediction, temperature)
     tolerance = 1e-9 * (1 + abs(ours))
     for other in (1.0, *TEMPERATURE_RANGE, temperature * 0.99, temperature * 1.01):
@@ -154,10 +159,24 @@ def test_what_single_draws_say_is_no_longer_known():
     assert scaled.entropy > given.entropy
 
 
-def test_without_an_error_sharper_is_always_better():
+def mean_confidence(prediction, inverse):
+    return (inverse * prediction.log_probs.double()).softmax(-1).amax(-1).mean().item()
+
+
+def bound(examples):
+    """The rule of succession after as many successes."""
+    return (examples + 1) / (examples + 2)
+
+
+def test_without_an_error_confidence_is_what_the_number_of_examples_supports():
     logits = torch.randn(20, 3, dtype=F64)
     right = of_logits(logits, logits.argmax(-1))
-    assert fit_temperature(right) == TEMPERATURE_RANGE[0]
+    with pytest.warns(FewExamplesWarning, match="20 examples"):
+        temperature = fit_temperature(right)
+    assert mean_confidence(right, 1 / temperature) == pytest.approx(21 / 22)
+    sure = of_logits(40 * logits, logits.argmax(-1))
+    assert mean_confidence(sure, 1.0) > 21 / 22
+    assert fit_temperature(sure) == 1  # no error is no reason for less confidence either
     wrong = of_logits(logits, logits.argmin(-1))
     assert fit_temperature(wrong) == TEMPERATURE_RANGE[1]
 
@@ -207,17 +226,17 @@ def test_a_scaled_prediction_is_at_its_best_temperature():
     ("probs", "labels", "message"),
     [
         (torch.full((2, 3), 1 / 3), None, r"these data have none: pass batches \(x, y\)"),
-        (torch.zeros(0, 3), torch.zeros(0).long(), "needs at least one example, got none"),
+        (torch.zeros(0, 3), torch.zeros(0).long(), "at least one example"),
         (torch.full((2, 3), 1 / 3), torch.zeros(3).long(), r"shape \(2,\), one index per row of probs, got \(3,\)"),
         (torch.full((2, 3), 1 / 3), torch.zeros(2, 3), r"shape \(2,\), one index per row of probs, got \(2, 3\)"),
-        (torch.ones(2, 1), torch.zeros(2).long(), "two or more classes"),
-        (torch.tensor([[0.5, 0.5], [math.nan, 0.5]]), torch.zeros(2).long(), "NaN or Inf in the probabilities"),
+        (torch.ones(2, 1), torch.zeros(2).long(), "classes ≥ 2"),
+        (torch.tensor([[0.5, 0.5], [math.nan, 0.5]]), torch.zeros(2).long(), "finite"),
         (torch.full((2, 3), 1 / 3), torch.tensor([0, 3]), r"lie in 0\.\.2 for 3 classes, got 0\.\.3"),
         (torch.full((2, 3), 1 / 3), torch.tensor([-1, 2]), r"lie in 0\.\.2 for 3 classes, got -1\.\.2"),
         (torch.full((2, 3), 1 / 3), torch.tensor([0.0, 1.0]), r"integer class indices, got torch\.float32: use labels"),
         (torch.full((2, 3), 1 / 3), torch.tensor([0.7, math.nan]).double(), r"indices, got torch\.float64"),
         (torch.full((2, 3), 1 / 3), torch.tensor([True, False]), r"indices, got torch\.bool"),
-        (None, torch.zeros(2), "got none"),
+        (None, torch.zeros(2), "got None"),
         (torch.full((2, 4, 3), 1 / 3), torch.zeros(2, 4).long(), r"\(2, 4, 3\)"),
     ],
 )
@@ -234,5 +253,41 @@ def test_a_temperature_out_of_bounds_is_refused(temperature):
 
 def test_tokens_are_refused():
     model = Supervised(nn.Linear(4, 3), TokenCategorical(), num_data=9)
-    with pytest.raises(ValueError, match="one per example"):
+    with pytest.raises(ValueError, match="classes ≥ 2"):
         scale(predict(model, guides.for_model(model), torch.randn(2, 5, 4)), 2.0)
+
+
+def test_validation_without_an_error_does_not_ruin_the_likelihood_of_other_data():
+    """A calibrated network that is right in 19 of 20 cases has no error among 30 examples in one case of five."""
+    source = torch.Generator().manual_seed(0)
+    logits = 12 * torch.randn(6000, 3, dtype=F64, generator=source)
+    labels = logits.softmax(-1).multinomial(1, generator=source)[:, 0]
+    right = logits.argmax(-1) == labels
+    assert 0.9 < right.double().mean() < 0.98
+    parts = [part for part in torch.arange(3000).split(30) if right[part].all()]
+    assert len(parts) > 5
+    test = of_logits(logits[3000:], labels[3000:])
+    before, unbounded = nll_at(test, 1.0), nll_at(test, TEMPERATURE_RANGE[0])
+    assert unbounded > 10 * before
+    for part in parts:
+        assert nll_at(test, fit_temperature(of_logits(logits[part], labels[part]))) < 1.3 * before
+
+
+@pytest.mark.parametrize(("examples", "warns"), [(10, True), (2000, False)])
+def test_an_uncertain_temperature_is_said_with_its_standard_error(examples, warns):
+    source = torch.Generator().manual_seed(1)
+    logits = torch.randn(examples, 3, dtype=F64, generator=source)
+    prediction = of_logits(logits, logits.softmax(-1).multinomial(1, generator=source)[:, 0])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit_temperature(prediction)
+    assert [each.category for each in caught] == [FewExamplesWarning] * warns
+
+
+def test_the_standard_error_is_that_of_repeated_samples():
+    logits = torch.randn(300, 4, dtype=F64, generator=torch.Generator().manual_seed(2))
+    source = torch.Generator().manual_seed(3)
+    labels = (logits.softmax(-1).multinomial(1, generator=source)[:, 0] for _ in range(300))
+    repeated = [math.log(fit_temperature(of_logits(logits, each))) for each in labels]
+    expected = relative_error(logits.log_softmax(-1), 1.0)
+    assert torch.tensor(repeated).std().item() == pytest.approx(expected, rel=0.15)
