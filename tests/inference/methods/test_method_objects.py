@@ -214,7 +214,7 @@ def test_models_and_functions_are_no_predictors():
         Ensemble([model])
     with pytest.raises(TypeError, match="Laplace takes PosteriorPredictive"):
         Laplace(TemperatureScaling(PosteriorPredictive(model, guide)))
-    with pytest.raises(ValueError, match="built without a predictor"):
+    with pytest.raises(ValueError, match="has no predictor"):
         TemperatureScaling().fit(TRAIN)
     with pytest.raises(ValueError, match="a method is fitted on labels"):
         TemperatureScaling(PosteriorPredictive(model, guide)).fit([X])

@@ -270,7 +270,7 @@ def test_validation_without_an_error_does_not_ruin_the_likelihood_of_other_data(
     before, unbounded = nll_at(test, 1.0), nll_at(test, TEMPERATURE_RANGE[0])
     assert unbounded > 10 * before
     for part in parts:
-        assert nll_at(test, fit_temperature(of_logits(logits[part], labels[part]))) < 1.3 * before
+        assert nll_at(test, fit_temperature(of_logits(logits[part], labels[part]))) < 2 * before
 
 
 @pytest.mark.parametrize(("examples", "warns"), [(10, True), (2000, False)])
