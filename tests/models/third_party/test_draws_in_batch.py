@@ -13,7 +13,6 @@ from probattn.inference import predict
 from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.inference.prediction.latents import draw_latents
 from probattn.models import Classifier, replace_attention
-from probattn.models.third_party.draws_in_batch import find_blocks
 
 KEP = KEPSVGPAttention.partial(rank=2)
 STOCHASTIC = {
@@ -195,23 +194,3 @@ def test_forwards_are_restored_even_after_an_error(modelled, run, third_party, n
     with pytest.raises(ZeroDivisionError):
         run(model, 3, given.x, given.mask)
     assert not any("forward" in vars(module) for module in model.modules())
-
-
-def test_blocks_are_the_children_of_the_container_that_holds_the_attention():
-    def layer():
-        return nn.MultiheadAttention(8, 2)
-
-    def stage():
-        return nn.Sequential(nn.Sequential(nn.LayerNorm(8), layer()), nn.Sequential(layer(), nn.Linear(8, 8)))
-
-    network = nn.ModuleDict(
-        {
-            "stages": nn.Sequential(stage(), stage()),
-            "pairs": nn.ModuleList([nn.ModuleList([layer(), nn.Linear(8, 8)]), nn.ModuleList([layer()])]),
-            "alone": layer(),
-        }
-    )
-    paths = [path for path, module in network.named_modules() if isinstance(module, nn.MultiheadAttention)]
-    found = list(find_blocks(network, paths))
-    assert found == ["stages.0.0", "stages.0.1", "stages.1.0", "stages.1.1", "pairs.0.0", "pairs.1.0", "alone"]
-    assert find_blocks(nn.Sequential(nn.MultiheadAttention(8, 2, batch_first=True)), ["0"]) == ("0",)

@@ -14,7 +14,7 @@ from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer,
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import TrainOptions, fit, predict
 from probattn.models import Classifier, replace_attention
-from probattn.models.third_party.call_network import call_network
+from probattn.models.third_party.converted_network import call_network
 
 PAGE = Path(__file__).parents[3] / "docs" / "third-party-networks.md"
 KEP = KEPSVGPAttention.partial(rank=2)
