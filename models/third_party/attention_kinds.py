@@ -32,17 +32,17 @@ class Layout(NamedTuple):
     inner: str = ""
 
 
-def _nested(inner: str) -> Layout:
+def _nested(inner: str, dropout: str) -> Layout:
     maps = f"{inner}.query. {inner}.key. {inner}.value. output.dense."
-    return Layout(adapters.HuggingFaceAdapter, maps, f"{inner}.num_attention_heads", f"{inner}.dropout", inner)
+    return Layout(adapters.HuggingFaceAdapter, maps, f"{inner}.num_attention_heads", f"{inner}.{dropout}", inner)
 
 
 TORCH = (Layout(adapters.MultiheadAttentionAdapter, "in_proj_ out_proj.", "num_heads", "dropout"),)
 TIMM = (Layout(adapters.TimmAdapter, "qkv. proj.", "num_heads", "attn_drop"),)
 TIMM_CLASS = (Layout(adapters.ClassAttentionAdapter, "q. k. v. proj.", "num_heads", "attn_drop"),)
 HUGGING_FACE = (
-    _nested("self"),
-    _nested("attention"),
+    _nested("self", "dropout"),
+    _nested("attention", "dropout_prob"),
     Layout(adapters.HuggingFaceAdapter, "q_lin. k_lin. v_lin. out_lin.", "n_heads", "dropout"),
     Layout(adapters.HuggingFaceAdapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
     Layout(adapters.HuggingFaceAdapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
@@ -86,12 +86,13 @@ class AttentionParts(NamedTuple):
 def find_attention(module: nn.Module, path: str = "") -> Iterator[tuple[str, bool]]:
     """Iterate over the innermost attention layers, by their kinds or names: path, and whether the kind is known."""
     keys = _keys(module)
-    if any(key in KINDS for key in keys):
+    replaced = (adapters.Adapter, ProbabilisticAttention)
+    if any(key in KINDS for key in keys) and not any(isinstance(part, replaced) for part in module.modules()):
         yield path, True
-    elif not isinstance(module, (adapters.Adapter, ProbabilisticAttention)) and keys[0] not in POOLING:
+    elif not isinstance(module, replaced) and keys[0] not in POOLING:
         children = module.named_children()
         inside = [layer for name, child in children for layer in find_attention(child, join(path, name))]
-        is_attention = re.search("attention|attn", keys[0][1], re.I)
+        is_attention = re.search("attention|attn|xca", keys[0][1], re.I)
         yield from inside or ([(path, False)] if is_attention else [])
 
 

@@ -168,8 +168,8 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
     def check(norm: nn.Module, args: tuple) -> None:
         if reached:
             raise ValueError(
-                f"{norm} runs after a stochastic layer and would mix its draws: replace it by layer norm or group "
-                "norm, or put it into evaluation mode"
+                f"{type(norm).__name__} runs after a stochastic layer and would mix its draws: replace it by layer or "
+                "group norm, or put it into evaluation mode"
             )
 
     with ExitStack() as stack:
