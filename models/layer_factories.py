@@ -51,8 +51,8 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
         return LAYERS[attention]
     if isinstance(attention, nn.Module) or not callable(attention):
         raise TypeError(
-            f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer such as "
-            f"KEPSVGPAttention.partial(rank=8), got {attention!r}"
+            f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer, "
+            f"KEPSVGPAttention.partial(rank=8) for example, got {attention!r}"
         )
     return attention
 

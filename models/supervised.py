@@ -126,15 +126,11 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
     valid = likelihood.support.check(y)
     dims = y.dim() - len(likelihood.event_shape)
     outside = ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)  # of any draw
-    errors.refuse(outside, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
 
-
-def _labels_outside(likelihood: dist.TorchDistribution, y: Tensor, rows: list[int]) -> str:
-    where = f"rows {sorted(set(rows))[:10]} of the batch"
-    if isinstance(likelihood, dist.Categorical):
-        classes = likelihood.param_shape[-1]
-        return (
-            f"labels must lie in 0..{classes - 1} for {classes} classes, got {y.min()}..{y.max()} ({where}): number "
-            "classes from 0, or build the network with more outputs"
+    def error(rows: list[int]) -> ValueError:
+        return ValueError(
+            f"labels lie outside the likelihood's support, {likelihood.support}, in rows {sorted(set(rows))[:10]} of "
+            f"the batch, got {y.min()}..{y.max()}: number classes from 0, or build the network with more outputs"
         )
-    return f"labels lie outside the likelihood's support, {likelihood.support}, in {where}, got {y.min()}..{y.max()}"
+
+    errors.refuse(outside, error)
