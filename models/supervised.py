@@ -128,9 +128,11 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
     outside = ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)  # of any draw
 
     def error(rows: list[int]) -> ValueError:
+        classes = likelihood.param_shape[-1] if isinstance(likelihood, dist.Categorical) else None
+        allowed = likelihood.support if classes is None else f"0..{classes - 1} for {classes} classes"
         return ValueError(
-            f"labels lie outside the likelihood's support, {likelihood.support}, in rows {sorted(set(rows))[:10]} of "
-            f"the batch, got {y.min()}..{y.max()}: number classes from 0, or build the network with more outputs"
+            f"labels must lie in {allowed}, got {y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch): "
+            "number classes from 0, or build the network with more outputs"
         )
 
     errors.refuse(outside, error)
