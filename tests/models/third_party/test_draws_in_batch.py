@@ -208,10 +208,10 @@ class Stem(nn.Module):
         self.head = nn.Linear(8, 3)
 
     def forward(self, x):
-        x = self.embed(x)
+        x = self.embed(self.backbone(x)["tokens"])
         x += self.positions
         x = self.flat(x.transpose(0, 1).flatten(0, 1)).unflatten(0, (5, -1)).transpose(0, 1)
-        return self.head(self.block(self.backbone(x)["tokens"]).mean(1))
+        return self.head(self.block(x).mean(1))
 
 
 class Backbone(nn.Module):
