@@ -8,10 +8,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws, guides
-from probattn.inference import predict
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws
 from probattn.inference.methods.mc_dropout import active_dropout
-from probattn.inference.prediction.latents import draw_latents
 from probattn.models import Classifier, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -129,26 +127,6 @@ def test_a_converted_network_inside_another_leaves_the_folding_to_it(
     with active_dropout(model, rate=0.3), torch.no_grad(), draws(3):
         model(given.x)
     assert log[0].shape == (3, batch, 3)
-
-
-def test_predict_equals_a_loop_over_the_draws(latents, modelled, third_party, name):
-    given = third_party(name)
-    model = modelled(given, layers=[1, 2])
-    guide = guides.for_model(model)
-    torch.manual_seed(5)
-    result = predict(model, guide, [(given.x, None, given.mask)], num_samples=4, keep_draws=True)
-    torch.manual_seed(5)
-    with torch.no_grad(), draws(4):
-        values = latents(draw_latents(model, guide, (given.x, None, given.mask)))
-    for s in range(4):
-        data = {name: node["value"][s, 0] for name, node in values.items()}
-        with torch.no_grad():
-            trace = poutine.trace(poutine.condition(model, data=data)).get_trace(given.x, None, given.mask)
-        fn = trace.nodes["y"]["fn"]
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
-        real = ... if fn.probs.dim() == 2 else given.mask
-        assert_close(result.draws[s][real], fn.probs[real], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("number", [3, 4])
