@@ -54,9 +54,9 @@ def replace_attention(
     """
     factory = layer_factory(attention)
     copied = copy.deepcopy(network.wrapped if isinstance(network, ConvertedNetwork) else network)
-    layers_found = list(find_attention(copied))
-    known = [path for path, is_known in layers_found if is_known]
-    unknown = [_describe(copied, path) for path, is_known in layers_found if not is_known]
+    located = list(find_attention(copied))
+    known = [path for path, is_known in located if is_known]
+    unknown = [_describe(copied, path) for path, is_known in located if not is_known]
     if not known or (unknown and isinstance(layers, str) and layers == "all"):
         raise ValueError(
             f"attention that can be replaced is {', '.join(sorted({name for _, name in KINDS}))}; this network has "
