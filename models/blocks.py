@@ -1,7 +1,5 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +8,8 @@ from probattn.attention.softmax import SoftmaxAttention
 from probattn.draws import at_mean
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.dropout import make_dropout
-from probattn.models.layer_factories import layer_factories, layer_factory
+from probattn.models.layer_factories import Attention, layer_factories, layer_factory
+from probattn.sites import name_layers
 
 
 class Block(nn.Module):
@@ -68,16 +67,7 @@ class Blocks(nn.Sequential):
         ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
     """
 
-    def __init__(
-        self,
-        attention: str | LayerFactory | Sequence[str | LayerFactory],
-        *,
-        depth: int,
-        dim: int,
-        heads: int,
-        mlp_dim: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, attention: Attention, *, depth: int, dim: int, heads: int, mlp_dim: int, dropout: float) -> None:
         factories = layer_factories(attention, depth=depth)
         super().__init__(
             *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
@@ -126,6 +116,42 @@ class Blocks(nn.Sequential):
                 x = block.feed_forward_without_dropout(stream)
 
 
+class Transformer(nn.Module):
+    """Base of the networks: tokens, blocks, mean over the real tokens, layer norm, linear head.
+
+    A subclass registers its embedding, calls :meth:`add_blocks`, and defines ``tokens``.
+    """
+
+    def add_blocks(
+        self, attention: Attention, *, outputs: int, dim: int, depth: int, heads: int, mlp_dim: int, dropout: float
+    ) -> None:
+        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of outputs."""
+        self.dropout = make_dropout(dropout)
+        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, outputs)
+        name_layers(self)
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Return the embedded tokens ``(batch, tokens, dim)`` of inputs."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return outputs ``(*draws, batch, outputs)``.
+
+        Args:
+            x: inputs ``(batch, ...)``.
+            mask: ``(batch, tokens)``, True at real tokens; None if all are real.
+        """
+        return self.head(self.norm(masked_mean(self.blocks(self.tokens(x), mask), mask)))
+
+    @torch.no_grad()
+    def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Initialise the inducing inputs of each layer from hidden states of a batch of the training data."""
+        with evaluation_mode(self):
+            self.blocks.initialise_inducing(self.tokens(x), mask)
+
+
 def last(
     number: int, attention: str | LayerFactory, *, of: int, rest: str | LayerFactory = SoftmaxAttention
 ) -> list[LayerFactory]:
@@ -146,3 +172,16 @@ def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
             x = without_dropout(part, x)
         return x
     return x if isinstance(module, nn.Dropout) else module(x)
+
+
+def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over real tokens, ``(..., batch, dim)``.
+
+    Args:
+        x: ``(..., batch, tokens, dim)``; values at padding are ignored, NaN included.
+        mask: ``(batch, tokens)`` with at least one True in each row; None if all tokens are real.
+    """
+    if mask is None:
+        return x.mean(-2)
+    real = mask.unsqueeze(-1)
+    return x.where(real, 0.0).sum(-2) / real.sum(-2)

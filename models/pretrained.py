@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
 from probattn.attention.options import dropout_rate
-from probattn.models.text import masked_mean
+from probattn.models.blocks import masked_mean
 from probattn.models.third_party import ConvertedNetwork, replace_attention
 from probattn.sites import name_layers
 

@@ -80,9 +80,15 @@ class Supervised(StoredModule):
 
         Raises:
             ValueError: outputs whose batch shape does not end with the batch.
+            TypeError: a network that does not return one tensor.
         """
         x, extra = padding.zeroed(x, mask), () if mask is None else (mask,)
-        likelihood = self.likelihood(self.network(x, *extra), *extra)
+        outputs = self.network(x, *extra)
+        if not isinstance(outputs, Tensor):
+            raise TypeError(
+                f"the network returned a {type(outputs).__name__}: wrap it in a module that returns the outputs alone"
+            )
+        likelihood = self.likelihood(outputs, *extra)
         if likelihood.batch_shape[-1:] != x.shape[:1]:
             raise ValueError(
                 f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
@@ -120,15 +126,13 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
     valid = likelihood.support.check(y)
     dims = y.dim() - len(likelihood.event_shape)
     outside = ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)  # of any draw
-    errors.refuse(outside, lambda rows: ValueError(_labels_outside(likelihood, y, rows)))
 
-
-def _labels_outside(likelihood: dist.TorchDistribution, y: Tensor, rows: list[int]) -> str:
-    where = f"rows {sorted(set(rows))[:10]} of the batch"
-    if isinstance(likelihood, dist.Categorical):
-        classes = likelihood.param_shape[-1]
-        return (
-            f"labels must lie in 0..{classes - 1} for {classes} classes, got {y.min()}..{y.max()} ({where}): number "
-            "classes from 0, or build the network with more outputs"
+    def error(rows: list[int]) -> ValueError:
+        classes = likelihood.param_shape[-1] if isinstance(likelihood, dist.Categorical) else None
+        allowed = likelihood.support if classes is None else f"0..{classes - 1} for {classes} classes"
+        return ValueError(
+            f"labels must lie in {allowed}, got {y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch): "
+            "number classes from 0, or build the network with more outputs"
         )
-    return f"labels lie outside the likelihood's support, {likelihood.support}, in {where}, got {y.min()}..{y.max()}"
+
+    errors.refuse(outside, error)

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
-from probattn.evaluation_mode import evaluation_mode
-from probattn.models.blocks import Blocks
-from probattn.models.dropout import make_dropout
-from probattn.sites import name_layers
+from probattn.models.blocks import Transformer
+from probattn.models.layer_factories import Attention
 
 
-class TabularTransformer(nn.Module):
+class TabularTransformer(Transformer):
     """Network for rows of a table: a token per column, pre-norm blocks, mean pool, linear head.
 
     The token of a number x_j is x_j w_j + b_j, that of a category its embedding plus b_j (FT-Transformer, Gorishniy et
@@ -42,16 +39,12 @@ class TabularTransformer(nn.Module):
         heads: int,
         mlp_dim: int,
         dropout: float = 0.0,
-        attention: LayerFactory | Sequence[LayerFactory] = SoftmaxAttention,
+        attention: Attention = SoftmaxAttention,
         units: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
-        self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, outputs)
-        name_layers(self)
+        self.add_blocks(attention, outputs=outputs, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.register_buffer("units", None if units is None else torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,21 +53,11 @@ class TabularTransformer(nn.Module):
         Raises:
             ValueError: another number of columns.
         """
-        outputs = self.head(self.norm(self.blocks(self.tokens(x)).mean(-2)))
+        outputs = super().forward(x)
         if self.units is None:
             return outputs
         mean, std = self.units
         return mean + std * outputs
-
-    @torch.no_grad()
-    def initialise_inducing(self, x: Tensor) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch.
-
-        Args:
-            x: a batch of the training data ``(batch, columns)``.
-        """
-        with evaluation_mode(self):
-            self.blocks.initialise_inducing(self.tokens(x))
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return a token for each column, ``(batch, columns, dim)``."""

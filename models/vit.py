@@ -1,19 +1,14 @@
 """Vision transformer with an exchangeable attention layer in each block."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory
 from probattn.attention.softmax import SoftmaxAttention
-from probattn.evaluation_mode import evaluation_mode
-from probattn.models.blocks import Blocks
-from probattn.models.dropout import make_dropout
-from probattn.sites import name_layers
+from probattn.models.blocks import Transformer
+from probattn.models.layer_factories import Attention
 
 
-class ViT(nn.Module):
+class ViT(Transformer):
     """Vision transformer without class token: patches, learned positions, pre-norm blocks, mean pool, linear head.
 
     Args:
@@ -43,7 +38,7 @@ class ViT(nn.Module):
         heads: int,
         mlp_dim: int,
         dropout: float = 0.0,
-        attention: str | LayerFactory | Sequence[str | LayerFactory] = SoftmaxAttention,
+        attention: Attention = SoftmaxAttention,
     ) -> None:
         super().__init__()
         if image_size % patch_size:
@@ -53,11 +48,7 @@ class ViT(nn.Module):
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
-        self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, classes)
-        name_layers(self)
+        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
@@ -65,17 +56,7 @@ class ViT(nn.Module):
         Raises:
             ValueError: images of another shape.
         """
-        return self.head(self.norm(self.blocks(self.tokens(images)).mean(-2)))
-
-    @torch.no_grad()
-    def initialise_inducing(self, images: Tensor) -> None:
-        """Initialise the inducing inputs of each layer from hidden states of a batch.
-
-        Args:
-            images: a batch of the training data ``(batch, channels, height, width)``.
-        """
-        with evaluation_mode(self):
-            self.blocks.initialise_inducing(self.tokens(images))
+        return super().forward(images)
 
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""

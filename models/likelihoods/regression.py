@@ -1,4 +1,4 @@
-"""Likelihoods for regression."""
+"""Likelihoods for numbers: regression and counts."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,39 @@ from torch import Tensor, nn
 from torch.distributions.transforms import SoftplusTransform
 from torch.nn.functional import softplus
 
+from probattn.attention.options import check_positive
 from probattn.functional.dtypes import at_least_float32
 
 
-class Gaussian(nn.Module):
+class _Scaled(nn.Module):
+    """Base of likelihoods with a noise scale that does not depend on the input."""
+
+    def __init__(self, scale: float | Sequence[float] | None = None) -> None:
+        super().__init__()
+        initial = torch.as_tensor(1.0 if scale is None else scale, dtype=torch.get_default_dtype())
+        if not (initial > 0).all():
+            raise ValueError(f"scale must be positive, got {scale}")
+        self.log_scale = nn.Parameter(initial.log())
+        self.needs_labels = scale is None
+
+    @property
+    def scale(self) -> Tensor:
+        """Scale of the noise, a scalar tensor or ``(targets,)``."""
+        return at_least_float32(self.log_scale).exp()
+
+    @torch.no_grad()
+    def initialise(self, labels: Tensor) -> None:
+        """Set a scale that was neither given nor trained to the root mean square deviation of labels from their mean.
+
+        Args:
+            labels: labels of training ``(n, targets)``.
+        """
+        deviation = (labels.double() - labels.double().mean(0)).square().mean().sqrt()
+        if self.needs_labels and not self.log_scale.any() and 0 < deviation < torch.inf:
+            self.log_scale.fill_(deviation.log().item())
+
+
+class Gaussian(_Scaled):
     """Homoscedastic Gaussian noise; outputs are means ``(*draws, batch, targets)``.
 
     Args:
@@ -23,22 +52,9 @@ class Gaussian(nn.Module):
         ValueError: a scale that is not positive.
     """
 
-    def __init__(self, scale: float | Sequence[float] | None = None) -> None:
-        super().__init__()
-        self.log_scale = nn.Parameter(_log_scale(1.0 if scale is None else scale))
-        self.needs_labels = scale is None
-
-    def initialise(self, labels: Tensor) -> None:
-        """Set a scale that was neither given nor trained to the root mean square deviation of labels from their mean.
-
-        Args:
-            labels: labels of training ``(n, targets)``.
-        """
-        _initialise(self, labels)
-
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
-        return dist.Normal(at_least_float32(outputs), at_least_float32(self.log_scale).exp()).to_event(1)
+        return dist.Normal(at_least_float32(outputs), self.scale).to_event(1)
 
 
 class HeteroscedasticGaussian(nn.Module):
@@ -56,8 +72,7 @@ class HeteroscedasticGaussian(nn.Module):
 
     def __init__(self, min_scale: float = 1e-3) -> None:
         super().__init__()
-        if not min_scale > 0:
-            raise ValueError(f"min_scale must be positive, got {min_scale}")
+        check_positive(min_scale=min_scale)
         self.min_scale = min_scale
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
@@ -68,7 +83,7 @@ class HeteroscedasticGaussian(nn.Module):
         return dist.Normal(mean, self.min_scale + softplus(raw_scale)).to_event(1)
 
 
-class StudentT(nn.Module):
+class StudentT(_Scaled):
     """Heavy-tailed noise; outputs are locations ``(*draws, batch, targets)``.
 
     The mean exists for df > 1 and the variance for df > 2. Below, these moments of a prediction are NaN or infinite;
@@ -86,38 +101,58 @@ class StudentT(nn.Module):
     def __init__(
         self, df: float = 5.0, scale: float | Sequence[float] | None = None, *, learn_df: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(scale)
         if not df > (1 if learn_df else 0):
             raise ValueError(f"df must be positive, and above 1 with learn_df=True; got {df}")
-        self.log_scale = nn.Parameter(_log_scale(1.0 if scale is None else scale))
-        self.needs_labels = scale is None
         self.fixed_df = None if learn_df else df
         self.raw_df = nn.Parameter(SoftplusTransform().inv(torch.tensor(df - 1.0))) if learn_df else None
-
-    def initialise(self, labels: Tensor) -> None:
-        """Set the scale as :meth:`Gaussian.initialise` does."""
-        _initialise(self, labels)
 
     @property
     def df(self) -> Tensor:
         """Degrees of freedom, a scalar tensor."""
-        scale = at_least_float32(self.log_scale)
-        return scale.new_tensor(self.fixed_df) if self.raw_df is None else 1 + softplus(at_least_float32(self.raw_df))
+        return (
+            self.scale.new_tensor(self.fixed_df) if self.raw_df is None else 1 + softplus(at_least_float32(self.raw_df))
+        )
 
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the targets; the token mask is ignored."""
-        return dist.StudentT(self.df, at_least_float32(outputs), at_least_float32(self.log_scale).exp()).to_event(1)
+        return dist.StudentT(self.df, at_least_float32(outputs), self.scale).to_event(1)
 
 
-def _log_scale(scale: float | Sequence[float]) -> Tensor:
-    scale = torch.as_tensor(scale, dtype=torch.get_default_dtype())
-    if not (scale > 0).all():
-        raise ValueError(f"scale must be positive, got {scale.tolist()}")
-    return scale.log()
+class Poisson(nn.Module):
+    """Counts with variance equal to their mean; outputs are log rates ``(*draws, batch, targets)``."""
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the counts; the token mask is ignored."""
+        rate = at_least_float32(outputs).exp()
+        return dist.Poisson(rate.clamp(min=torch.finfo(rate.dtype).tiny)).to_event(1)
 
 
-@torch.no_grad()
-def _initialise(likelihood: Gaussian | StudentT, labels: Tensor) -> None:
-    deviation = (labels.double() - labels.double().mean(0)).square().mean().sqrt()
-    if likelihood.needs_labels and not likelihood.log_scale.any() and 0 < deviation < torch.inf:
-        likelihood.log_scale.fill_(deviation.log().item())
+class NegativeBinomial(nn.Module):
+    """Overdispersed counts; outputs are log means ``(*draws, batch, targets)``.
+
+    The variance is μ + μ²/r with a learned concentration r shared by all examples (NB2; Cameron & Trivedi, 2013); the
+    limit r → ∞ is Poisson.
+
+    Args:
+        concentration: initial r, positive.
+
+    Raises:
+        ValueError: a concentration that is not positive.
+    """
+
+    def __init__(self, concentration: float = 1.0) -> None:
+        super().__init__()
+        check_positive(concentration=concentration)
+        self.raw_concentration = nn.Parameter(SoftplusTransform().inv(torch.tensor(float(concentration))))
+
+    @property
+    def concentration(self) -> Tensor:
+        """Concentration r, a scalar tensor."""
+        return softplus(at_least_float32(self.raw_concentration))
+
+    def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
+        """Return the distribution of the counts; the token mask is ignored."""
+        concentration = self.concentration
+        logits = at_least_float32(outputs) - concentration.log()  # log(μ/r), the log odds of one more count
+        return dist.NegativeBinomial(concentration, logits=logits).to_event(1)

@@ -1,5 +1,6 @@
-"""Attention layers initialised from the weights of another library's layer."""
+"""Attention layers initialised from the weights of another library's layer, and the check that these are attention."""
 
+import copy
 import functools
 import inspect
 from typing import Any
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.mean import SoftmaxMean
-from probattn.models.third_party.find_attention import AttentionParts, LinearMap
+from probattn.attention.softmax import SoftmaxAttention
+from probattn.models.third_party.attention_kinds import AttentionParts, LinearMap, read_attention
 
 JOINT_MAPS = ("query_key_value", "query_value", "query_key")
 """Attributes of our layers that hold the joint linear map, named by its parts; without a key, W_q = W_k."""
@@ -29,42 +31,67 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
     Raises:
         ValueError: a factory that does not return a layer of this library.
     """
-    dim = old.query.weight.shape[1]
-    layer = factory(dim, old.heads, **_options(factory, old))
+    layer = factory(old.query.weight.shape[1], old.heads, **_options(factory, old))
     if not isinstance(layer, ProbabilisticAttention):
-        raise ValueError(
-            f"attention must build attention layers of probattn, (dim, heads) -> layer, got {type(layer).__name__}; "
-            "e.g. attention=KEPSVGPAttention.partial(rank=8)"
-        )
+        raise ValueError(f"attention must build attention layers of probattn, got {type(layer).__name__}")
     layer.to(old.query.weight)
     for name in JOINT_MAPS:
         if isinstance(getattr(layer, name, None), nn.Linear):
-            _copy(getattr(layer, name), layer.gain, [(part, getattr(old, part)) for part in name.split("_")])
+            parts = [(getattr(old, part), 1.0 if part == "value" else layer.gain) for part in name.split("_")]
+            _copy(getattr(layer, name), *parts)
             if name.endswith("value"):
-                _copy(layer.out, 1.0, [("out", old.out)])
+                _copy(layer.out, (old.out, 1.0))
     if isinstance(getattr(layer, "mean", None), SoftmaxMean):
-        _copy(layer.mean.value, 1.0, [("value", old.value)])
-        _copy(layer.mean.out, 1.0, [("out", old.out)])
+        _copy(layer.mean.value, (old.value, 1.0))
+        _copy(layer.mean.out, (old.out, 1.0))
     return layer
+
+
+@torch.no_grad()
+def check_softmax_attention(module: nn.Module) -> int | None:
+    """Compare a module with softmax attention that has its weights, on a few tokens in evaluation mode.
+
+    This shows what its class does not: norms of queries and keys, position biases, other scales, a causal mask. The
+    check runs on a copy with random weights, since zeros, as output maps often begin with, would hide them.
+
+    Returns:
+        Length of the tuple that the layer to be replaced returns; None if it returns a tensor.
+
+    Raises:
+        ValueError: a different output, or a module that cannot be called on tokens alone.
+    """
+    probe, generator = copy.deepcopy(module).eval(), torch.Generator().manual_seed(0)
+    for parameter in probe.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1:].numel() ** 0.5)
+    old = read_attention(probe)
+    weight, inner = old.query.weight, probe.get_submodule(old.layout.inner)
+    x = (torch.randn(2, 5, weight.shape[1], generator=generator).to(weight),)
+    x *= 3 if isinstance(module, nn.MultiheadAttention) else 1
+    output = inner(*x)
+    actual = output[0] if isinstance(output, tuple) else output
+    if old.layout.inner:
+        actual = nn.functional.linear(actual, *old.out)
+    expected = old.layout.adapter(build_layer(SoftmaxAttention, old), inner).eval()(*x)
+    eps = max(torch.finfo(dtype).eps for dtype in (weight.dtype, torch.float32))  # some compute scores in float32
+    if actual.shape != expected.shape or (actual - expected).abs().max() > eps**0.5 * expected.abs().max():
+        raise ValueError("its output is not the softmax attention of its linear maps with scale 1/√(head width)")
+    return len(output) if isinstance(output, tuple) else None
 
 
 def _options(factory: LayerFactory, old: AttentionParts) -> dict[str, Any]:
     """Return ``bias`` and ``dropout`` of the old layer where the factory takes and has not set them."""
     fixed = factory.keywords if isinstance(factory, functools.partial) else {}
-    taken = inspect.signature(factory).parameters.keys() - fixed.keys()
     biased = any(part.bias is not None for part in (old.query, old.key, old.value))
     options = {"bias": biased, "dropout": old.dropout}
-    return {name: value for name, value in options.items() if name in taken}
+    return {name: options[name] for name in options.keys() & (inspect.signature(factory).parameters.keys() - fixed)}
 
 
 @torch.no_grad()
-def _copy(linear: nn.Linear, gain: float, parts: list[tuple[str, LinearMap]]) -> None:
-    """Copy linear maps into the rows of one, times the gain for queries and keys; a missing bias is 0."""
-    factors = [gain if name in ("query", "key") else 1.0 for name, _ in parts]
-    linear.weight.copy_(torch.cat([factor * part.weight for factor, (_, part) in zip(factors, parts, strict=True)]))
+def _copy(linear: nn.Linear, *parts: tuple[LinearMap, float]) -> None:
+    """Copy linear maps, each times a factor, into the rows of one; a missing bias is 0."""
+    linear.weight.copy_(torch.cat([factor * part.weight for part, factor in parts]))
     if linear.bias is not None:
-        biases = [factor * _bias(part) for factor, (_, part) in zip(factors, parts, strict=True)]
-        linear.bias.copy_(torch.cat(biases))
+        linear.bias.copy_(torch.cat([factor * _bias(part) for part, factor in parts]))
 
 
 def _bias(part: LinearMap) -> Tensor:

@@ -1,8 +1,9 @@
 """Network of another library with attention layers of this one."""
 
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +12,18 @@ from probattn.attention.base import ProbabilisticAttention
 from probattn.draws import at_mean, has_stochastic_input, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.third_party.adapters import Adapter
-from probattn.models.third_party.call_network import call_network
-from probattn.models.third_party.draws_in_batch import find_blocks, run_with_draws
-from probattn.models.third_party.find_attention import find_attention
-from probattn.models.third_party.incompatible_modules import reject_incompatible_modules
+from probattn.models.third_party.draws_in_batch import run_with_draws
 from probattn.sites import name_layers
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class ConvertedNetwork(nn.Module):
     """Wrapper with which ``Supervised``, ``fit`` and ``predict`` take a converted network.
 
     Under ``draws(S)`` the output is ``(S, batch, ...)``. The network itself has no dimension for draws: they are folded
-    into its batch from the first stochastic layer on, so the blocks below run once; modules before the blocks, such as
-    an embedding, also run on the repeated input. In training mode and in Monte Carlo dropout, where dropout draws as
-    well, the whole network runs on the repeated input.
+    into its batch from the first stochastic layer on, so the modules below run once. In training mode and in Monte
+    Carlo dropout, where dropout draws as well, the whole network runs on the repeated input.
 
     It starts in the network's mode, training or evaluation. Built by :func:`replace_attention`.
 
@@ -37,31 +36,29 @@ class ConvertedNetwork(nn.Module):
         self.wrapped, self.training = wrapped, wrapped.training
         name_layers(self)
         self._frozen_statistics: tuple[nn.Module, ...] = ()
-        adapters = {path: module for path, module in wrapped.named_modules() if isinstance(module, Adapter)}
-        self._blocks = find_blocks(wrapped, [*adapters, *(path for path, _ in find_attention(wrapped))])
-        self._stochastic = tuple(path for path, adapter in adapters.items() if adapter.layer.is_stochastic())
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the network's output ``(*draws, batch, ...)``; of a Hugging Face model the logits or first tensor.
+        """Return the network's output ``(*draws, batch, ...)``; see :func:`call_network`.
 
         Args:
             x: inputs ``(batch, ...)``, batch first also for an ``nn.TransformerEncoder`` with ``batch_first=False``.
-            mask: ``(batch, tokens)``, True at real tokens; passed to an ``nn.TransformerEncoder`` as padding mask, to
-                a Hugging Face model as ``attention_mask``, to any other network as second argument.
+            mask: ``(batch, tokens)``, True at real tokens.
 
         Raises:
             ValueError: a mask of anything but padding, cross-attention and the like, naming the layer; in training
                 mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
+            TypeError: several outputs, of which none is called logits.
         """
+        adapters = [module for module in self.wrapped.modules() if isinstance(module, Adapter)]
+        stochastic = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
         number, at_input, call = num_samples(), has_stochastic_input(), partial(call_network, self.wrapped)
-        with reject_incompatible_modules(self.wrapped):  # which changes modules during the call
-            if number is None or num_folded() is not None or not (self._stochastic or at_input):
+        with _no_mixing_of_draws(self.wrapped, stochastic):
+            if number is None or num_folded() is not None or not (stochastic or at_input):
                 return call(x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
             fold_at_input = at_input or self.training or torch.compiler.is_exporting()
-            run_once = () if fold_at_input else self._blocks
             return run_with_draws(
-                self.wrapped, call, x, mask, number=number, run_once=run_once, stochastic=self._stochastic
+                self.wrapped, call, x, mask, number=number, stochastic=stochastic, fold_at_input=fold_at_input
             )
 
     def layers(self) -> list[ProbabilisticAttention]:
@@ -70,12 +67,13 @@ class ConvertedNetwork(nn.Module):
 
     def freeze_rest(self) -> None:
         """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
-        own = [module for layer in self.layers() for module in layer.modules()]
-        trained = {parameter for module in own for parameter in module.parameters()}
+        trained = {parameter for layer in self.layers() for parameter in layer.parameters()}
         for parameter in self.parameters():
             parameter.requires_grad_(parameter.requires_grad and parameter in trained)
-        rest = [module for module in self.modules() if all(module is not each for each in own)]
-        self._frozen_statistics = tuple(each for each in rest if getattr(each, "running_mean", None) is not None)
+        # Layers of this library have no running statistics.
+        self._frozen_statistics = tuple(
+            module for module in self.modules() if getattr(module, "running_mean", None) is not None
+        )
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
@@ -98,6 +96,95 @@ class ConvertedNetwork(nn.Module):
             for layer in self.layers():
                 stack.callback(layer.register_forward_pre_hook(_initialise).remove)
             call_network(self.wrapped, x, mask)
+
+
+def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the output of a network, batch first.
+
+    An ``nn.TransformerEncoder`` (or one of its layers) gets x in the layout of its ``batch_first`` and the mask as
+    ``src_key_padding_mask``. A Hugging Face model gets x as its main input and the mask as ``attention_mask``. Any
+    other network gets ``(x)`` or ``(x, mask)``.
+
+    Of several outputs the one called ``logits`` is returned, or else ``last_hidden_state``, or else the only tensor.
+
+    Args:
+        network: the network.
+        x: ``(batch, ...)``.
+        mask: ``(batch, tokens)``, True at real tokens, or None.
+
+    Raises:
+        TypeError: several tensors without such a name, or none.
+    """
+    name = getattr(network, "main_input_name", None)
+    if isinstance(network, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
+        first = network.layers[0] if isinstance(network, nn.TransformerEncoder) else network
+        padding = None if mask is None else ~mask
+        if first.self_attn.batch_first:
+            return network(x, src_key_padding_mask=padding)
+        return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
+    if isinstance(name, str) and hasattr(network, "config"):
+        return _logits(network(**{name: x}, **({} if mask is None else {"attention_mask": mask.long()})))
+    return _logits(network(x) if mask is None else network(x, mask))
+
+
+def _logits(output: Any) -> Tensor:
+    """Return the logits or last hidden state among several outputs, or the only tensor."""
+    for name in ("logits", "last_hidden_state"):
+        value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+        if isinstance(value, Tensor):
+            return value
+    tensors = list(_tensors(output))
+    if len(tensors) != 1:
+        raise TypeError(
+            f"the network returned a {type(output).__name__} with {len(tensors)} tensors, of shapes "
+            f"{[tuple(tensor.shape) for tensor in tensors]}, and none called logits: wrap it in a module that returns "
+            "the logits"
+        )
+    return tensors[0]
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """Iterate over the tensors in nested tuples, lists and mappings."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (tuple, list, Mapping)):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from _tensors(part)
+
+
+@contextmanager
+def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -> Iterator[None]:
+    """Context manager that raises where a network's modules would silently be wrong beside stochastic layers.
+
+    Raises:
+        ValueError: batch norm with batch statistics after a stochastic layer, whose draws it would mix; gradient
+            checkpointing, whose recomputation runs outside the handlers and would draw again.
+    """
+    reached: list[nn.Module] = []
+
+    def record(layer: nn.Module, *_: Any) -> None:
+        reached.append(layer)
+
+    def check(norm: nn.Module, args: tuple) -> None:
+        if reached:
+            raise ValueError(
+                f"{type(norm).__name__} runs after a stochastic layer and would mix its draws: replace it by layer or "
+                "group norm, or put it into evaluation mode"
+            )
+
+    with ExitStack() as stack:
+        for module in network.modules():
+            hugging_face, timm = (getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", ""))
+            if stochastic and torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
+                raise ValueError(
+                    f"{type(module).__name__} uses gradient checkpointing, which draws again in the backward pass: "
+                    "switch it off, gradient_checkpointing_disable() or set_grad_checkpointing(False)"
+                )
+            if module in stochastic:
+                stack.callback(module.register_forward_hook(record).remove)
+            elif isinstance(module, BATCH_NORMS) and (module.training or module.running_mean is None):
+                stack.callback(module.register_forward_pre_hook(check).remove)
+        yield
 
 
 def _initialise(layer: ProbabilisticAttention, args: tuple[Tensor, Tensor | None]) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -11,20 +11,8 @@ from torch import Tensor, nn
 
 from probattn.draws import draws_in_batch
 
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-
-
-def find_blocks(network: nn.Module, attention: Collection[str]) -> tuple[str, ...]:
-    """Return the path of the block of each attention layer, without repetition.
-
-    A block is the child, on the path to the layer, of the nearest container in which several children hold attention;
-    without such a container it is the layer itself.
-
-    Args:
-        network: the network.
-        attention: paths of all its attention layers.
-    """
-    return tuple(dict.fromkeys(_find_block(network, path, attention) for path in attention))
+Stored = deque[tuple[list[torch.Size], Any]]
+"""Outputs of a module with the shapes of its inputs, call by call."""
 
 
 def run_with_draws(
@@ -34,15 +22,15 @@ def run_with_draws(
     mask: Tensor | None,
     *,
     number: int,
-    run_once: Collection[str],
-    stochastic: Collection[str],
+    stochastic: Collection[nn.Module],
+    fold_at_input: bool,
 ) -> Tensor:
     """Return the outputs of S draws ``(S, batch, ...)``.
 
     The network runs on the plain batch up to the first stochastic layer, and then completely on the batch repeated S
-    times, ``(S · batch, ...)``, where blocks that have already run return their stored output, repeated along the
-    dimension in which their input has grown. So masks and other values that the network passes to its blocks have the
-    expected size. Modules outside the blocks, such as an embedding, run twice.
+    times, ``(S · batch, ...)``, where modules that have already run return their stored output, repeated along the
+    dimension in which their input has grown. So masks and other values that the network passes on have the expected
+    size. The code between these modules runs twice.
 
     Args:
         network: the network.
@@ -50,34 +38,43 @@ def run_with_draws(
         x: inputs ``(batch, ...)``.
         mask: ``(batch, tokens)``, or None.
         number: S.
-        run_once: paths of the blocks that run once if they precede the first stochastic layer; if empty, draws are
-            folded at the input.
-        stochastic: paths of the stochastic layers.
+        stochastic: the stochastic layers.
+        fold_at_input: run the whole network on the repeated batch.
 
     Raises:
         ValueError: an output that is not batch first.
     """
-    stored = {network.get_submodule(path): _StoredOutputs() for path in run_once if number > 1}
-    if stored:
-        stops = {network.get_submodule(path): _stop for path in stochastic}
-        try:
-            forwards = {module: outputs.run_and_store for module, outputs in stored.items()} | stops
-            with draws_in_batch(1), _replaced_forwards(forwards):
-                return call(x, mask)
-        except _FirstStochasticLayer:
-            pass
-    with (
-        draws_in_batch(number),
-        _replaced_forwards({module: partial(outputs.replay, number) for module, outputs in stored.items()}),
-    ):
-        output = call(_repeat(x, number, 0), _repeat(mask, number, 0))
     batch = x.shape[0]  # len() would fix it in an exported program
+    stored: dict[nn.Module, Stored] = {}
+    if number > 1 and not fold_at_input:
+        stored = {module: deque() for module in _largest_without(stochastic, network)}
+        forwards = {module: partial(_run_and_store, outputs) for module, outputs in stored.items()}
+        with (
+            suppress(_FirstStochasticLayer),
+            draws_in_batch(1),
+            _replaced_forwards(forwards | dict.fromkeys(stochastic, _stop)),
+        ):
+            return call(x, mask)
+    repeat = partial(_repeat, number=number, dim=0, size=batch)
+    replays = {module: partial(_replay, outputs, number, batch) for module, outputs in stored.items()}
+    with draws_in_batch(number), _replaced_forwards(replays):
+        output = call(repeat(x), None if mask is None else repeat(mask))
     if output.shape[0] != number * batch:
         raise ValueError(
             f"the network returned {tuple(output.shape)} for a batch of {number} draws times {batch} examples: its "
             "output must start with the batch"
         )
     return output.unflatten(0, (number, batch))
+
+
+def _largest_without(stochastic: Collection[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
+    """Iterate over the largest submodules that contain no stochastic layer, without containers that are not called."""
+    for child in module.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(child.modules()):
+            if child not in stochastic:
+                yield from _largest_without(stochastic, child)
+        else:
+            yield child
 
 
 class _FirstStochasticLayer(Exception):  # noqa: N818
@@ -88,27 +85,23 @@ def _stop(forward: Callable, *args: Any, **kwargs: Any) -> None:
     raise _FirstStochasticLayer
 
 
-class _StoredOutputs:
-    """Outputs of a block with the shapes of its inputs, call by call."""
+def _run_and_store(outputs: Stored, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Run a module and store a copy of its output, which the network may change in place."""
+    output = forward(*args, **kwargs)
+    outputs.append((_shapes(args, kwargs), _map(Tensor.clone, output)))
+    return output
 
-    def __init__(self) -> None:
-        self.calls: deque[tuple[list[torch.Size], Any]] = deque()
 
-    def run_and_store(self, forward: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Run the block and store its output."""
-        output = forward(*args, **kwargs)
-        self.calls.append((_shapes(args, kwargs), output))
-        return output
-
-    def replay(self, number: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Return the stored output repeated S times; run the block if none is left or no input grew S times."""
-        if self.calls:
-            shapes, output = self.calls.popleft()
-            for before, now in zip(shapes, _shapes(args, kwargs), strict=False):
-                for dim, (old, new) in enumerate(zip(before, now, strict=False)):
-                    if new == number * old:
-                        return _repeat(output, number, dim)
-        return forward(*args, **kwargs)
+def _replay(outputs: Stored, number: int, batch: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Return the stored output repeated S times; run the module where that is not what it would return."""
+    if outputs:
+        shapes, output = outputs.popleft()
+        for before, now in zip(shapes, _shapes(args, kwargs), strict=False):
+            for dim, sizes in enumerate(zip(before, now, strict=False)):
+                if sizes == (batch, number * batch):
+                    with suppress(ValueError):
+                        return _map(partial(_repeat, number=number, dim=dim, size=batch), output)
+    return forward(*args, **kwargs)
 
 
 def _shapes(args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Size]:
@@ -116,13 +109,26 @@ def _shapes(args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Size]:
     return [value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
 
 
-def _repeat(value: Any, number: int, dim: int) -> Any:
-    """Repeat tensors, also in nested tuples and lists, along a dimension."""
+def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Apply a function to a tensor, or to all tensors in tuples, lists and mappings."""
     if isinstance(value, Tensor):
-        return value.repeat([number if each == dim else 1 for each in range(value.dim())])
-    if isinstance(value, (tuple, list)):
-        return type(value)(_repeat(each, number, dim) for each in value)
+        return function(value)
+    if isinstance(value, Mapping):
+        return type(value)(**{name: _map(function, part) for name, part in value.items()})
+    if type(value) in (tuple, list):
+        return type(value)(_map(function, part) for part in value)
     return value
+
+
+def _repeat(x: Tensor, *, number: int, dim: int, size: int) -> Tensor:
+    """Repeat a tensor along the dimension of the batch.
+
+    Raises:
+        ValueError: the dimension has another size.
+    """
+    if x.dim() <= dim or x.shape[dim] != size:
+        raise ValueError(f"a dimension {dim} of size {size} is needed, got {tuple(x.shape)}")
+    return x.repeat([number if each == dim else 1 for each in range(x.dim())])
 
 
 @contextmanager
@@ -136,16 +142,3 @@ def _replaced_forwards(replacements: Mapping[nn.Module, Callable]) -> Iterator[N
                 stack.callback(delattr, module, "forward")
             module.forward = partial(forward, module.forward)
         yield
-
-
-def _find_block(network: nn.Module, path: str, attention: Collection[str]) -> str:
-    names = path.split(".")
-    for depth in range(len(names) - 1, -1, -1):
-        prefix = "".join(f"{name}." for name in names[:depth])
-        inside = {other.removeprefix(prefix).split(".")[0] for other in attention if other.startswith(prefix)}
-        container = network.get_submodule(prefix.rstrip("."))
-        block = prefix + names[depth]
-        called = not isinstance(network.get_submodule(block), (nn.ModuleList, nn.ModuleDict))
-        if isinstance(container, CONTAINERS) and len(inside) > 1 and called:
-            return block
-    return path

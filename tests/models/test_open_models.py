@@ -34,8 +34,8 @@ def test_names_classes_and_factories_mix_in_a_sequence():
     ("attention", "words"),
     [
         ("kepsvgp", "'kepsvgp' is unknown; choose one of softmax, kep-svgp"),
-        (KEPSVGPAttention, r"KEPSVGPAttention needs rank: pass KEPSVGPAttention.partial\(rank=…\)"),
-        (KEPSVGPAttention(4, 2, rank=2), r"got a layer: pass KEPSVGPAttention or KEPSVGPAttention.partial"),
+        (KEPSVGPAttention, "rank"),
+        (KEPSVGPAttention(4, 2, rank=2), r"a factory \(dim, heads\) -> layer"),
         (3, "got 3"),
         (["softmax"], "1 attention factories for 2 blocks"),
     ],

@@ -23,9 +23,9 @@ from probattn import (
 from probattn.draws import at_mean
 from probattn.inference import predict
 from probattn.models import Classifier, Supervised, TextTagger, TextTransformer, last
+from probattn.models.blocks import masked_mean
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 from probattn.models.likelihoods import Categorical, TokenCategorical
-from probattn.models.text import masked_mean
 
 F64 = torch.float64
 SHAPE = {"max_length": 12, "classes": 3, "dim": 8, "heads": 2, "mlp_dim": 16, "depth": 2}

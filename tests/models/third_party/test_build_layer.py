@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn.models.third_party.attention_kinds import read_attention
 from probattn.models.third_party.build_layer import build_layer
-from probattn.models.third_party.find_attention import find_attention
 
 F64 = torch.float64
 
@@ -18,8 +18,7 @@ def old(bias=True, dropout=0.0):
     if bias:
         nn.init.normal_(module.in_proj_bias)
         nn.init.normal_(module.out_proj.bias)
-    ((_, read),) = find_attention(nn.ModuleList([module]))
-    return module, read()
+    return module, read_attention(module)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +95,9 @@ def test_a_factorys_own_default_gives_way_to_an_old_layer_without_bias_or_dropou
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_layer_for_half_precision_weights_has_them_itself(dtype):
-    ((_, read),) = find_attention(nn.ModuleList([nn.MultiheadAttention(8, 2, dtype=dtype)]))
+    read = read_attention(nn.MultiheadAttention(8, 2, dtype=dtype))
     for factory in (SoftmaxAttention, KEPSVGPAttention.partial(rank=2), CGPAttention, KernelAttention, SGPAttention):
-        layer = build_layer(factory, read())
+        layer = build_layer(factory, read)
         assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
         output = layer(torch.randn(2, 3, 8, dtype=dtype))
         assert output.dtype == dtype

