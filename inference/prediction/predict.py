@@ -22,6 +22,7 @@ from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
+from probattn.inference.prediction.batch_views import stack
 from probattn.inference.prediction.latents import (
     GuideLatents,
     Latents,
@@ -33,7 +34,6 @@ from probattn.inference.prediction.latents import (
 )
 from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.stacked_likelihood import stack
 from probattn.inference.prediction.vectorization import (
     NON_BROADCASTING,
     global_sites_outside_layers,
@@ -44,7 +44,7 @@ from probattn.inference.prediction.vectorization import (
 from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
-CPU_CHUNK_SIZE = 256
+CPU_CHUNK_SIZE = 512
 """Examples times samples per forward pass on a CPU; larger chunks fall out of its caches and take a third longer."""
 GPU_CHUNK_SIZE = 16_384
 """Examples times samples per forward pass on a GPU."""
