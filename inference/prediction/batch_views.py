@@ -12,7 +12,7 @@ from torch.distributions.constraints import Constraint
 
 def stack(parts: Sequence[Distribution]) -> Distribution:
     """Stack S distributions of batch shape ``batch`` into one of batch shape ``(S, *batch)``."""
-    return _rearranged(parts, torch.stack) or Stacked(parts)
+    return _rearranged(parts, torch.stack, Stacked)
 
 
 def concatenate(parts: Sequence[Distribution]) -> tuple[Distribution, ...]:
@@ -21,7 +21,7 @@ def concatenate(parts: Sequence[Distribution]) -> tuple[Distribution, ...]:
     Impossible are laws whose parameters lack the batch shape, and tokens padded to several lengths.
     """
     shapes = {(part.batch_shape[:1] + part.batch_shape[2:], part.event_shape) for part in parts}
-    joined = _rearranged(parts, _cat_examples) if len(parts) > 1 == len(shapes) else None
+    joined = _rearranged(parts, _cat_examples, _no_view) if len(parts) > 1 == len(shapes) else None
     return tuple(parts) if joined is None else (joined,)
 
 
@@ -39,23 +39,34 @@ def select(law: Distribution, index: Tensor) -> Distribution:
     def rows(values: Sequence[Tensor]) -> Tensor:
         return values[0][:, index]
 
-    return _rearranged([law], rows) or Selected(law, index)
+    def view(laws: Sequence[Distribution]) -> Distribution:
+        return Selected(laws[0], index)
+
+    return _rearranged([law], rows, view)
+
+
+def _no_view(parts: Sequence[Distribution]) -> None:
+    return None
 
 
 def _cat_examples(values: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(values), 1)
 
 
-def _rearranged(parts: Sequence[Distribution], function: Callable[[Sequence[Tensor]], Tensor]) -> Distribution | None:
-    """Return a distribution of the same class with rearranged parameters; None unless all have the batch shape."""
+def _rearranged(
+    parts: Sequence[Distribution],
+    function: Callable[[Sequence[Tensor]], Tensor],
+    view: Callable[[Sequence[Distribution]], Distribution | None],
+) -> Distribution | None:
+    """Return a distribution of the same class with rearranged parameters, or a view if some lack the batch shape."""
     first = parts[0]
-    if any(type(part) is not type(first) for part in parts):
-        return None
-    if isinstance(first, Independent):
-        base = _rearranged([part.base_dist for part in parts], function)
+    is_same_class = all(type(part) is type(first) for part in parts)
+    if is_same_class and isinstance(first, Independent):
+        base = _rearranged([part.base_dist for part in parts], function, view)
         return None if base is None else base.to_event(first.reinterpreted_batch_ndims)
-    if first.event_shape and not isinstance(first, dist.MaskedDistribution):
-        return None  # multivariate laws do not expand their parameters
+    is_masked = isinstance(first, dist.MaskedDistribution)
+    if not is_same_class or (first.event_shape and not is_masked):
+        return view(parts)  # multivariate laws do not expand their parameters
     new = copy.copy(first)
     for name, value in vars(first).items():
         values = [vars(part).get(name) for part in parts]
@@ -63,12 +74,14 @@ def _rearranged(parts: Sequence[Distribution], function: Callable[[Sequence[Tens
             vars(new).pop(name)  # lazy property, recomputed on first access
         elif isinstance(value, Tensor | Distribution):
             if not all(_starts_with_batch(inner, part) for inner, part in zip(values, parts, strict=True)):
-                return None
-            vars(new)[name] = function(values) if isinstance(value, Tensor) else _rearranged(values, function)
-            if vars(new)[name] is None:
-                return None
+                return view(parts)
+            is_tensor = isinstance(value, Tensor)
+            inner = function(values) if is_tensor else _rearranged(values, function, view if is_masked else _no_view)
+            if inner is None:
+                return view(parts)
+            vars(new)[name] = inner
         elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-            return None  # transforms, which have parameters
+            return view(parts)  # transforms, which have parameters
     shape = function([torch.zeros(()).expand(part.batch_shape) for part in parts]).shape
     Distribution.__init__(new, shape, first.event_shape)
     return new

@@ -6,8 +6,12 @@ from contextlib import contextmanager
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal, Normal
 
+from probattn.inference.prediction.batch_views import View
+
+NORMAL = (Normal, MultivariateNormal, LowRankMultivariateNormal)
+"""Distributions whose scalars are normal."""
 SEED = 7_306_357_456_645_985_000
 """Seed of the samples that metrics draw; unlikely to be the data's seed, of which they must be independent."""
 
@@ -59,13 +63,12 @@ def moments(likelihood: Distribution) -> tuple[Tensor, Tensor]:
 def normal_parameters(likelihood: Distribution) -> tuple[Tensor, Tensor] | None:
     """Return mean and standard deviation ``(*batch, *event)`` of normal scalars in float64; None for other laws."""
     base = likelihood
-    while isinstance(base, (Independent, dist.MaskedDistribution, dist.ExpandedDistribution)):
+    while isinstance(base, (Independent, dist.MaskedDistribution, dist.ExpandedDistribution, View)):
         base = base.base_dist
-    normal = torch.distributions.Normal, torch.distributions.MultivariateNormal
-    if not isinstance(base, (*normal, torch.distributions.LowRankMultivariateNormal)):
+    if not isinstance(base, NORMAL):
         return None
     shape = likelihood.batch_shape + likelihood.event_shape
-    return base.mean.double().expand(shape), base.stddev.double().expand(shape)
+    return likelihood.mean.double().expand(shape), likelihood.variance.double().sqrt().expand(shape)
 
 
 @contextmanager
