@@ -17,8 +17,6 @@ from probattn.inference.prediction.marginals import device_of, fixed_seed, maske
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
-ROWS = 4
-"""Number of examples and of values that a summary shows."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,20 +63,25 @@ class Prediction:
         return len(self.mean if self.probs is None else self.probs)
 
     def __repr__(self) -> str:
-        """Return a summary: sizes, mean uncertainty, and the first examples."""
-        lines = [_heading(self)]
-        if self.mask is not None:
-            return f"{lines[0]}\n  a label per token: use tokens() for its {int(self.mask.sum())} real tokens"
+        """Return a summary of one or two lines: kind, sizes, and means over the examples."""
+        kind = "binary labels" if self.is_binary else "numbers"
         if self.probs is not None:
-            columns = {"class": self.predicted, "confidence": self.confidence, "entropy": self.entropy}
-            lines += [_means(self)] * bool(len(self))
-        elif self.is_binary:
-            columns = {"labels": self.predicted, "confidence": self.confidence}
+            kind = f"{self.probs.shape[-1]} {'ordered ' if self.ordered else ''}classes"
+        samples = "" if self.num_samples is None else f", {self.num_samples} posterior samples"
+        labels = "without" if self.labels is None else "with"
+        heading = f"Prediction of {kind} for {len(self)} examples{samples}, {labels} labels"
+        if self.mask is not None:
+            return f"{heading}\n  a label per token: use tokens() for its {int(self.mask.sum())} real tokens"
+        if self.probs is None:
+            values = {"mean": self.mean, "sd": self.variance.sqrt()}
         else:
-            columns = {"mean": self.mean, "sd": self.variance.sqrt()}
-        for row in range(min(ROWS, len(self))):
-            lines.append(f"  {row}: " + ", ".join(f"{name} {_number(value[row])}" for name, value in columns.items()))
-        return "\n".join(lines + ["  …"] * (len(self) > ROWS))
+            values = {"confidence": self.confidence, "entropy": self.entropy}
+            if self.expected_entropy is not None:
+                values["mutual_information"] = self.mutual_information
+            if self.labels is not None and self.labels.shape == self.predicted.shape:
+                values["accuracy"] = self.predicted == self.labels.to(self.predicted.device)
+        means = ", ".join(f"{name} {value.double().mean().item():.3g}" for name, value in values.items())
+        return f"{heading}\n  means: {means}" if len(self) else heading
 
     def __getitem__(self, index: int | slice | Sequence | Tensor) -> "Prediction":
         """Return the prediction of some examples, in the order of the index; an int selects one.
@@ -310,26 +313,3 @@ def entropy(probs: Tensor) -> Tensor:
 def _padded_to(component: dist.TorchDistribution) -> tuple[slice, ...]:
     """Index of the part of padded labels ``(batch, *event)`` that belongs to a component."""
     return slice(None), *map(slice, component.event_shape)
-
-
-def _heading(prediction: Prediction) -> str:
-    kind = "binary labels" if prediction.is_binary else "numbers"
-    if prediction.probs is not None:
-        kind = f"{prediction.probs.shape[-1]} {'ordered ' if prediction.ordered else ''}classes"
-    samples = "" if prediction.num_samples is None else f", {prediction.num_samples} posterior samples"
-    labels = "with" if prediction.labels is not None else "without"
-    return f"Prediction of {kind} for {len(prediction)} examples{samples}, {labels} labels"
-
-
-def _means(prediction: Prediction) -> str:
-    values = {"confidence": prediction.confidence, "entropy": prediction.entropy}
-    if prediction.expected_entropy is not None:
-        values["mutual_information"] = prediction.mutual_information
-    if prediction.labels is not None and prediction.labels.shape == prediction.predicted.shape:
-        values["accuracy"] = prediction.predicted == prediction.labels.to(prediction.predicted.device)
-    return "  means: " + ", ".join(f"{name} {value.double().mean().item():.3g}" for name, value in values.items())
-
-
-def _number(value: Tensor) -> str:
-    numbers = value.flatten()[: ROWS + 1].tolist()
-    return " ".join(f"{number:.4g}" for number in numbers[:ROWS]) + (" …" if len(numbers) > ROWS else "")
