@@ -68,7 +68,8 @@ def normal_parameters(likelihood: Distribution) -> tuple[Tensor, Tensor] | None:
     if not isinstance(base, NORMAL):
         return None
     shape = likelihood.batch_shape + likelihood.event_shape
-    return likelihood.mean.double().expand(shape), likelihood.variance.double().sqrt().expand(shape)
+    law = base if isinstance(base, Normal) and base.batch_shape == shape else likelihood
+    return law.mean.double().expand(shape), law.stddev.double().expand(shape)
 
 
 @contextmanager
