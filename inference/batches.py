@@ -59,14 +59,15 @@ def unpack_batch(batch: Any) -> Batch:
 
     Raises:
         TypeError: an object of another type.
-        ValueError: fields that are missing or ambiguous; a single label in place of a batch; masks of floats; more than
-            three entries; segments (``token_type_ids`` other than 0), which no network here takes.
+        ValueError: an empty batch; labels or a mask of another length than the inputs; fields that are missing or
+            ambiguous; a single label in place of a batch; masks of floats; more than three entries; segments
+            (``token_type_ids`` other than 0), which no network here takes.
     """
-    named = _named_fields(batch)
-    if named is not None:
-        return _from_fields(named)
+    values = _named_fields(batch)
+    if values is not None:
+        return _checked(_from_fields(values))
     if _is_array(batch):
-        return Batch(_tensor(batch, "x"))
+        return _checked(Batch(_tensor(batch, "x")))
     if not isinstance(batch, tuple | list) or not batch or batch[0] is None:
         raise TypeError(f"a batch is a tensor, (x, y), (x, y, mask) or a mapping of tensors, got {_described(batch)}")
     if len(batch) > 3:
@@ -75,13 +76,28 @@ def unpack_batch(batch: Any) -> Batch:
             "in the loader's collate_fn"
         )
     x, y, mask = (*batch, None, None)[:3]
-    inner = _named_fields(x)
-    if inner is None:
-        return Batch(_tensor(x, "x"), _labels(y, "y"), _boolean(mask, "mask"))
-    found = _from_fields(inner)
-    if (found.y is not None and y is not None) or mask is not None:
+    values = _named_fields(x)
+    if values is None:
+        return _checked(Batch(_tensor(x, "x"), _optional(y, "y"), _boolean(mask, "mask")))
+    inputs = _from_fields(values)
+    if (inputs.y is not None and y is not None) or mask is not None:
         raise ValueError("labels or masks are both in the batch's dictionary and beside it: give them once")
-    return found._replace(y=_labels(y, "y") if found.y is None else found.y)
+    return _checked(inputs if y is None else inputs._replace(y=_optional(y, "y")))
+
+
+def _checked(batch: Batch) -> Batch:
+    """Return the batch if it has one label and one row of the mask for each of one or more examples."""
+    if not batch.x.dim() or not len(batch.x):
+        raise ValueError(f"the batch is empty, or no batch: its inputs have shape {tuple(batch.x.shape)}")
+    for name, value in (("labels", batch.y), ("mask", batch.mask)):
+        if value is not None and not value.dim():
+            raise ValueError(
+                f"{name} of the batch is a single value, {value.item():g}, and a batch has {name} (batch, ...): give a "
+                "DataLoader, which makes batches of single examples"
+            )
+        if value is not None and len(value) != len(batch.x):
+            raise ValueError(f"the batch has {len(batch.x)} inputs and {len(value)} rows of {name}: one for each input")
+    return batch
 
 
 def iterate_batches(data: Any) -> Iterable:
@@ -96,7 +112,7 @@ def iterate_batches(data: Any) -> Iterable:
     """
     if _is_single_batch(data):
         return (data,)
-    if isinstance(data, tuple) and len({(each.ndim, str(each.dtype)) for each in data if _is_array(each)}) > 1:
+    if isinstance(data, tuple) and len({(value.ndim, str(value.dtype)) for value in data if _is_array(value)}) > 1:
         raise TypeError(
             "data is a tuple of different arrays and must be an iterable of batches: pass [(x, y)] for a single batch "
             "with labels"
@@ -118,21 +134,14 @@ def check_loader(data: Any, name: str) -> None:
     Raises:
         TypeError: says which loader to build.
     """
-    if _is_dataset(data):
-        raise TypeError(
-            f"{name} is a data set ({type(data).__name__}) and must be a loader of batches: "
-            f"DataLoader({name}, batch_size=64, shuffle=True, generator=torch.Generator())"
-        )
-    if _is_single_batch(data) or (isinstance(data, tuple) and any(map(_is_array, data))):
-        raise TypeError(
-            f"{name} is {_described(data)} and must be a loader of batches: DataLoader(TensorDataset(x, y), "
-            "batch_size=64, shuffle=True, generator=torch.Generator()), with tensors such as torch.from_numpy(x)"
-        )
-    if not hasattr(data, "__len__") or isinstance(data, str | bytes):
-        raise TypeError(
-            f"{name} must be an iterable of batches with a length, such as a DataLoader or a list, got "
-            f"{_described(data)}"
-        )
+    arrays = isinstance(data, tuple) and any(map(_is_array, data))
+    if not (_is_dataset(data) or _is_single_batch(data) or arrays or not hasattr(data, "__len__")):
+        return
+    dataset = name if _is_dataset(data) else "TensorDataset(x, y)"
+    raise TypeError(
+        f"{name} must be a loader of batches with a length, such as DataLoader({dataset}, batch_size=64, shuffle=True, "
+        f"generator=torch.Generator()), got {_described(data)}"
+    )
 
 
 def select_fields(
@@ -172,18 +181,20 @@ def _collate(collate: Callable[[list], Any], select: Callable[[Any], Batch], exa
 
 
 def _select(batch: Any, *, x: str, y: str | None, mask: str | None, padding_mask: str | None) -> Batch:
+    """Return the tensors of the named fields."""
     values = _fields(batch) or {}
     missing = [name for name in (x, y, mask, padding_mask) if name is not None and name not in values]
     if missing:
         raise ValueError(f"the batch has no field {', '.join(missing)}, only {', '.join(map(str, values)) or 'none'}")
-    given = _boolean(values[mask], mask) if mask else None
-    padding = _boolean(values[padding_mask], padding_mask) if padding_mask else None
-    return Batch(_tensor(values[x], x), _labels(values[y], y) if y else None, given if padding is None else ~padding)
+    real = _boolean(values[mask], mask) if mask else None
+    if padding_mask and (is_padding := _boolean(values[padding_mask], padding_mask)) is not None:
+        real = ~is_padding
+    return Batch(_tensor(values[x], x), _optional(values[y], y) if y else None, real)
 
 
 def _from_fields(values: Mapping[str, Any]) -> Batch:
-    x, y = _one_of(values, INPUTS), _one_of(values, LABELS)
-    mask = _one_of(values, (*MASKS, *PADDING_MASKS))
+    """Return the tensors of the known fields."""
+    x, y, mask = (_one_of(values, names) for names in (INPUTS, LABELS, (*MASKS, *PADDING_MASKS)))
     if x is None:
         raise ValueError(
             f"the batch has the fields {', '.join(map(str, values)) or 'none'}, and none is known as inputs "
@@ -195,28 +206,25 @@ def _from_fields(values: Mapping[str, Any]) -> Batch:
             "token_type_ids other than 0 mark a second segment, which the network would not see: tokenise with "
             "return_token_type_ids=False, or leave them out with select_fields"
         )
-    real = None if mask is None else _boolean(values[mask], mask)
-    if real is not None and mask in PADDING_MASKS:
-        real = ~real
-    return Batch(_tensor(values[x], x), None if y is None else _labels(values[y], y), real)
+    is_padding = mask in PADDING_MASKS
+    return _select(values, x=x, y=y, mask=None if is_padding else mask, padding_mask=mask if is_padding else None)
 
 
 def _one_of(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    found = [name for name in names if values.get(name) is not None]
-    if len(found) > 1:
+    """Return the one of these names that the fields have, or None."""
+    present = [name for name in names if values.get(name) is not None]
+    if len(present) > 1:
         raise ValueError(
-            f"the batch has {' and '.join(found)}, of which one is used: say which, e.g. select_fields(loader, "
-            f"x=..., y=..., mask=...)"
+            f"the batch has {' and '.join(present)}, of which one is used: say which, e.g. "
+            "select_fields(loader, x=..., y=..., mask=...)"
         )
-    return found[0] if found else None
+    return present[0] if present else None
 
 
 def _named_fields(batch: Any) -> Mapping[str, Any] | None:
     """Return the fields of a mapping or data class, and of a named tuple with known names; None for other objects."""
     values = _fields(batch)
-    if isinstance(batch, tuple) and values is not None and not set(INPUTS) & set(values):
-        return None
-    return values
+    return None if isinstance(batch, tuple) and not set(INPUTS) & set(values or ()) else values
 
 
 def _fields(batch: Any) -> Mapping[str, Any] | None:
@@ -234,9 +242,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_single_batch(data: Any) -> bool:
-    if _is_dataset(data):
-        return False
-    return _is_array(data) or _named_fields(data) is not None
+    return not _is_dataset(data) and (_is_array(data) or _named_fields(data) is not None)
 
 
 def _is_dataset(data: Any) -> bool:
@@ -251,16 +257,6 @@ def _tensor(value: Any, name: str | None) -> Tensor:
         dtype = torch.get_default_dtype() if value.dtype == np.float64 else None
         return torch.as_tensor(value, dtype=dtype)
     raise TypeError(f"{name} of the batch must be a tensor or a NumPy array of numbers, got {_described(value)}")
-
-
-def _labels(value: Any, name: str | None) -> Tensor | None:
-    labels = _optional(value, name)
-    if labels is not None and not labels.dim():
-        raise ValueError(
-            f"{name} of the batch is a single value, {labels.item():g}, and a batch has labels (batch, ...): give a "
-            "DataLoader, which makes batches of single examples"
-        )
-    return labels
 
 
 def _optional(value: Any, name: str | None) -> Tensor | None:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from probattn.functional import errors
+from probattn.inference.prediction.batch_views import concatenate
+from probattn.inference.prediction.class_labels import remedy
 from probattn.inference.prediction.marginals import device_of, masked_part, moments, unwrap
-from probattn.inference.prediction.result import Prediction, entropy
-
-PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
-"""Fields of a prediction whose first dimension is that of the examples."""
+from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy
 
 
 def summarise(
@@ -49,8 +48,9 @@ def summarise(
         components = () if mask is None else (likelihood,)
     else:
         fields, components = _moments(likelihood, mask), (likelihood,)
-    if mask is not None and labels is not None:
-        labels = _zero_padding(labels, mask, likelihood.event_shape)
+    if labels is not None:
+        _check_labels(labels, likelihood, is_class=isinstance(base, torch.distributions.Categorical))
+        labels = labels if mask is None else labels.where(_append_dims(mask, labels).to(labels.device), 0)
     fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
     return Prediction(
         **fields,
@@ -86,33 +86,39 @@ def _moments(likelihood: dist.TorchDistribution, mask: Tensor | None) -> dict[st
 
 
 def join(parts: Sequence[Prediction]) -> Prediction:
-    """Concatenate predictions along the examples, with tokens padded to the longest example."""
+    """Concatenate predictions along the examples, with tokens padded to the longest example.
+
+    Raises:
+        ValueError: labels, or another field, in some of them only.
+    """
     if parts[0].mask is not None:
         shape = longest(part.mask for part in parts)
         parts = [_pad(part, shape) for part in parts]
 
     def cat(field: str, dim: int = 0) -> Tensor | None:
-        values = [getattr(part, field) for part in parts]
-        return None if values[0] is None else torch.cat(values, dim)
+        values = [value for part in parts if (value := getattr(part, field)) is not None]
+        if values and len(values) < len(parts):
+            raise ValueError(f"some batches have {field} and others have none: give them to all, or to none")
+        return torch.cat(values, dim) if values else None
 
     return Prediction(
         **{field: cat(field) for field in PER_EXAMPLE},
         draws=cat("draws", 1),
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
-        components=tuple(component for part in parts for component in part.components),
+        components=concatenate([component for part in parts for component in part.components]),
     )
 
 
 def longest(values: Iterable[Tensor]) -> list[int]:
     """Return the largest size of each dimension after the first."""
-    return [max(sizes) for sizes in zip(*(each.shape[1:] for each in values), strict=True)]
+    return [max(sizes) for sizes in zip(*(value.shape[1:] for value in values), strict=True)]
 
 
 def pad_to_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
     """Pad ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
-    own = values.shape[values.dim() - len(shape) :]
-    padding = [(0, target - size) for target, size in zip(shape, own, strict=True)]
+    sizes = values.shape[values.dim() - len(shape) :]
+    padding = [(0, target - size) for target, size in zip(shape, sizes, strict=True)]
     return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])
 
 
@@ -143,9 +149,8 @@ def _append_dims(mask: Tensor, value: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
 
 
-def _zero_padding(labels: Tensor, mask: Tensor, event_shape: torch.Size) -> Tensor:
-    """Return the labels ``(batch, tokens, ...)`` with 0 at padding."""
-    expected = (len(mask), *event_shape)
+def _check_labels(labels: Tensor, likelihood: dist.TorchDistribution, *, is_class: bool) -> None:
+    expected = (likelihood.batch_shape[-1], *likelihood.event_shape)
     if labels.shape != expected:
-        raise ValueError(f"the likelihood takes labels of shape {expected}, one per token, got {tuple(labels.shape)}")
-    return labels.where(_append_dims(mask, labels).to(labels.device), 0)
+        hint = remedy(labels, len(labels)) if is_class and len(expected) == 1 else ""
+        raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(labels.shape)}{hint}")

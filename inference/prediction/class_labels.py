@@ -10,10 +10,10 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
     Raises:
         ValueError: labels of another shape; not integers, which PyTorch's losses refuse, too; outside 0 to classes − 1.
     """
-    if labels.ndim != 1 or len(labels) != examples:
+    if labels.shape != (examples,):
         raise ValueError(
-            f"labels must have shape ({examples},), one index per row of probs, got {tuple(labels.shape)}: "
-            "pass one-hot labels as labels.argmax(-1)"
+            f"labels must have shape ({examples},), one index per row of probs, got {tuple(labels.shape)}"
+            + remedy(labels, examples)
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be integer class indices, got {labels.dtype}: use labels.long()")
@@ -24,3 +24,10 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
             "number classes from 0 and drop ignored examples first"
         )
     return labels
+
+
+def remedy(labels: Tensor, examples: int) -> str:
+    """Return what makes indices of labels of the wrong shape: squeeze a column of indices, argmax of one-hot rows."""
+    if labels.shape == (examples, 1):
+        return ": pass labels.squeeze(1)"
+    return ": pass one-hot labels as labels.argmax(-1)" if labels.dim() == 2 and len(labels) == examples else ""

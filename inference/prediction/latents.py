@@ -75,64 +75,44 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:
     """Trace the model on one example with all sites drawn from their priors, to list its sites."""
-    one = tuple(None if each is None else each[:1] for each in inputs)
+    one = tuple(None if value is None else value[:1] for value in inputs)
     with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
         return poutine.trace(model).get_trace(*one)
 
 
 class Latents:
-    """Source of the latent values that the model is replayed against in prediction.
+    """Latent values that the model is replayed against: global sites from the guide, or from the prior without one.
 
-    ``row`` is the number of a sample that runs alone, and None where all S run at once.
-    """
-
-    has_local_sites = False
-    """True if values of local sites are drawn for a whole batch, which may not be split then."""
-
-    def local_handler(self) -> Messenger:
-        """Return the handler that local sites of layers are drawn under."""
-        return local_posteriors()
-
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Prepare for a batch; labels are those that came with it, or None."""
-
-    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
-        """Draw the global sites anew, all samples at once or one after another."""
-
-    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
-        """Return the trace to replay for a chunk of examples, of which the first is example ``start``."""
-        raise NotImplementedError
-
-    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
-        """Process the trace of a finished run of the model."""
-
-    def finish(self, num_examples: int) -> None:
-        """Check the number of predicted examples at the end."""
-
-
-class PriorLatents(Latents):
-    """Global sites drawn from the prior.
+    A guide runs on each chunk for its local sites. ``row`` is the number of a sample that runs alone, and None where
+    all S run at once.
 
     Args:
         model: the model.
+        guide: its guide, or None.
         num_samples: S.
-        drawn: trace of the global sites of all samples; None draws them at the first batch.
+        global_sites: trace of the global sites of all samples; None draws them at the first batch.
+
+    Attributes:
+        has_local_sites: True if values of local sites are drawn for a whole batch, which may not be split then.
     """
 
-    guide: nn.Module | None = None
-
-    def __init__(self, model: nn.Module, num_samples: int, drawn: Trace | None) -> None:
-        self.model, self.num_samples = model, num_samples
-        self.traces = None if drawn is None else [drawn]
-
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Draw the global sites before the first batch."""
-        if self.traces is None:
-            self.draw(inputs, vectorize=vectorize)
+    def __init__(
+        self, model: nn.Module, guide: nn.Module | None, num_samples: int, global_sites: Trace | None = None
+    ) -> None:
+        self.model, self.guide, self.num_samples = model, guide, num_samples
+        self.traces = None if global_sites is None else [global_sites]
+        self.has_local_sites = self.is_checked = False
 
     def local_handler(self) -> Messenger:
         """Return the handler that local sites of layers are drawn under."""
         return local_priors() if self.guide is None else local_posteriors()
+
+    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
+        """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
+        if self.traces is None:
+            if self.guide is not None and labels is not None:
+                materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
+            self.draw(inputs, vectorize=vectorize)
 
     def draw(self, inputs: tuple, *, vectorize: bool) -> None:
         """Draw the global sites anew, all samples at once or one after another."""
@@ -144,45 +124,22 @@ class PriorLatents(Latents):
             self.has_local_sites = any(is_latent(site) and is_local(site, trace) for site in trace.nodes.values())
 
     def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
-        """Return the global sites."""
-        return self.traces[row or 0]
-
-    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
-        """Keep the values of sites outside layers, which the model has drawn in its first run."""
-        if is_first_chunk:
-            self.traces[row or 0] = _global_part(model_trace)
-
-
-class GuideLatents(PriorLatents):
-    """Global sites drawn from a guide, which runs on each chunk for its local sites.
-
-    Args:
-        model: the model.
-        guide: its guide.
-        num_samples: S.
-        drawn: trace of the global sites of all samples; None draws them at the first batch.
-    """
-
-    def __init__(self, model: nn.Module, guide: nn.Module, num_samples: int, drawn: Trace | None) -> None:
-        super().__init__(model, num_samples, drawn)
-        self.guide, self.is_checked = guide, False
-
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
-        if self.traces is None and labels is not None:
-            materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
-        super().prepare(inputs, labels, vectorize=vectorize)
-
-    def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
-        """Run the guide with its global sites fixed."""
+        """Return the trace to replay for a chunk of examples, of which the first is example ``start``."""
+        if self.guide is None:
+            return self.traces[row or 0]
         with torch.autocast(chunk[0].device.type, enabled=False):
             return poutine.trace(poutine.replay(self.guide, trace=self.traces[row or 0])).get_trace(*chunk)
 
     def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
-        """Check that the guide covers the model, once."""
-        if not self.is_checked:
+        """Check once that the guide covers the model; without one, keep the values of the first run."""
+        if self.guide is None and is_first_chunk:
+            self.traces[row or 0] = _global_part(model_trace)
+        elif self.guide is not None and not self.is_checked:
             check_coverage(model_trace, replayed, scale=False)
             self.is_checked = True
+
+    def finish(self, num_examples: int) -> None:
+        """Check the number of predicted examples at the end."""
 
 
 class SampleLatents(Latents):
@@ -195,7 +152,8 @@ class SampleLatents(Latents):
     """
 
     def __init__(self, model: nn.Module, samples: PosteriorSamples, num_samples: int) -> None:
-        self.model, self.samples, self.num_samples = model, samples.samples, num_samples
+        super().__init__(model, None, num_samples)
+        self.samples = samples.samples
         self.sites: dict[str, tuple[int, bool]] | None = None
         """By site, the number of dimensions of its event, and True for local sites."""
 
@@ -207,6 +165,16 @@ class SampleLatents(Latents):
         """
         if self.sites is None:
             self.sites = self._check_sites(prior_trace(self.model, inputs))
+
+    def local_handler(self) -> Messenger:
+        """Return the handler that local sites of layers are drawn under."""
+        return local_posteriors()
+
+    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
+        """Do nothing: the samples are the same."""
+
+    def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
+        """Do nothing: the sites were checked before the first batch."""
 
     def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
         """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None.
@@ -280,8 +248,8 @@ def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
 
 def _global_part(trace: Trace) -> Trace:
     """Return a trace of the global latent sites alone; the inputs would keep the first batch in memory."""
-    kept = Trace()
+    global_sites = Trace()
     for name, site in trace.nodes.items():
         if is_global_latent(site, trace):
-            kept.add_node(name, **site)
-    return kept
+            global_sites.add_node(name, **site)
+    return global_sites

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,14 +48,16 @@ def predict_sharded(
     first = next(stream, None)
     if first is None:
         raise ValueError("no data to predict: the loader gave no batch")
+    x, _, mask = unpack_batch(first)
+    target = next(model.parameters()).device
     with torch.no_grad(), draws(num_samples):
-        latents = draw_latents(model, guide, _inputs(first, next(model.parameters()).device))
+        latents = draw_latents(model, guide, (x.to(target), None, None if mask is None else mask.to(target)))
     values = broadcast_result(lambda: {name: site["value"] for name, site in latents.nodes.items()})
     for name, value in values.items():
         latents.nodes[name]["value"] = value
     seed_per_rank()
 
-    def part() -> Prediction | None:
+    def predict_range() -> Prediction | None:
         numbered = enumerate(chain([first], stream))
         own = (batch for number, batch in numbered if start <= number < stop)
         if start == stop:
@@ -67,10 +68,4 @@ def predict_sharded(
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise
 
-    return join([each for each in gather_results(part) if each is not None])
-
-
-def _inputs(batch: Any, device: torch.device) -> tuple[Tensor, None, Tensor | None]:
-    """The model's arguments, without labels."""
-    x, _, mask = unpack_batch(batch)
-    return x.to(device), None, None if mask is None else mask.to(device)
+    return join([prediction for prediction in gather_results(predict_range) if prediction is not None])

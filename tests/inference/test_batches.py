@@ -78,8 +78,8 @@ def test_float64_arrays_become_the_default_dtype_and_other_numbers_stay():
         ((), "type tuple"),
         ({"input_ids": ["a"]}, "input_ids|x of the batch"),
         (np.array(["a"]), "dtype <U1"),
-        ((torch.zeros(3), torch.tensor(2)), "y of the batch is a single value, 2, .* give a DataLoader"),
-        ({"x": torch.zeros(3), "label": torch.tensor(2)}, "label of the batch is a single value"),
+        ((torch.zeros(3), torch.tensor(2)), "labels of the batch is a single value, 2, .* give a DataLoader"),
+        ({"x": torch.zeros(3), "label": torch.tensor(2)}, "labels of the batch is a single value"),
     ],
 )
 def test_a_batch_that_cannot_be_read_is_refused_with_its_reason(batch, words):
@@ -139,7 +139,7 @@ def test_single_batches_and_data_sets_are_told_from_iterables_of_batches():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (TensorDataset(X, Y), r"train is a data set.*DataLoader\(train, batch_size"),
+        (TensorDataset(X, Y), r"train must be a loader of batches.*DataLoader\(train, batch_size"),
         (X, "must be a loader of batches.*TensorDataset"),
         ((X, Y), "must be a loader of batches.*TensorDataset"),
         (FORMS["huggingface"], "must be a loader of batches"),

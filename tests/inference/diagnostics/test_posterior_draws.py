@@ -238,5 +238,5 @@ def test_data_without_labels_and_labels_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"labels of shape \(3,\), got \(3, 1\)"):
         replicate(model, guide, [(x, y[:, None])], num_samples=2)
     for labels in (y[:2], torch.zeros(4, dtype=torch.long)):
-        with pytest.raises(ValueError, match=f"batch 0 has 3 inputs and {len(labels)} labels"):
+        with pytest.raises(ValueError, match=f"has 3 inputs and {len(labels)} rows"):
             replicate(model, guide, [(x, labels)], num_samples=2)

@@ -66,7 +66,7 @@ def test_intervals_by_hand():
 def test_the_median_and_not_the_mean_has_the_absolute_error():
     law = dist.LogNormal(torch.zeros(1, 3, 1, dtype=F64), 1.0).to_event(1)
     y = torch.tensor([[1.0], [2.0], [4.0]], dtype=F64)
-    assert math.isclose(mae(predicted(law), y), (0 + 1 + 3) / 3, rel_tol=1e-6)
+    assert math.isclose(mae(predicted(law), y), (0 + 1 + 3) / 3, rel_tol=0.05)
 
 
 def test_evaluate_is_each_metric():

@@ -1,4 +1,4 @@
-"""The mixture over draws against scipy: roots of its distribution function, and integrals for its scores."""
+"""The mixture over samples against scipy: distribution functions, quantiles and scores; exact or by samples."""
 
 import math
 
@@ -9,21 +9,47 @@ import torch
 from scipy import integrate, optimize, stats
 from torch.distributions.transforms import SigmoidTransform
 
-from probattn.inference.prediction import mixture
+from probattn.inference import Prediction
+from probattn.inference.prediction import marginals, mixture
+from probattn.inference.prediction.marginals import device_of, fixed_seed, is_discrete, masked_part, moments, unwrap
 
 F64 = torch.float64
 DRAWS, EXAMPLES, TARGETS = 3, 2, 2
 LOC = torch.tensor([[[0.0, 1.0], [5.0, -2.0]], [[1.0, 1.0], [-5.0, 0.0]], [[0.5, 3.0], [0.0, 2.0]]], dtype=F64)
 SCALE = torch.tensor([[[1.0, 0.1], [0.5, 2.0]], [[1.0, 0.3], [0.7, 2.0]], [[2.0, 0.2], [3.0, 0.01]]], dtype=F64)
 LEVELS = torch.tensor([0.001, 0.05, 0.5, 0.8, 0.999], dtype=F64)
-CASES = {
-    "normal": (dist.Normal(LOC, SCALE), lambda i: stats.norm(LOC[i], SCALE[i])),
-    "student": (dist.StudentT(2.5, LOC, SCALE), lambda i: stats.t(2.5, LOC[i], SCALE[i])),
-    "cauchy": (dist.Cauchy(LOC, SCALE), lambda i: stats.cauchy(LOC[i], SCALE[i])),
-    "lognormal": (dist.LogNormal(LOC / 3, SCALE), lambda i: stats.lognorm(SCALE[i], scale=(LOC[i] / 3).exp())),
-    "poisson": (dist.Poisson(LOC.exp()), lambda i: stats.poisson(LOC[i].exp())),
-    "negative": (dist.NegativeBinomial(1.7, logits=LOC), lambda i: stats.nbinom(1.7, (-LOC[i]).sigmoid())),
+TRIL = torch.tensor([[1.0, 0.0], [0.7, 0.4]], dtype=F64)
+SD = (TRIL @ TRIL.T).diagonal().sqrt()
+EXACT = {
+    "normal": (dist.Normal(LOC, SCALE).to_event(1), lambda i: stats.norm(LOC[i], SCALE[i])),
+    "masked": (
+        dist.Normal(LOC, SCALE).mask(torch.ones(2, 2).bool()).to_event(1),
+        lambda i: stats.norm(LOC[i], SCALE[i]),
+    ),
+    "expanded": (
+        dist.ExpandedDistribution(dist.Normal(LOC[0], SCALE[0]).to_event(1), (DRAWS, EXAMPLES)),
+        lambda i: stats.norm(LOC[0], SCALE[0]),
+    ),
+    "multivariate": (dist.MultivariateNormal(LOC, scale_tril=TRIL), lambda i: stats.norm(LOC[i], SD)),
 }
+OWN_CDF = {
+    "cauchy": (dist.Cauchy(LOC, SCALE).to_event(1), lambda i: stats.cauchy(LOC[i], SCALE[i])),
+    "gamma": (dist.Gamma(SCALE, (-LOC).exp()).to_event(1), lambda i: stats.gamma(SCALE[i], scale=LOC[i].exp())),
+    "lognormal": (
+        dist.LogNormal(LOC / 3, SCALE).to_event(1),
+        lambda i: stats.lognorm(SCALE[i], scale=(LOC[i] / 3).exp()),
+    ),
+    "uniform": (dist.Uniform(LOC, LOC + SCALE).to_event(1), lambda i: stats.uniform(LOC[i], SCALE[i])),
+}
+SAMPLED = {
+    "student": (dist.StudentT(2.5, LOC, SCALE).to_event(1), lambda i: stats.t(2.5, LOC[i], SCALE[i])),
+    "poisson": (dist.Poisson(LOC.exp()).to_event(1), lambda i: stats.poisson(LOC[i].exp())),
+    "negative": (dist.NegativeBinomial(1.7, logits=LOC).to_event(1), lambda i: stats.nbinom(1.7, (-LOC[i]).sigmoid())),
+    "bernoulli": (dist.Bernoulli(logits=LOC).to_event(1), lambda i: stats.bernoulli(LOC[i].sigmoid())),
+}
+CASES = EXACT | OWN_CDF | SAMPLED
+ERROR = 4.5 * 0.5 / math.sqrt(mixture.NUM_SAMPLES)
+VALUES = torch.tensor([[[-40.0, 2.0], [1.0, 500.0]], [[-2.0, 3.0], [0.0, 1.0]], [[0.5, 0.9], [2.5, 30.0]]], dtype=F64)
 
 
 def law(name):
@@ -32,9 +58,9 @@ def law(name):
     parts = [part(i) for i in range(DRAWS)]
 
     def function(example, target):
-        return lambda y: sum(each.cdf(np.full((EXAMPLES, TARGETS), y))[example, target] for each in parts) / DRAWS
+        return lambda y: sum(p.cdf(np.full((EXAMPLES, TARGETS), y))[example, target] for p in parts) / DRAWS
 
-    return component.to_event(1), function
+    return component, function
 
 
 def scalars():
@@ -42,62 +68,62 @@ def scalars():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_distribution_function_is_the_mean_over_draws(name):
+def test_the_distribution_function_is_the_mean_over_samples_also_outside_of_the_support(name):
     component, function = law(name)
-    values = torch.tensor([[[0.0, 2.0], [1.0, 7.0]], [[-2.0, 3.0], [0.0, 1.0]]], dtype=F64)
-    found, below = mixture.cdf(component, values), mixture.cdf(component, values, below=True)
-    assert found.shape == values.shape
-    for row, (example, target) in ((r, at) for r in range(2) for at in scalars()):
-        y = values[row, example, target].item()
-        assert math.isclose(found[row, example, target], function(example, target)(y), rel_tol=1e-8, abs_tol=1e-12)
-        left = y - 1 if name in ("poisson", "negative") else y
-        assert math.isclose(below[row, example, target], function(example, target)(left), rel_tol=1e-8, abs_tol=1e-12)
+    error = ERROR if name in SAMPLED else 1e-9
+    for value in VALUES:
+        with fixed_seed(torch.device("cpu")):
+            at, below = mixture.cdf(component, value), mixture.cdf(component, value, below=True)
+        for example, target in scalars():
+            y, f = value[example, target].item(), function(example, target)
+            left = math.ceil(y) - 1 if is_discrete(component) else y
+            assert math.isclose(at[example, target], f(y), rel_tol=0, abs_tol=error)
+            assert math.isclose(below[example, target], f(left), rel_tol=0, abs_tol=error)
 
 
-@pytest.mark.parametrize("name", ["normal", "student", "cauchy", "lognormal"])
-def test_quantiles_are_roots_of_the_distribution_function(name):
+def test_lower_tails_of_gaussians_in_float32_are_computed_in_float64():
+    tail = mixture.cdf(dist.Normal(torch.zeros(1, 1), 1.0), torch.tensor([-9.0]))
+    torch.testing.assert_close(tail, torch.tensor([stats.norm.cdf(-9)], dtype=F64), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_quantiles_of_normal_mixtures_are_roots_of_the_distribution_function(name):
     component, function = law(name)
-    found = mixture.quantiles(component, LEVELS)
-    assert found.shape == (5, EXAMPLES, TARGETS)
+    quantiles = mixture.quantiles(component, LEVELS)
+    assert quantiles.shape == (5, EXAMPLES, TARGETS)
     for k, level in enumerate(LEVELS.tolist()):
         for example, target in scalars():
             f = function(example, target)
-            root = optimize.brentq(lambda y, f=f, p=level: f(y) - p, -1e5, 1e5, xtol=1e-12, rtol=1e-12)
-            assert math.isclose(found[k, example, target], root, rel_tol=1e-6, abs_tol=1e-7)
+            root = optimize.brentq(lambda y, f=f, p=level: f(y) - p, -1e3, 1e3, xtol=1e-13, rtol=1e-13)
+            assert math.isclose(quantiles[k, example, target], root, rel_tol=1e-9, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["poisson", "negative"])
-def test_quantiles_of_counts_are_the_smallest_that_reach_the_level(name):
+@pytest.mark.parametrize("name", OWN_CDF | SAMPLED)
+def test_other_quantiles_reach_their_level_up_to_the_error_of_samples(name):
     component, function = law(name)
-    found = mixture.quantiles(component, LEVELS)
+    with fixed_seed(torch.device("cpu")):
+        quantiles = mixture.quantiles(component, LEVELS)
     for k, level in enumerate(LEVELS.tolist()):
         for example, target in scalars():
-            y, f = found[k, example, target].item(), function(example, target)
-            assert y == int(y) >= 0
-            assert f(y) >= level > f(y - 1)
+            y, f = quantiles[k, example, target].item(), function(example, target)
+            assert f(y) >= level - ERROR
+            assert f(y - 1 if is_discrete(component) else y) <= level + ERROR
+            assert y == int(y) or not is_discrete(component)
 
 
-def test_quantiles_where_no_distribution_function_is_known_are_those_of_draws():
-    law_of = dist.Beta(torch.full((DRAWS, EXAMPLES), 2.0), 5.0)  # torch has no distribution function
-    levels = torch.tensor([0.1, 0.5, 0.9])
-    found = mixture.quantiles(law_of, levels)
-    error = 4 * np.sqrt(0.25 / mixture.NUM_SAMPLES) / stats.beta(2, 5).pdf(0.1)
-    np.testing.assert_allclose(found[:, 0], stats.beta(2, 5).ppf([0.1, 0.5, 0.9]), atol=error)
-    shares = mixture.cdf(law_of, found)
-    torch.testing.assert_close(shares, levels.double()[:, None].expand(3, EXAMPLES), atol=0.08, rtol=0)
+def test_a_prediction_of_counts_gives_the_same_estimates_twice_and_moves_no_generator():
+    component, _ = CASES["poisson"]
+    prediction, state = Prediction(mean=component.mean.mean(0), components=(component,)), torch.get_rng_state()
+    for estimate in (
+        lambda: prediction.quantiles([0.1, 0.9]),
+        lambda: prediction.cdf(VALUES[2].floor()),
+        lambda: prediction.sample(5),
+    ):
+        assert torch.equal(estimate(), estimate())
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 # --- Scores
-
-
-def test_crps_of_one_gaussian_has_its_closed_form():
-    """Gneiting & Raftery (2007), eq. 5: σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π]."""
-    y = torch.tensor([[0.3, -2.0], [7.0, 1.0]], dtype=F64)
-    loc, scale = LOC[:1], SCALE[:1]
-    z = ((y - loc[0]) / scale[0]).numpy()
-    expected = scale[0].numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
-    found = mixture.crps(dist.Normal(loc, scale).to_event(1), y)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def by_integral(f, y, lowest, highest):
@@ -109,52 +135,64 @@ def by_integral(f, y, lowest, highest):
     )
 
 
-def test_crps_of_a_gaussian_mixture_is_the_integral_of_its_squared_error():
-    component, function = law("normal")
-    y = torch.tensor([[0.3, 1.5], [-1.0, 1.0]], dtype=F64)
-    found = mixture.crps(component, y)
-    for example, target in scalars():
-        at = y[example, target].item()
-        assert math.isclose(
-            found[example, target], by_integral(function(example, target), at, at - 30, at + 30), rel_tol=1e-5
-        )
+def test_crps_of_one_gaussian_has_its_closed_form():
+    """Gneiting & Raftery (2007), eq. 5: σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π]."""
+    y = torch.tensor([[0.3, -2.0], [7.0, 1.0]], dtype=F64)
+    z = ((y - LOC[0]) / SCALE[0]).numpy()
+    expected = SCALE[0].numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
+    score = mixture.crps(dist.Normal(LOC[:1], SCALE[:1]).to_event(1), y)
+    np.testing.assert_allclose(score, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["student", "poisson"])
-def test_crps_by_draws_is_right_within_their_error(name):
+@pytest.mark.parametrize(("name", "error"), [("normal", 1e-5), ("student", 0.1), ("poisson", 0.1)])
+def test_crps_is_the_integral_of_the_squared_error_of_the_distribution_function(name, error):
     component, function = law(name)
     y = torch.tensor([[0.0, 2.0], [-1.0, 1.0]], dtype=F64).clamp(min=0)
-    found = mixture.crps(component, y)
+    with fixed_seed(torch.device("cpu")):
+        score = mixture.crps(component, y)
     for example, target in scalars():
         f, at = function(example, target), y[example, target].item()
         if name == "poisson":
             exact = sum((f(k) - (at <= k)) ** 2 for k in range(1000))
         else:
-            exact = by_integral(f, at, at - 500, at + 500)
-        assert abs(found[example, target] - exact) < 0.25 * exact
+            exact = by_integral(f, at, at - (30 if name == "normal" else 500), at + (30 if name == "normal" else 500))
+        assert math.isclose(score[example, target], exact, rel_tol=error)
 
 
-def test_the_energy_score_is_unbiased_for_few_draws_of_unequal_parts():
-    """Two draws each of N(0, 1) and N(6, 2²): dependent pairs of one part must not count as those of the mixture."""
+def test_the_score_by_samples_is_unbiased_for_few_samples_of_unequal_parts(monkeypatch):
+    """Samples of one part are dependent: they must not count as pairs of the mixture."""
     torch.manual_seed(0)
+    monkeypatch.setattr(mixture, "NUM_SAMPLES", 4)
     loc, scale = torch.tensor([0.0, 6.0], dtype=F64)[:, None], torch.tensor([1.0, 2.0], dtype=F64)[:, None]
-    draws = loc + scale * torch.randn(2, 2, 200_000, dtype=F64)
-    scores = mixture._sample_crps(draws, torch.full((200_000,), 1.0, dtype=F64))
-    exact = mixture.crps(dist.Normal(loc, scale), torch.ones(1, dtype=F64)).item()
-    assert abs(scores.mean() - exact) < 4 * scores.std() / 200_000**0.5
-    biased = (draws - 1).abs().mean((0, 1)) - mixture._sum_pairwise_distances(draws.flatten(0, 1)) / 4**2 / 2
-    assert abs(biased.mean() - exact) > 20 * scores.std() / 200_000**0.5
+    exact = mixture.crps(dist.Normal(loc, scale), torch.tensor([2.0], dtype=F64))
+    many = dist.Normal(loc.expand(2, 100_000), scale.expand(2, 100_000))
+    monkeypatch.setattr(marginals, "normal_parameters", lambda component: None)
+    scores = mixture.crps(many, torch.full((100_000,), 2.0, dtype=F64))
+    assert abs(scores.mean() - exact) < 4.5 * scores.std() / 100_000**0.5
 
 
-def test_a_score_without_a_mean_is_nan():
-    y = torch.zeros(EXAMPLES, TARGETS)
-    assert mixture.crps(dist.Cauchy(LOC, SCALE).to_event(1), y).isnan().all()
+def test_a_law_without_a_mean_has_no_score():
+    score = mixture.crps(dist.Cauchy(LOC, SCALE).to_event(1), LOC[0])
+    assert score.isnan().all()
+
+
+# --- Wrappers and moments
+
+
+def test_moments_that_have_no_formula_are_nan():
     logit_normal = dist.TransformedDistribution(dist.Normal(LOC, SCALE), [SigmoidTransform()])
-    assert mixture.crps(logit_normal.to_event(1), y).isnan().all()
+    for distribution in (logit_normal.to_event(1), dist.Cauchy(LOC, SCALE).to_event(1)):
+        mean, variance = moments(distribution)
+        assert mean.shape == variance.shape == LOC.shape
+        assert mean.isnan().all()
+        assert not variance.isfinite().any()
 
 
-def test_draws_of_the_mixture_are_equally_many_of_each_part():
-    component = dist.Normal(torch.tensor([0.0, 100.0, 200.0])[:, None], 1.0)
-    found = mixture.sample(component, 10)
-    assert found.shape == (12, 1)
-    assert [(abs(found - at) < 20).sum().item() for at in (0, 100, 200)] == [4, 4, 4]
+def test_what_lies_inside_of_wrappers():
+    inner = dist.Normal(torch.zeros(1, 2, 3), 1.0)
+    masked = inner.to_event(1).mask(torch.tensor([[True, False]]))
+    assert unwrap(masked.to_event(1)) is inner
+    assert masked_part(masked.to_event(1)) is masked
+    assert masked_part(inner.to_event(1)) is None
+    assert device_of(masked.to_event(1)) == torch.device("cpu")
+    assert device_of(dist.Normal(torch.zeros(2, device="meta"), 1.0, validate_args=False).to_event(1)).type == "meta"

@@ -12,7 +12,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.inference import TrainOptions, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.replicates import replicate
-from probattn.inference.prediction.real_tokens import RealTokens
+from probattn.inference.prediction.batch_views import select
 from probattn.inference.training.validation import validate
 from probattn.models import Supervised
 from probattn.models.likelihoods import (
@@ -128,11 +128,12 @@ def test_tokens_are_the_real_ones_in_order_and_have_the_metrics_of_examples(like
     torch.testing.assert_close(tokens.mean, torch.cat([one.mean[0] for one in each]))
     single = torch.cat([one.tokens().log_prob(one.labels[0]) for one in each])
     torch.testing.assert_close(tokens.log_prob(y), single)
-    for expected, found in (
-        (torch.cat([one.tokens().cdf(one.labels[0]) for one in each]), tokens.cdf(y)),
-        (torch.cat([one.tokens().quantiles([0.1, 0.8]) for one in each], 1), tokens.quantiles([0.1, 0.8])),
-    ):
-        torch.testing.assert_close(found, expected)
+    exact = isinstance(likelihood, Gaussian | HeteroscedasticGaussian)
+    error = {} if exact else {"rtol": 0, "atol": 0.1}  # 6 standard errors of the share of 1000 samples, twice
+    torch.testing.assert_close(tokens.cdf(y), torch.cat([one.tokens().cdf(one.labels[0]) for one in each]), **error)
+    if exact:
+        quantiles = torch.cat([one.tokens().quantiles([0.1, 0.8]) for one in each], 1)
+        torch.testing.assert_close(tokens.quantiles([0.1, 0.8]), quantiles)
     if kind == "numbers":
         found = metrics.evaluate(seeded(predict, model, guide, batches, num_samples=4))
         error = (y - tokens.mean).square().mean().sqrt().item()
@@ -200,17 +201,15 @@ def test_training_on_padded_sequences_finds_the_noise():
 def test_real_tokens_of_a_multivariate_likelihood():
     """Two targets that belong together: log densities are joint, moments are each one's."""
     tril = torch.tensor([[1.0, 0.0], [0.7, 0.4]], dtype=F64)
-    loc, mask = (
-        torch.randn(3, 2, 4, 2, dtype=F64),
-        torch.tensor([[True, False, True, True], [True, False, False, True]]),
-    )
-    inner = dist.MultivariateNormal(loc, scale_tril=tril)
-    tokens = RealTokens(inner, mask)
-    y = torch.randn(5, 2, dtype=F64)
-    expected = dist.MultivariateNormal(loc[:, mask], scale_tril=tril)
+    loc = torch.randn(3, 2, 4, 2, dtype=F64)
+    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
+    tokens = select(dist.MultivariateNormal(loc, scale_tril=tril), mask)
+    y, expected = torch.randn(5, 2, dtype=F64), dist.MultivariateNormal(loc[:, mask], scale_tril=tril)
     assert tokens.batch_shape == expected.batch_shape == (3, 5)
-    torch.testing.assert_close(tokens.log_prob(y), expected.log_prob(y))
-    torch.testing.assert_close(tokens.mean, expected.mean)
-    torch.testing.assert_close(tokens.variance, expected.variance)
-    drawn = tokens.sample((2000,))
-    torch.testing.assert_close(drawn.mean(0), expected.mean, atol=0.15, rtol=0)
+    for found, truth in (
+        (tokens.log_prob(y), expected.log_prob(y)),
+        (tokens.mean, expected.mean),
+        (tokens.variance, expected.variance),
+    ):
+        torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(tokens.sample((2000,)).mean(0), expected.mean, atol=0.15, rtol=0)

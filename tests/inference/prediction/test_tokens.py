@@ -120,7 +120,7 @@ def test_labels_of_another_shape_are_refused():
     for wrong in (y[:, :5], y[:5], y[:, 0]):
         with pytest.raises(ValueError, match=r"labels of shape \(6, 7\)"):
             whole.log_prob(wrong)
-    with pytest.raises(ValueError, match=r"labels of shape \(6, 7\), one per token, got \(6, 1\)"):
+    with pytest.raises(ValueError, match=r"labels of shape \(6, 7\), got \(6, 1\)"):
         predicted(model, guide, [(x, y[:, :1], mask)])
 
 
