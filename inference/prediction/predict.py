@@ -36,7 +36,7 @@ from probattn.inference.prediction.vectorization import (
 from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
-CPU_CHUNK_SIZE = 512
+CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
 GPU_CHUNK_SIZE = 16_384
 """Examples times samples per forward pass on a GPU."""
