@@ -10,6 +10,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernel import KernelAttention
+from probattn.inference.diagnostics import attention as module
 from probattn.inference.diagnostics.attention import (
     attention_spectra,
     energy_shares,
@@ -207,6 +208,20 @@ def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_co
     repeated = energy_shares(matrix, values, left[..., [0, 0]])[:, 0]
     torch.testing.assert_close(repeated, values[:, 0] ** 2 / (values**2).sum(-1))
     assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
+
+
+def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
+    """Budget for three matrices of nine tokens; all low-rank ones, of KEP-SVGP, are decomposed."""
+    model, guide = vit_model()
+    x = torch.randn(5, 3, 6, 6, dtype=F64)
+    three = attention_spectra(model, guide, x[:3])
+    monkeypatch.setattr(module, "BUDGET", 3.5 * 9**3)
+    bounded = attention_spectra(model, guide, [x[:2], x[2:]])
+    assert [spectrum.examples for spectrum in bounded.values()] == [3, 3, 5]
+    for path in list(bounded)[:2]:
+        torch.testing.assert_close(bounded[path].values, three[path].values)
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 5]
 
 
 def test_layers_without_an_attention_matrix_have_no_spectrum():

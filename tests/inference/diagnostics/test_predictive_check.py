@@ -147,21 +147,6 @@ def test_the_table_has_a_line_for_every_number(build, data):
     assert numbers == pytest.approx(expected, abs=6e-4)
 
 
-@pytest.mark.parametrize("number", [0, -3])
-def test_fewer_than_one_replicate_is_refused(build, data, number):
-    model, guide = build()
-    with pytest.raises(ValueError, match=f"num_replicates must be at least 1, got {number}"):
-        posterior_predictive_check(model, guide, [data()], num_replicates=number)
-
-
-def test_an_unknown_statistic_is_refused_before_any_batch_is_seen(build, data):
-    model, guide = build()
-    seen = iter([data()])
-    with pytest.raises(ValueError, match="unknown test statistic 'auroc'"):
-        posterior_predictive_check(model, guide, seen, statistics=["accuracy", "auroc"])
-    assert len(list(seen)) == 1
-
-
 def test_data_without_labels_are_refused(build, data):
     model, _ = build()
     with pytest.raises(ValueError, match="no labels"):
@@ -172,7 +157,7 @@ def test_a_statistic_that_changes_its_shape_or_is_nan_is_named(build, data):
     model, guide = build(gain=20.0)
     x = data()[0]
     y = torch.zeros(12, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"'kinds' changes its shape: \(1,\) for the data's labels, \([23],\) for a"):
+    with pytest.raises(ValueError, match="'kinds' changes its shape"):
         posterior_predictive_check(model, guide, [(x, y)], statistics={"kinds": lambda y, _: y.unique()})
     with pytest.raises(ValueError, match="'spread' is NaN"):
         posterior_predictive_check(model, guide, [(x, y)], statistics={"spread": lambda y, _: math.nan})

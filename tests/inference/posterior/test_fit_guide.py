@@ -111,7 +111,7 @@ def test_errors_name_their_source():
     guide = guides.for_model(model)
     broken = y.clone()
     broken[1, 0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match=r"step 0 is (inf|nan), from the labels, rows \[1\]"):
+    with pytest.raises(NonFiniteError, match=r"from the labels, rows \[1\]"):
         fit_guide(model, guide, (x, broken), steps=1)
     with pytest.raises(ValueError, match="built for another model"):
         fit_guide(conjugate()[0], guide, (x, y), steps=1)

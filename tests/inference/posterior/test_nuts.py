@@ -215,7 +215,7 @@ def test_few_draws_warn_and_say_why():
     model = gaussian(KEPSVGPAttention(2, 1, rank=1), 2)
     batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
     modes = [each.training for each in model.modules()]
-    with pytest.warns(ConvergenceWarning, match="the effective sample size of network.u is as low as"):
+    with pytest.warns(ConvergenceWarning, match="effective sample size of network.u"):
         chains = nuts(model, batch, num_samples=12, warmup_steps=5)
     assert len(chains.problems) >= 1
     assert [each.training for each in model.modules()] == modes
@@ -234,7 +234,7 @@ def test_problems_name_the_site_and_the_number():
 
     assert chains().problems == ()
     assert chains(r_hat=1.2).problems == ("R̂ of b is up to 1.2 (> 1.05)",)
-    assert chains(effective=99.0).problems == ("the effective sample size of b is as low as 99 (< 100)",)
+    assert chains(effective=99.0).problems == ("the effective sample size of b is 99 (< 100)",)
     assert chains(divergences=3).problems == ("3 transitions diverged",)
     assert len(chains(r_hat=float("nan"), effective=float("nan")).problems) == 2
 
@@ -270,9 +270,6 @@ def test_refusals():
     still = Classifier(nn.Sequential(First(), nn.Linear(2, 3)), num_data=2).double()
     with pytest.raises(ValueError, match="no latent sites"):
         nuts(still, (batch[0], torch.tensor([0, 1])), num_samples=4, warmup_steps=1)
-    for options in ({"num_samples": 3}, {"num_chains": 0}):
-        with pytest.raises(ValueError, match="num_samples ≥ 4, for R̂, and num_chains ≥ 1"):
-            nuts(model, batch, **options)
 
 
 def test_local_sites_cannot_be_sampled_at_padding():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from probattn import CGPAttention, KEPSVGPAttention
-from probattn.inference.posterior.unit_scales import check_unit_scales
+from probattn.inference.posterior.frozen import check_unit_scales
 from probattn.models import Supervised
 from probattn.weights import kl_weight
 
