@@ -13,8 +13,9 @@ without padding. Optional parameters, by name:
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,8 +152,13 @@ def posterior_predictive_check(
     chosen = None if statistics is None else _by_name(statistics)
     optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
     inputs: list[Tensor] = []
+
+    def storing(batch: Any) -> Any:
+        inputs.append(unpack_batch(batch)[0])
+        return batch
+
     if any("x" in names for names in optional.values()):
-        data = _storing_inputs(data, inputs)
+        data = map(storing, iterate_batches(data))
     with record(None if any("latents" in names for names in optional.values()) else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
     latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
@@ -182,19 +188,13 @@ def posterior_predictive_check(
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
-def prior_predictive_check(
-    model: nn.Module,
-    data: Iterable,
-    *,
-    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
-    num_replicates: int = 200,
-) -> PredictiveCheck:
+def prior_predictive_check(model: nn.Module, data: Iterable, **options: Any) -> PredictiveCheck:
     """Compare test statistics of a data set with those of replicates from the prior predictive (Box, 1980).
 
     All latent sites are drawn from their priors, at the network's current weights. Data from the model have uniform
-    p-values. Arguments, result and errors are those of :func:`posterior_predictive_check`.
+    p-values. Options, result and errors are those of :func:`posterior_predictive_check`.
     """
-    return posterior_predictive_check(model, None, data, statistics=statistics, num_replicates=num_replicates)
+    return posterior_predictive_check(model, None, data, **options)
 
 
 def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
@@ -238,12 +238,6 @@ def _optional_parameters(statistic: Statistic) -> set[str]:
         return set()
     extra = [*parameters[2:], *(entry for entry in parameters if entry.kind is entry.KEYWORD_ONLY)]
     return {"x", "latents"} & {entry.name for entry in extra}
-
-
-def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
-    for batch in iterate_batches(data):
-        inputs.append(unpack_batch(batch)[0])
-        yield batch
 
 
 def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:

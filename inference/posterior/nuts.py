@@ -59,9 +59,8 @@ def nuts(
     num_samples: int = 1000,
     warmup_steps: int = 500,
     num_chains: int = 1,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
     disable_progbar: bool = True,
+    **options: Any,
 ) -> Chains:
     """Sample the posterior of all latent sites given the labels with Pyro's NUTS; weights and Λ are held fixed.
 
@@ -84,9 +83,9 @@ def nuts(
         num_samples: draws of each chain, at least 4, for R̂.
         warmup_steps: discarded steps of each chain, which adapt step size and mass matrix.
         num_chains: number of chains; R̂ of a single one compares its halves and cannot detect a missed mode.
-        target_accept_prob: target acceptance probability; higher values take smaller steps and diverge less.
-        max_tree_depth: maximum depth of a trajectory's tree: it takes at most 2^depth − 1 steps.
         disable_progbar: hide Pyro's progress bar.
+        options: of Pyro's ``NUTS``. A higher ``target_accept_prob`` (0.8) takes smaller steps and diverges less;
+            ``max_tree_depth`` (10) allows at most 2^depth − 1 steps of a trajectory.
 
     Raises:
         ValueError: a model without latent sites; scaled sites (see
@@ -119,7 +118,6 @@ def nuts(
     runs, divergences = [], 0
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):
-            options = {"target_accept_prob": target_accept_prob, "max_tree_depth": max_tree_depth}
             kernel = NUTS(program, init_strategy=init_to_sample, **options)
             mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=disable_progbar)
             mcmc.run(*batch)

@@ -146,14 +146,6 @@ def test_spectra_are_mean_singular_values_of_each_examples_attention_matrix():
     torch.testing.assert_close(scales[2], torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
 
 
-def test_spectra_of_batches_are_those_of_all_examples():
-    model, guide = vit_model()
-    x = torch.randn(5, 3, 6, 6, dtype=F64)
-    whole, parts = attention_spectra(model, guide, x), attention_spectra(model, guide, [x[:3], x[3:]])
-    for path, (values, *_) in whole.items():
-        torch.testing.assert_close(values, parts[path][0])
-
-
 def test_spectra_of_padded_examples_are_those_of_their_real_tokens():
     model, guide = text_model()
     x, lengths = torch.randn(2, 5, 4, dtype=F64), (5, 3)
@@ -166,17 +158,6 @@ def test_spectra_of_padded_examples_are_those_of_their_real_tokens():
         for n, each in zip(lengths, alone, strict=True):
             expected[:, :n] += each[path][0] / 2
         torch.testing.assert_close(padded[path][0], expected)
-
-
-def test_spectra_of_batches_of_several_lengths_are_padded_with_zeros():
-    model, guide = text_model()
-    x, y = torch.randn(1, 5, 4, dtype=F64), torch.randn(1, 3, 4, dtype=F64)
-    together = attention_spectra(model, guide, [x, y])
-    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, y)
-    for path, (values, *_) in together.items():
-        expected = first[path][0] / 2
-        expected[:, :3] += second[path][0] / 2
-        torch.testing.assert_close(values, expected)
 
 
 def test_the_energy_that_the_scores_capture_is_that_of_a_projection():
@@ -227,14 +208,6 @@ def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
 def test_layers_without_an_attention_matrix_have_no_spectrum():
     model, guide = vit_model([Opaque, SoftmaxAttention, Opaque])
     assert list(attention_spectra(model, guide, torch.randn(2, 3, 6, 6, dtype=F64))) == ["network.blocks.1.attention"]
-
-
-def test_spectra_are_taken_at_the_mean_of_the_layers_below():
-    model, guide = vit_model(KEPSVGPAttention.partial(rank=2))
-    x = torch.randn(4, 3, 6, 6, dtype=F64)
-    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, x)
-    for path, (values, *_) in first.items():
-        assert torch.equal(values, second[path][0])
 
 
 @pytest.mark.parametrize("diagnose", [attention_spectra, token_similarity])
