@@ -40,5 +40,5 @@ print("\nmost uncertain test digits (entropy and mutual information in nats)")
 for i in prediction.entropy.argsort(descending=True)[:5].tolist():
     print(
         f"number {order[1400 + i]}: is {prediction.labels[i]}, predicted {prediction.predicted[i]}, "
-        f"entropy {prediction.entropy[i]:.2f}, of it epistemic {prediction.mutual_information[i]:.3f}"
+        f"entropy {prediction.entropy[i]:.2f}, samples disagree {prediction.mutual_information[i]:.3f}"
     )

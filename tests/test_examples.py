@@ -36,7 +36,7 @@ def run(monkeypatch, tmp_path, capsys):
 def test_train_digits(run):
     found, printed = run("train_digits")
     assert found["results"]["accuracy"] > 0.75  # 0.1 is chance
-    assert printed.count("of it epistemic") == 5
+    assert printed.count("samples disagree") == 5
 
 
 def test_custom_prior(run):

@@ -175,14 +175,21 @@ def _write(table: Table, words: list[str], out: Path | None) -> None:
     write_text(out, file.getvalue() + "".join(f"{line}\n" for line in words))
 
 
+def _verdict(pipeline: "Pipeline") -> str:
+    if pipeline.evaluation is not None and pipeline.evaluation.verdict:
+        return pipeline.evaluation.verdict
+    return "no verdict; `probattn evaluate RUN` stores it"
+
+
 def _legend(pipeline: "Pipeline", num_samples: int, *, has_sets: bool) -> list[str]:
     """Return what the columns mean, in lines of at most 80 characters."""
     classes = len(pipeline.classes)
     lines = [
         "conf.: probability of the class, the mean over posterior samples",
         f"entropy: total uncertainty in nats, from 0 to {math.log(classes):.3f} ({classes} classes equally likely)",
-        f"mut. inf.: mutual information, the part of it that the {num_samples} samples differ in:",
-        "  what the model does not know; the rest is ambiguity of the input",
+        f"mut. inf.: mutual information, how much the {num_samples} samples of the attention layers",
+        "  disagree; it does not say whether an input is like the training data",
+        f"posterior of the attention layers: {_verdict(pipeline)}",
     ]
     if has_sets:
         promise = 100 * (1 - pipeline.evaluation.alpha)

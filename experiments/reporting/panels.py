@@ -220,6 +220,7 @@ PANELS = (
         "depths, and runs of one layer, rather than different layers. Texts shorter than the longest count with "
         "zeros after their own components.",
         "Not drawn: this run has no spectrum of an attention matrix.",
+        finding=posterior_words.describe_examples,
     ),
     Panel(
         "similarity",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
-from probattn.inference.diagnostics.predictive_spread import PredictiveSpread
+from probattn.inference.diagnostics.convergence_records import Convergence, PredictiveSpread, SiteConvergence
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""
@@ -27,7 +26,8 @@ def describe_spread(found: Convergence) -> str:
     )
     if _share(spread) >= SMALL_SHARE or not found.sites:
         return numbers
-    return f"Samples hardly differ, so the uncertainty shown is practically all aleatoric. {numbers} {_reason(found)}"
+    words = "Samples of the attention layers hardly disagree, which says nothing about other inputs."
+    return f"{words} {numbers} {_reason(found)}"
 
 
 def warnings(result: RunResult) -> list[str]:
@@ -48,6 +48,12 @@ def describe_energy(result: RunResult) -> str:
                 f"{rank} columns can capture {_percent(best)}."
             )
     return " ".join(parts)
+
+
+def describe_examples(result: RunResult) -> str:
+    """Return how many examples the spectra are means over, which are few for long inputs."""
+    counts = sorted({spectrum.examples for spectrum in result.spectra.values() if spectrum.examples})
+    return f"Means over {' to '.join(map(str, counts[:1] + counts[1:][-1:]))} examples." if counts else ""
 
 
 def _warns(site: SiteConvergence) -> bool:

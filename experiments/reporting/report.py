@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import displays
@@ -206,7 +206,7 @@ def _gradients_table(found: Convergence) -> Table | None:
         (f"{each.site}, {parameter.symbol}", *shifts, *(math.nan if value is None else value for value in found))
         for each in found.sites
         for parameter in each.parameters
-        for found in [parameter.gradients or (None,) * 4]
+        for found in [astuple(parameter.gradients) if parameter.gradients else (None,) * 4]
         for shifts in [[math.nan if s is None else s for s in (parameter.largest_shift, parameter.mean_shift)]]
     ]
     shifts = ("largest shift / Σ lr", "mean shift / Σ lr")

@@ -56,6 +56,9 @@ def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) 
         yield f"- Inputs: texts; tokens after the first {run.settings.network.max_length} are cut off"
     yield f"- Classes ({len(classes)}): {', '.join(classes)}" if classes else f"- Output: {run.dataset.label_column}"
     yield f"- Posterior samples: {run.settings.train.num_samples if evaluation is None else evaluation.num_samples}\n"
+    if classes:
+        yield "The mutual information is how much samples of the attention layers disagree. It does not say whether an"
+        yield f"input is like the training data. Posterior of these layers: {_verdict(run, evaluation)}.\n"
     yield "## Training\n"
     yield f"Weights of epoch {run.best_epoch}, the best one on validation data of {run.settings.epochs}.\n"
     yield f"```\n{_command(run)}\n```\n"
@@ -73,6 +76,12 @@ def _body(run: TrainedRun, evaluation: StoredEvaluation | None, is_image: bool) 
     if evaluation.alpha is not None:
         yield "\nPrediction sets are split-conformal (LAC), calibrated on the validation part: a set holds the"
         yield f"true class with probability {1 - evaluation.alpha:g} or more, for inputs of the same distribution."
+
+
+def _verdict(run: TrainedRun, evaluation: StoredEvaluation | None) -> str:
+    if evaluation is not None and evaluation.verdict:
+        return evaluation.verdict
+    return f"no verdict; `probattn evaluate {run.folder.name}` stores it"
 
 
 def _command(run: TrainedRun) -> str:

@@ -1,7 +1,8 @@
 """Results of an evaluation that go with a run when it is used or shared: metrics and the conformal threshold."""
 
 import math
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ class StoredEvaluation:
         hardware: versions and hardware of the evaluation.
         alpha: probability with which a conformal set may miss the true class; None if no threshold was stored.
         quantile: the calibrated quantile q̂; None: sets hold all classes.
+        states: by latent site, the key word of its verdict (``SiteConvergence.state``); empty if none was measured.
     """
 
     metrics: dict[str, float | None]
@@ -34,6 +36,13 @@ class StoredEvaluation:
     hardware: dict[str, str]
     alpha: float | None = None
     quantile: float | None = None
+    states: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """Numbers of latent sites by the verdict on their posterior, such as ``2 of 3 sites alive``; or empty."""
+        counts = Counter(self.states.values())
+        return ", ".join(f"{count} of {len(self.states)} sites {state}" for state, count in counts.items())
 
     @property
     def threshold(self) -> float | None:
@@ -70,6 +79,7 @@ class StoredEvaluation:
             return None
         run, content = read_evaluated_run(folder), read_json(folder / "metrics.json")
         sets = (content.get("decisions") or {}).get("plain") or {}
+        sites = (content.get("convergence") or {}).get("sites") or []
         if "quantile" not in sets:
             sets = {}
         return cls(
@@ -79,6 +89,7 @@ class StoredEvaluation:
             hardware=content.get("evaluated_on") or {},
             alpha=sets.get("alpha"),
             quantile=sets.get("quantile"),
+            states={row["site"]: row["state"] for row in sites if "state" in row},
         )
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches
-from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.diagnostics.replicates import replicate
+from probattn.inference.diagnostics.posterior_draws import record, replicate
 from probattn.inference.imports import extra
 
 if TYPE_CHECKING:
@@ -47,30 +45,25 @@ def to_datatree(
     with extra("arviz", needed_by="to_datatree"):
         import arviz_base
     batches = list(iterate_batches(data))
-    with record(sites) as drawn:
-        posterior = replicate(model, guide, batches, num_samples=num_samples)
-    with record(sites) as drawn_prior:
-        prior = replicate(model, None, batches, num_samples=num_samples)
-    unknown = set(sites or ()) - {*drawn.shared, *drawn.local}
-    if unknown:
-        raise ValueError(f"the model has no latent site {', '.join(sorted(unknown))}: omit `sites` to export all")
-    groups = {
-        "posterior": _one_chain(drawn.latents),
-        "posterior_predictive": _one_chain({"y": _signed(posterior.replicated_labels)}),
-        "log_likelihood": _one_chain({"y": posterior.log_likelihood}),
-        "prior": _one_chain(drawn_prior.latents),
-        "prior_predictive": _one_chain({"y": _signed(prior.replicated_labels)}),
-        "observed_data": {"y": _signed(posterior.labels).cpu().numpy()},
+    groups, dims = {}, {"y": ["example"]}
+    for kind, source in (("posterior", guide), ("prior", None)):
+        with record(sites) as drawn:
+            replicates = replicate(model, source, batches, num_samples=num_samples)
+        if set(sites or ()) - {*drawn.shared, *drawn.local}:
+            known = ", ".join([*drawn.shared, *drawn.local]) or "none"
+            raise ValueError(f"the latent sites that were drawn are {known}, not all of {', '.join(sites or ())}")
+        groups[kind] = drawn.latents
+        groups[f"{kind}_predictive"] = {"y": _signed(replicates.replicated_labels)}
+        if kind == "posterior":
+            groups["log_likelihood"] = {"y": replicates.log_likelihood}
+        dims |= {name: ["example"] for name in drawn.local}
+    chains = {
+        group: {name: values.unsqueeze(0).cpu().numpy() for name, values in draws.items()}
+        for group, draws in groups.items()
+        if draws
     }
-    return arviz_base.from_dict(
-        {name: group for name, group in groups.items() if group},
-        dims={name: ["example"] for name in ("y", *drawn.local)},
-    )
-
-
-def _one_chain(draws: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """Add the chain dimension in front of the draws."""
-    return {name: values.unsqueeze(0).cpu().numpy() for name, values in draws.items()}
+    observed = {"y": _signed(replicates.labels).cpu().numpy()}
+    return arviz_base.from_dict(chains | {"observed_data": observed}, dims=dims)
 
 
 def _signed(labels: Tensor) -> Tensor:

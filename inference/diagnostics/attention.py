@@ -9,13 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.attention.kep_svgp import KEPSVGPAttention
+from probattn.attention.ksvd import KSVDAttention
 from probattn.draws import at_mean
-from probattn.functional import ksvd
+from probattn.functional import ksvd, subspace
 from probattn.inference.prediction.predict import predict
 
 Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Any]
 """A callable ``(module, x, mask, output) -> value``."""
+
+
+BUDGET = 2.0**32
+"""Bound of Σ N³ over the examples of N tokens of which a layer's matrices are decomposed: 256 of 256 tokens, or 32 of
+512. All examples of a low-rank matrix are decomposed, which costs N head_dim²."""
+FEW = 2
+"""Number of examples that are decomposed even beyond :data:`BUDGET`."""
 
 
 class Spectrum(NamedTuple):
@@ -32,12 +39,14 @@ class Spectrum(NamedTuple):
         captured: ‖P_E K‖²_F / ‖K‖²_F ``(heads,)``, with the orthogonal projection P_E on the columns of E; empty for
             layers without E.
         best: largest share for s columns ``(heads,)``.
+        examples: number of examples that the means are over; None if unknown.
     """
 
     values: Tensor
     scale: Tensor
     captured: Tensor
     best: Tensor
+    examples: int | None = None
 
 
 def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, Spectrum]:
@@ -47,6 +56,10 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
     attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or
     sparse, the map from the values to the mean of the output.
 
+    The cost of a singular value decomposition is cubic in the number of tokens N. So of long inputs only the first
+    examples count, with Σ N³ up to :data:`BUDGET`, but at least :data:`FEW`. K_att is decomposed as Q_q (R_q R_kᵀ) Q_kᵀ
+    from QR decompositions of its factors, at a cost linear in N.
+
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
         data: inputs or batches ``(x, y, mask)`` as for :func:`predict`; rows and columns of padding are dropped.
@@ -55,42 +68,54 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
         By path of each layer with an ``attention_matrix``, in execution order.
     """
     layers = {path: layer for path, layer in _attention_layers(model).items() if hasattr(layer, "attention_matrix")}
+    spent: dict[nn.Module, tuple[int, float]] = dict.fromkeys(layers.values(), (0, 0.0))
 
-    solved: dict[nn.Module, list[Tensor]] = {}
-
-    def statistics(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(layer, KEPSVGPAttention) and layer.solves:
-            solved.setdefault(layer, []).append(layer.spectrum(x, mask).detach().flatten(0, -3))
+    def statistics(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, ...] | None:
+        if isinstance(layer, KSVDAttention):
+            return _low_rank(layer, x, mask)
+        (count, cost), cube = spent[layer], float(x.shape[-2]) ** 3
+        number = min(x.shape[-3], max(FEW - count, int((BUDGET - cost) / cube), 0))
+        spent[layer] = count + number, cost + number * cube
+        if number == 0:
+            return None
+        x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
         matrix = layer.attention_matrix(x, mask)
         if mask is not None:
             matrix = matrix.where(mask[:, None, :, None], 0.0)
-        matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
-        values = torch.linalg.svdvals(matrix)
-        shares = values.new_empty(*values.shape[:-1], 0)
-        if isinstance(layer, KEPSVGPAttention):
-            shares = energy_shares(matrix, values, layer.scores(x, mask)[0].to(matrix))
-        return values.flatten(0, -3), shares.flatten(0, -3)
+        values = torch.linalg.svdvals(matrix.to(torch.promote_types(matrix.dtype, torch.float32)))
+        empty = values.new_empty(*values.shape[:-1], 0)
+        return values, empty, empty
 
     spectra = {}
     for path, parts in _collect(model, guide, data, layers, statistics).items():
-        tokens = max(values.shape[-1] for values, _ in parts)
-        padded = [nn.functional.pad(values, (0, tokens - values.shape[-1])) for values, _ in parts]
-        values = torch.cat(padded).mean(0)
-        shares = torch.cat([shares for _, shares in parts]).nanmean(0).cpu()
-        has_scale = isinstance(layers[path], KEPSVGPAttention)
-        scale = layers[path].scale.detach() if has_scale else values.new_empty(len(values), 0)
-        if layers[path] in solved:
-            scale = torch.cat(solved[layers[path]]).mean(0)
-        captured, best = shares.unbind(-1) if has_scale else (shares.flatten(),) * 2
-        spectra[path] = Spectrum(values.cpu(), scale.sort(descending=True).values.cpu(), captured, best)
+        values, shares, scales = zip(*([part.flatten(0, -3) for part in row] for row in parts), strict=True)
+        tokens = max(part.shape[-1] for part in values)
+        padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
+        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0)
+        captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
+        if scale.numel():
+            scale = scale.sort(descending=True).values
+        spectra[path] = Spectrum(padded.mean(0).cpu(), scale.cpu(), captured, best, len(padded))
     return spectra
+
+
+def _low_rank(layer: KSVDAttention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return σ of K_att = φ_q φ_kᵀ ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
+    phi = subspace.features(layer.queries_and_keys(layer.checked(x, mask)), mask)
+    (_, query), (_, key) = (torch.linalg.qr(factor) for factor in phi)
+    values = torch.linalg.svdvals(query @ key.mT)
+    values = nn.functional.pad(values, (0, max(0, x.shape[-2] - values.shape[-1])))[..., : x.shape[-2]]
+    columns = phi[0] @ key.mT  # K_att without the orthonormal factor on its right
+    shares = energy_shares(columns, values, layer.scores(x, mask)[0].to(columns))
+    scale = layer.spectrum(x, mask) if getattr(layer, "solves", False) else layer.scale.expand(*values.shape[:-1], -1)
+    return values, shares, scale
 
 
 def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     """Return the share of ‖K‖²_F in the span of some columns, and the largest share for as many columns.
 
     Args:
-        matrix: K ``(..., N, N)``.
+        matrix: K ``(..., N, n)``.
         values: its singular values ``(..., N)``, descending.
         scores: columns E ``(..., N, s)``.
 
@@ -171,7 +196,8 @@ def _collect(
     def compute(path: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
         value = statistic(module, arguments["x"], arguments.get("mask"), output)
-        collected.setdefault(path, []).append(value)
+        if value is not None:
+            collected.setdefault(path, []).append(value)
 
     with ExitStack() as hooks, at_mean():
         for path, module in modules.items():

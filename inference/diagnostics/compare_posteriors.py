@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
 from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.posterior.frozen import frozen
-from probattn.inference.prediction.predict import CPU_CHUNK_SIZE, predict
-from probattn.messages import is_global_latent, is_latent
+from probattn.inference.prediction.predict import predict
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +60,14 @@ class PosteriorComparison:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per guide and site: ``mean_error``, ``std_ratio``, ``correlation_error``, ``predictive``."""
         keys = ("guide", "site", "mean_error", "std_ratio", "correlation_error")
-        return [
-            {key: getattr(each, key) for key in keys} | {"predictive": self.predictive[each.guide]}
-            for each in self.sites
-        ]
+        rows = [{key: getattr(site, key) for key in keys} for site in self.sites]
+        return [row | {"predictive": self.predictive[row["guide"]]} for row in rows]
 
     def __str__(self) -> str:
-        rows = self.rows()
-        guides, sites = (max(len(key), *(len(row[key]) for row in rows)) for key in ("guide", "site"))
-        lines = [f"{'guide':{guides}}  {'site':{sites}}  mean error  std ratio  correlation error  predictive TV"]
-        for row in rows:
-            numbers = (row["mean_error"], row["std_ratio"], row["correlation_error"], row["predictive"])
-            cells = (f"{number:{width}.3f}" for number, width in zip(numbers, (10, 9, 17, 13), strict=True))
-            lines.append(f"{row['guide']:{guides}}  {row['site']:{sites}}  {'  '.join(cells)}")
+        lines = ["guide                     mean error  std ratio  correlation error  predictive TV  site"]
+        for row in self.rows():
+            numbers = f"{row['mean_error']:10.3f}{row['std_ratio']:11.3f}{row['correlation_error']:19.3f}"
+            lines.append(f"{row['guide']:26}{numbers}{row['predictive']:15.3f}  {row['site']}")
         return "\n".join(lines)
 
 
@@ -99,27 +91,21 @@ def compare_posteriors(
         num_samples: number of draws of each guide.
 
     Raises:
-        ValueError: a latent site without reference draws.
+        ValueError: reference draws of other sites than the model's latent ones.
     """
-    expected = _class_probabilities(model, batch, reference)
+    count = len(next(iter(reference.values()), ()))
+    expected = predict(model, reference, [batch], num_samples=count, seed=0).probs
     sites, predictive = [], {}
     for name, guide in guides.items():
         with record() as drawn:
             probs = predict(model, guide, [batch], num_samples=num_samples).probs
         predictive[name] = math.nan if expected is None else 0.5 * (probs - expected).abs().sum(-1).mean().item()
         for site, draws in drawn.latents.items():
-            sites.append(_compare(name, site, draws, reference[site].to(draws)))
+            truth = reference[site].to(draws)
+            error = (_correlations(draws) - _correlations(truth)).square().nanmean().sqrt().item()
+            moments = draws.mean(0), draws.std(0), truth.mean(0), truth.std(0)
+            sites.append(SiteComparison(name, site, *moments, correlation_error=error))
     return PosteriorComparison(tuple(sites), predictive)
-
-
-def _compare(guide: str, site: str, draws: Tensor, reference: Tensor) -> SiteComparison:
-    ours, theirs = _correlations(draws), _correlations(reference)
-    return SiteComparison(
-        guide,
-        site,
-        *(draws.mean(0), draws.std(0), reference.mean(0), reference.std(0)),
-        correlation_error=(ours - theirs).square().nanmean().sqrt().item(),
-    )
 
 
 def _correlations(draws: Tensor) -> Tensor:
@@ -128,31 +114,3 @@ def _correlations(draws: Tensor) -> Tensor:
     flat = flat.where(flat.amax(0) > flat.amin(0), torch.nan)  # the mean of equal numbers has a rounding error
     pairs = torch.triu_indices(flat.shape[1], flat.shape[1], offset=1)
     return torch.corrcoef(flat.T).reshape(flat.shape[1], -1)[*pairs]
-
-
-@torch.no_grad()
-def _class_probabilities(model: nn.Module, batch: tuple[Tensor, ...], reference: Mapping[str, Tensor]) -> Tensor | None:
-    """Return mean class probabilities ``(n, classes)`` over the reference's draws; None for other likelihoods."""
-    x, _, *mask = batch
-    with frozen(model), poutine.mask(mask=False):
-        prior = poutine.trace(model).get_trace(x, None, *mask)
-        shared = {}
-        for name in prior.stochastic_nodes:
-            if name == "y" or not is_latent(prior.nodes[name]):  # a plate of the model is a node, too
-                continue
-            if name not in reference:
-                raise ValueError(f"the reference has no draws of site {name}, only of {', '.join(reference) or 'none'}")
-            shared[name] = is_global_latent(prior.nodes[name], prior)
-        if not shared:
-            raise ValueError("this model has no latent sites: there is no posterior to compare")
-        total, count = 0.0, 0
-        size = max(1, CPU_CHUNK_SIZE // len(x))
-        for parts in zip(*(reference[name].split(size) for name in shared), strict=True):
-            draws = zip(shared.items(), parts, strict=True)
-            values = {name: part.unsqueeze(1) if is_global else part for (name, is_global), part in draws}
-            trace = poutine.trace(poutine.condition(model, data=values)).get_trace(x, None, *mask)
-            probs = getattr(trace.nodes["y"]["fn"], "probs", None)
-            if probs is None:
-                return None
-            total, count = total + probs.sum(0), count + len(probs)
-    return total / count

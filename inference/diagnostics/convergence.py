@@ -1,20 +1,19 @@
 """Convergence of a guide: distance from its optimum and from the prior, and the effect of its draws on predictions."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from probattn.draws import draws
 from probattn.guides import Guide
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
-from probattn.inference.diagnostics.convergence_records import Convergence, ParameterConvergence, SiteConvergence
-from probattn.inference.diagnostics.guide_gradients import GradientPair, balance, gradients, scalars
+from probattn.inference.diagnostics import convergence_records as records
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
-from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.diagnostics.predictive_spread import predictive_spread
-from probattn.inference.diagnostics.refit_gain import WHOLE, Measure, parameter_values, refit_gains, restored
+from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.posterior.refit_guide import refit_guide
@@ -22,9 +21,12 @@ from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import attribute
 from probattn.messages import is_global_latent
+from probattn.weights import kl_weight
 
 DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
+MIN_DRAWS = 128
+"""Draws per batch, at least: with fewer examples, several draws each."""
 
 
 def convergence(
@@ -40,7 +42,7 @@ def convergence(
     max_examples: int = 1024,
     passes: int = 2,
     num_samples: int = 10,
-) -> Convergence:
+) -> records.Convergence:
     """Test whether a guide has reached its optimum, whether that is the prior, and whether its draws matter.
 
     For each global latent site, with the network fixed and in evaluation mode:
@@ -85,80 +87,181 @@ def convergence(
     guide_checks.check(model, guide)
     with torch.random.fork_rng(), frozen(model):
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
-        with restored(guide):
-            summaries, before = _summaries(model, guide, batches[0]), parameter_values(guide)
-            if not summaries or not before:
-                return Convergence(sites=(), predictive=predictive)
-            options = {"weights": kl_weights, "per_example": broadcasts(model, guide, lambda: batches[0])}
-            pairs = gradients(model, guide, batches, passes=passes, **options) if isinstance(guide, Guide) else {}
-            refits = {}
-            if refit_epochs and options["per_example"] and kl_weights[0] > 0:
-
-                def refit() -> None:
-                    weights = dict(zip(("kl_weight", "local_kl_weight"), kl_weights, strict=True))
-                    refit_guide(model, guide, data, epochs=refit_epochs, **weights)
-
-                refits = refit_gains(Measure(model, guide, batches, passes=passes, **options), refit)
+        with _restored(guide) as values:
+            summaries = _summaries(model, guide, batches[0])
+            if not summaries or not values:
+                return records.Convergence(sites=(), predictive=predictive)
+            objective = _Objective(model, guide, batches, kl_weights, passes)
+            parameters = objective.parameters(initial, total_lr) if isinstance(guide, Guide) else {}
+            refits: dict[str, records.Refit] = {}
+            if refit_epochs and objective.per_example and kl_weights[0] > 0:
+                seed = int(torch.randint(2**31, ()))
+                before = objective.losses(values, seed)
+                weights = {"kl_weight": kl_weights[0], "local_kl_weight": kl_weights[1]}
+                refit_guide(model, guide, data, epochs=refit_epochs, **weights)
+                after = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
+                for site in ("", *(guide.sites if isinstance(guide, Guide) else ())):  # the whole guide, and each site
+                    changed = {name: value for name, value in after.items() if not site or name.startswith(f"{site}.")}
+                    refits[site] = objective.compare(before, objective.losses(values | changed, seed))
     num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
     sites = tuple(
-        SiteConvergence(
+        records.SiteConvergence(
             **row,
             num_data=num_data,
-            parameters=_parameters(row["site"], before, pairs, initial=initial, total_lr=total_lr),
-            refit=refits.get(row["site"], refits.get(WHOLE)),
-            unknown=_unknown(guide, row["site"]),
+            parameters=tuple(p for name, p in parameters.items() if name == f"{row['site']}.{p.name}"),
+            refit=refits.get(row["site"], refits.get("")),
         )
         for row in summaries
     )
-    return Convergence(sites=sites, refit=refits.get(WHOLE), predictive=predictive)
+    return records.Convergence(sites=sites, refit=refits.get(""), predictive=predictive)
 
 
-def _parameters(
-    site: str,
-    now: Mapping[str, Tensor],
-    pairs: Mapping[str, GradientPair],
-    *,
-    initial: Mapping[str, Tensor] | None,
-    total_lr: float | None,
-) -> tuple[ParameterConvergence, ...]:
-    found = []
-    for path in (path for path in pairs if path.startswith(f"{site}.")):
-        shifts: tuple[float | None, float | None] = None, None
-        if initial is not None and total_lr:
-            shift = scalars(path, (now[path] - initial[path].to(now[path])).abs() / total_lr)
-            shifts = shift.max().item(), shift.mean().item()
-        name = path.removeprefix(f"{site}.")
-        largest, mean = shifts
-        found.append(
-            ParameterConvergence(name=name, largest_shift=largest, mean_shift=mean, gradients=balance(pairs[path]))
-        )
-    return tuple(found)
+def predictive_spread(
+    model: nn.Module, guide: nn.Module, data: Tensor | Iterable, *, num_samples: int = 10
+) -> records.PredictiveSpread | None:
+    """Measure how far the predictions of single draws are apart; None for likelihoods other than categorical.
+
+    Args:
+        model, guide, data, num_samples: as for :func:`~probattn.inference.predict`.
+    """
+    prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
+    if prediction.draws is None:
+        return None
+    prediction = prediction if prediction.mask is None else prediction.tokens()
+    information = prediction.mutual_information.double()
+    return records.PredictiveSpread(
+        total_variation=0.5 * (prediction.draws - prediction.probs).abs().sum(-1).mean().item(),
+        entropy=prediction.entropy.mean().item(),
+        mutual_information=information.mean().item(),
+        mutual_information_95=information.quantile(0.95).item(),
+    )
+
+
+def balance(kl: Tensor, likelihood: Tensor, noise: Tensor) -> records.GradientBalance | None:
+    """Compare the norms of two gradients; None if both are 0.
+
+    Args:
+        kl, likelihood: gradients of the weighted KL, and of everything else.
+        noise: standard error of ``likelihood``.
+    """
+    kl, likelihood = kl.double().flatten(), likelihood.double().flatten()
+    norms = kl.norm() + likelihood.norm()
+    if norms == 0:
+        return None
+    return records.GradientBalance(
+        ratio=(kl.norm() / likelihood.norm()).item(),
+        cosine=torch.nn.functional.cosine_similarity(kl, likelihood, dim=0, eps=0.0).nan_to_num().item(),
+        residual=((kl + likelihood).norm() / norms).item(),
+        noise=(noise.double().norm() / norms).item(),
+    )
+
+
+class _Objective:
+    """−ELBO of the whole data set on fixed batches, as a function of a guide's parameters.
+
+    Draws are for each example, if the model broadcasts over them, else for each batch.
+    """
+
+    def __init__(
+        self, model: nn.Module, guide: nn.Module, batches: Sequence[tuple], weights: tuple[float, float], passes: int
+    ) -> None:
+        self.model, self.guide, self.batches, self.weights, self.passes = model, guide, batches, weights, passes
+        self.per_example, self.loss_of = broadcasts(model, guide, lambda: batches[0]), ELBOLoss(model, guide)
+        sizes = torch.tensor([float(len(batch[0])) for batch in batches])
+        self.shares = (sizes / sizes.mean()).repeat(passes)
+
+    def loss(self, batch: tuple, weight: float) -> Tensor:
+        """Return −ELBO in nats, with a weight of the KL of global sites."""
+        with ExitStack() as handlers:
+            handlers.enter_context(kl_weight(weight, local=self.weights[1]))
+            if self.per_example:
+                handlers.enter_context(draws("example"))
+                if MIN_DRAWS // len(batch[0]) > 1:
+                    handlers.enter_context(draws(MIN_DRAWS // len(batch[0])))
+            return self.loss_of(*batch)
+
+    def gradient(self, batch: tuple, weight: float) -> list[Tensor]:
+        """Return the gradients of the loss on the guide's parameters."""
+        parameters, loss = list(self.guide.parameters()), self.loss(batch, weight)
+        if not loss.requires_grad:
+            return [torch.zeros_like(parameter) for parameter in parameters]
+        return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+    def parameters(
+        self, initial: Mapping[str, Tensor] | None, total_lr: float | None
+    ) -> dict[str, records.ParameterConvergence]:
+        """Return movement and gradients of each parameter of a guide of this library, by its full name.
+
+        The KL of global sites does not depend on the data: its gradient is the difference of the whole gradient on the
+        first batch and that without KL, with the same draws; so it is exact where the KL has a closed form.
+        """
+        kls = []
+        for _ in range(self.passes):
+            seed, pair = int(torch.randint(2**31, ())), []
+            for weight in (self.weights[0], 0.0):
+                torch.manual_seed(seed)
+                pair.append(self.gradient(self.batches[0], weight))
+            kls.append([whole - without for whole, without in zip(*pair, strict=True)])
+        rest = [self.gradient(batch, 0.0) for batch in self.batches * self.passes]
+        found = {}
+        for k, (path, value) in enumerate(self.guide.named_parameters()):
+            site = next((site for site in self.guide.sites if path.startswith(f"{site}.")), None)
+            if site is None:  # a parameter of the guide of the rest
+                continue
+            likelihoods = torch.stack([share * row[k] for share, row in zip(self.shares.tolist(), rest, strict=True)])
+            error = likelihoods.std(0) / len(likelihoods) ** 0.5
+            terms = torch.stack([row[k] for row in kls]).mean(0), likelihoods.mean(0), error
+            shifts: dict[str, float] = {}
+            if initial is not None and total_lr:
+                shift = _compared(path, (value.detach() - initial[path].to(value)).abs() / total_lr)
+                shifts = {"largest_shift": shift.max().item(), "mean_shift": shift.mean().item()}
+            gradients = balance(*(_compared(path, term) for term in terms))
+            name = path.removeprefix(f"{site}.")
+            found[path] = records.ParameterConvergence(name=name, gradients=gradients, **shifts)
+        return found
+
+    @torch.no_grad()
+    def losses(self, values: Mapping[str, Tensor], seed: int) -> tuple[Tensor, float | None]:
+        """Return the losses of all passes and batches with some values of the parameters, and the unweighted KL."""
+        _assign(self.guide, values)
+        torch.manual_seed(seed)
+        losses = torch.stack([self.loss(batch, self.weights[0]) for batch in self.batches * self.passes])
+        rows = posterior_summary(self.model, self.guide) if isinstance(self.guide, Guide) else ()
+        return losses.cpu().double(), sum(row["kl"] for row in rows) if rows else None
+
+    def compare(self, before: tuple[Tensor, float | None], after: tuple[Tensor, float | None]) -> records.Refit:
+        """Return the gain between two results of :meth:`losses`."""
+        gains = before[0] - after[0]
+        error = gains.std().item() / len(gains) ** 0.5
+        return records.Refit(gain=(self.shares * gains).mean().item(), error=error, kl_before=before[1], kl=after[1])
+
+
+def _compared(name: str, value: Tensor) -> Tensor:
+    """Return the entries of a parameter that are compared: of a Cholesky factor the diagonal, else all.
+
+    Gradients off the diagonal do not shrink with the standard deviations, unlike those on it, and would hide them.
+    """
+    return value.diagonal(dim1=-2, dim2=-1) if name.endswith("raw_tril") else value
 
 
 def _summaries(model: nn.Module, guide: nn.Module, batch: tuple) -> list[dict[str, Any]]:
     """Return name, size, KL and standard deviations of each global latent site."""
-    own = set(guide.sites) if isinstance(guide, Guide) else set()
-    rows = []
-    for row in posterior_summary(model, guide) if own else ():
-        rows.append({"site": row["site"], "size": row["size"], "kl": row["kl"], "std_ratio": row["std_ratio"]})
-    loss = ELBOLoss(model, guide)
+    rows = posterior_summary(model, guide) if isinstance(guide, Guide) else []
+    rows = [{key: row[key] for key in ("site", "size", "kl", "std_ratio")} for row in rows]
+    loss_of, summarised = ELBOLoss(model, guide), {row["site"] for row in rows}
     with torch.no_grad():
-        loss(*batch)
-    trace = loss.traces[0]
-    others = [n for n in trace.stochastic_nodes if n not in own and is_global_latent(trace.nodes[n], trace)]
-    return rows + [_estimated_summary(model, guide, name, batch[0][:2]) for name in others]
-
-
-def _estimated_summary(model: nn.Module, guide: nn.Module, site: str, x: Tensor) -> dict[str, Any]:
-    """Summarise a site by the moments of draws from q and from the prior."""
-    with record([site]) as posterior:
-        predict(model, guide, x, num_samples=DRAWS)
-    with record([site]) as prior:
-        predict(model, None, x, num_samples=DRAWS)
-    q, p = posterior.latents[site].double().flatten(1), prior.latents[site].double().flatten(1)
-    ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
-    kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
-    return {"site": site, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)}
+        loss_of(*batch)
+    trace = loss_of.traces[0]
+    for name in trace.stochastic_nodes:
+        if name not in summarised and is_global_latent(trace.nodes[name], trace):
+            q, p = (
+                posterior_draws(model, source, batch[0][:2], num_samples=DRAWS)[name].double().flatten(1)
+                for source in (guide, None)
+            )
+            ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
+            kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
+            rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
+    return rows
 
 
 def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
@@ -172,8 +275,22 @@ def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
             return
 
 
-def _unknown(guide: nn.Module, site: str) -> str:
-    if isinstance(guide, Guide) and site in guide.sites:
-        return ""
-    kind = type(guide.rest if isinstance(guide, Guide) else guide).__name__
-    return f"{kind} has no parameters of single sites, so their movement and gradients are not measured"
+@contextmanager
+def _restored(guide: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Context manager in which all parameters of a guide require gradients; gives their values and restores them."""
+    state = [(parameter, parameter.requires_grad, parameter.grad) for parameter in guide.parameters()]
+    values = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
+    try:
+        guide.requires_grad_(True)
+        yield values
+    finally:
+        _assign(guide, values)
+        for parameter, flag, grad in state:
+            parameter.requires_grad_(flag)
+            parameter.grad = grad
+
+
+@torch.no_grad()
+def _assign(guide: nn.Module, values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        guide.get_parameter(name).copy_(value)

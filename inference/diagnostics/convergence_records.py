@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probattn.inference.diagnostics.guide_gradients import GradientBalance
-from probattn.inference.diagnostics.predictive_spread import PredictiveSpread
-
 MATERIAL_GAIN = 0.1
 """Nats per latent variable from which a gain by refitting counts: a Gaussian guide loses as much if its means are off
 by 0.45 posterior standard deviations (½ δ²), or if its standard deviations are too small by a factor of 0.7."""
@@ -27,6 +24,23 @@ INFORMED_STD = 0.5
 told three times as much about it as the prior."""
 SYMBOLS = {"loc": "m", "whitened": "m", "raw_tril": "S", "raw_scale": "S", "factor": "the factor of S"}
 """Symbols of the parameters of this library's guide families."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientBalance:
+    """Norms of the gradients of KL and likelihood on one parameter.
+
+    Args:
+        ratio: ‖g_KL‖ / ‖g_nll‖, 1 at an optimum.
+        cosine: of the angle between them, −1 at an optimum.
+        residual: ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖), in [0, 1], 0 at an optimum.
+        noise: residual that the noise of g_nll alone would give: ‖standard error‖ / (‖g_KL‖ + ‖g_nll‖).
+    """
+
+    ratio: float
+    cosine: float
+    residual: float
+    noise: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +68,13 @@ class ParameterConvergence:
     @property
     def is_on_speed_limit(self) -> bool:
         """True if a scalar moved as far as the learning rates allowed (see :data:`SPEED_LIMIT`)."""
-        return self.largest_shift is not None and self.largest_shift >= SPEED_LIMIT
+        return (self.largest_shift or 0.0) >= SPEED_LIMIT
 
     @property
     def is_out_of_balance(self) -> bool:
         """True if the gradients do not cancel (see :data:`IMBALANCE`), beyond their noise."""
-        found = self.gradients
-        return found is not None and found.residual > max(IMBALANCE, STANDARD_ERRORS * found.noise)
+        pair = self.gradients
+        return pair is not None and pair.residual > max(IMBALANCE, STANDARD_ERRORS * pair.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +93,9 @@ class Refit:
     kl_before: float | None
     kl: float | None
 
-    def is_material(self, size: int) -> bool:
-        """Return True if the gain counts for ``size`` latent variables (see :data:`MATERIAL_GAIN`)."""
-        return not self.gain <= max(MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)  # NaN counts, too
+    def is_material(self, size: int, *, share: float = 1.0) -> bool:
+        """Return True if the gain counts for ``size`` latent variables: ``share`` of :data:`MATERIAL_GAIN` or more."""
+        return not self.gain <= max(share * MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)  # NaN counts, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +108,8 @@ class SiteConvergence:
         num_data: number of training examples.
         kl: KL(q ‖ prior) in nats; of Gaussians with the moments of draws for other guides than this library's.
         std_ratio: mean, smallest and largest ratio of posterior to prior standard deviation over its variables.
-        parameters: the guide's parameters at this site.
+        parameters: the guide's parameters at this site; unknown, () for other guides than this library's.
         refit: effect of refitting the guide at this site alone; None if it was not refitted.
-        unknown: reason why movement and gradients are unknown; else empty.
     """
 
     site: str
@@ -106,7 +119,6 @@ class SiteConvergence:
     std_ratio: tuple[float, float, float]
     parameters: tuple[ParameterConvergence, ...] = ()
     refit: Refit | None = None
-    unknown: str = ""
 
     @property
     def is_collapsed(self) -> bool:
@@ -120,47 +132,67 @@ class SiteConvergence:
         Where the guide was refitted, the gain decides, or a parameter that is on its speed limit and out of balance.
         Elsewhere each of these two is a sign that it is not.
         """
-        limited = any(each.is_on_speed_limit for each in self.parameters)
-        unbalanced = any(each.is_out_of_balance for each in self.parameters)
+        limited = any(parameter.is_on_speed_limit for parameter in self.parameters)
+        unbalanced = any(parameter.is_out_of_balance for parameter in self.parameters)
         if self.refit is not None:
             return not (self.refit.is_material(self.size) or (limited and unbalanced))
         if limited or unbalanced:
             return False
-        return True if any(each.gradients for each in self.parameters) else None
+        return True if any(parameter.gradients for parameter in self.parameters) else None
+
+    @property
+    def state(self) -> str:
+        """Key word of the verdict: ``"not converged"``, ``"collapsed"``, ``"alive"`` or ``"unknown"``."""
+        word = {True: "alive", False: "not converged", None: "unknown"}[self.is_converged]
+        return "collapsed" if self.is_collapsed and self.is_converged is not False else word
 
     @property
     def verdict(self) -> str:
         """Convergence and collapse in words, with the evidence."""
-        words = {
-            True: "converged" + (f": {self._gain()}" if self.refit else ""),
-            False: f"not converged: {'; '.join(self._evidence())}",
-            None: f"unknown: {self.unknown or 'neither its gradients nor a refit were measured'}",
-        }[self.is_converged]
-        if self.is_collapsed:
-            words += (
-                f", and collapsed to the prior: KL {self.kl:.1f} nats for {self.size} variables, standard deviation "
-                f"{self.std_ratio[0]:.2f} of the prior's"
-            )
-        return words
+        if self.is_converged is None:
+            words = "unknown: neither its gradients nor a refit were measured"
+        elif self.is_converged:
+            words = "converged" + (f": {self._gain()}" if self.refit else "")
+        else:
+            words = f"not converged: {'; '.join(self._evidence())}"
+        if not self.is_collapsed:
+            return words
+        kl = f"KL {self.kl:.1f} nats for {self.size} variables"
+        return f"{words}, and collapsed to the prior: {kl}, standard deviation {self.std_ratio[0]:.2f} of the prior's"
 
     def _evidence(self) -> Iterator[str]:
-        for each in self.parameters:
-            if each.is_on_speed_limit:
-                yield f"{each.symbol} moved {each.largest_shift:.2f} of what the optimiser allowed"
-            if each.is_out_of_balance:
-                ratio = each.gradients.ratio
-                pair = ("KL", "likelihood") if ratio >= 1 else ("likelihood", "KL")
+        for parameter in self.parameters:
+            if parameter.is_on_speed_limit:
+                yield f"{parameter.symbol} moved {parameter.largest_shift:.2f} of what the optimiser allowed"
+            if parameter.is_out_of_balance:
+                ratio = parameter.gradients.ratio
+                larger, smaller = ("KL", "likelihood") if ratio >= 1 else ("likelihood", "KL")
                 times = max(ratio, 1 / ratio) if ratio else math.inf
-                direction = "" if times >= 1.5 else ", and they do not oppose each other"
-                yield f"the {pair[0]}'s gradient on {each.symbol} is {times:.1f} times the {pair[1]}'s{direction}"
+                opposed = "" if times >= 1.5 else ", and they do not oppose each other"
+                yield f"the {larger}'s gradient on {parameter.symbol} is {times:.1f} times the {smaller}'s{opposed}"
         if self.refit is not None and self.refit.is_material(self.size):
             yield self._gain()
 
     def _gain(self) -> str:
-        gain, error = self.refit.gain, self.refit.error
-        if gain <= max(0.1 * MATERIAL_GAIN * self.size, STANDARD_ERRORS * error):
+        if not self.refit.is_material(self.size, share=0.1):
             return "refitting gains practically nothing"
-        return f"refitting gains {gain / self.num_data:.2g} nats per example"
+        return f"refitting gains {self.refit.gain / self.num_data:.2g} nats per example"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictiveSpread:
+    """Spread of single draws in predictions of classes, averaged over examples.
+
+    Args:
+        total_variation: ½ Σ_c |p_s(c) − p̄(c)| between a draw and the mean prediction, in [0, 1].
+        entropy: of the mean prediction, in nats.
+        mutual_information, mutual_information_95: between label and latent variables in nats, mean and 95 % quantile.
+    """
+
+    total_variation: float
+    entropy: float
+    mutual_information: float
+    mutual_information_95: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +211,9 @@ class Convergence:
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and verdicts as a dict of JSON's types."""
+        verdicts = [{"verdict": site.verdict, "state": site.state} for site in self.sites]
         content = asdict(self)
-        for row, site in zip(content["sites"], self.sites, strict=True):
-            row |= {"verdict": site.verdict}
-            for entry, parameter in zip(row["parameters"], site.parameters, strict=True):
-                entry["gradients"] = parameter.gradients and parameter.gradients._asdict()
-        return content
+        return content | {"sites": [row | words for row, words in zip(content["sites"], verdicts, strict=True)]}
 
     def __str__(self) -> str:
-        return "\n".join(f"{each.site}: {each.verdict}" for each in self.sites)
+        return "\n".join(f"{site.site}: {site.verdict}" for site in self.sites)

@@ -1,18 +1,76 @@
-"""Prior and posterior predictive checks: test statistics of observed data compared with replicated data."""
+"""Prior and posterior predictive checks: test statistics of observed data compared with replicated data.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+A statistic is a callable ``(labels (n, ...), prediction) -> number or vector (k,)``. The prediction is the mean over
+all draws, the same for the observed and all replicated labels. Labels per token are passed as labels of examples,
+without padding. Optional parameters, by name:
+
+- ``x``: the inputs ``(n, ...)``, padded to the longest example; for labels per token, the inputs at real tokens.
+- ``latents``: the latent sites of one posterior draw by name, ``(*event)`` of global sites and ``(n, *event)`` of local
+  ones. T is then a realised discrepancy T(y, θ): see :func:`~probattn.inference.posterior_predictive_check`.
+
+>>> def residual_slope(labels, prediction, *, x):  # a trend that the model misses
+...     return ((labels - prediction.mean) * x).mean(0)
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from probattn.inference import metrics
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.diagnostics import check_statistics
-from probattn.inference.diagnostics.check_statistics import Statistic
-from probattn.inference.diagnostics.posterior_draws import record
-from probattn.inference.diagnostics.replicates import Replicates, replicate
+from probattn.inference.diagnostics.posterior_draws import Replicates, record, replicate
 from probattn.inference.prediction.aggregate import longest, pad_to_shape
+from probattn.inference.prediction.class_labels import class_labels
+from probattn.inference.prediction.result import Prediction
+
+Statistic = Callable[..., Tensor | float]
+
+
+def accuracy(labels: Tensor, prediction: Prediction) -> float:
+    """Fraction of labels that are the most probable class of the mean prediction, 0 to 1."""
+    return metrics.accuracy(prediction.probs, labels)
+
+
+def class_frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
+    """Fraction of each class among the labels ``(classes,)``, 0 to 1."""
+    classes = prediction.probs.shape[-1]
+    labels = class_labels(labels, examples=len(labels), classes=classes)
+    return labels.bincount(minlength=classes).double() / len(labels)
+
+
+def ece(labels: Tensor, prediction: Prediction) -> float:
+    """Expected calibration error of the mean prediction in 15 bins, positive by chance even for a calibrated model."""
+    return metrics.ece(prediction.probs, labels)
+
+
+def entropy(labels: Tensor, prediction: Prediction) -> Tensor:
+    """Entropy of the labels' empirical distribution over classes, in nats, 0 to log(classes)."""
+    return torch.special.entr(class_frequencies(labels, prediction)).sum()
+
+
+def mean(labels: Tensor, prediction: Prediction) -> Tensor:
+    """Mean of each target, or the fraction of each binary label ``(targets,)``."""
+    return labels.double().mean(0)
+
+
+def std(labels: Tensor, prediction: Prediction) -> Tensor:
+    """Standard deviation of each target over examples, in its units ``(targets,)``."""
+    return labels.double().std(0, correction=0)
+
+
+def rmse(labels: Tensor, prediction: Prediction) -> Tensor:
+    """Root mean squared error of the predictive mean for each target, in its units ``(targets,)``."""
+    return (labels - prediction.mean).double().square().mean(0).sqrt()
+
+
+CLASSIFICATION: tuple[Statistic, ...] = (accuracy, class_frequencies, ece, entropy)
+REGRESSION: tuple[Statistic, ...] = (mean, std, rmse)
+STATISTICS: dict[str, Statistic] = {statistic.__name__: statistic for statistic in CLASSIFICATION + REGRESSION}
+"""Statistics by name."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,22 +101,17 @@ class PredictiveCheck(Replicates):
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
-        width = max(map(len, self.observed)) + 6
         replicates, examples = self.log_likelihood.shape
-        lines = [
-            f"{examples} examples, {replicates} replicates",
-            f"{'statistic':{width}} observed  replicated: 5 %    median      95 %  P(rep ≥ obs)  two-sided",
-        ]
+        lines = [f"{examples} examples, {replicates} replicates"]
+        lines += [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)  two-sided"]
+        levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
-            if self.is_discrepancy(name):
-                observed = observed.mean(0)
-            levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
-            columns = (observed, *self.replicated[name].quantile(levels, dim=0))
-            rows = torch.stack((*columns, self.p_values[name], self.two_sided[name])).reshape(6, -1).T
-            for entry, (t, low, middle, high, p, both) in enumerate(rows.tolist()):
+            observed = observed.mean(0) if self.is_discrepancy(name) else observed
+            quantiles = self.replicated[name].quantile(levels, dim=0)
+            rows = torch.stack((observed, *quantiles, self.p_values[name], self.two_sided[name])).reshape(6, -1).T
+            for entry, row in enumerate(rows.tolist()):
                 label = f"{name}[{entry}]" if observed.dim() else name
-                numbers = f"{t:8.4g}  {low:15.4g}  {middle:8.4g}  {high:8.4g}  {p:12.3f}  {both:9.3f}"
-                lines.append(f"{label:{width}} {numbers}")
+                lines.append(f"{label:24}{''.join(f'{value:10.4g}' for value in row[:4])}{row[4]:14.3f}{row[5]:11.3f}")
         return "\n".join(lines)
 
 
@@ -83,9 +136,9 @@ def posterior_predictive_check(
         model, guide: the model and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``, with any likelihood.
         statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of callables and names
-            in :data:`~probattn.inference.diagnostics.check_statistics.STATISTICS`. Optional parameters: ``x``, the
-            inputs ``(n, ...)``, and ``latents``, a draw of the latent sites by name. Default for classification:
-            accuracy, class frequencies, ECE and entropy of the labels; otherwise mean, standard deviation and RMSE.
+            in :data:`STATISTICS`. Optional parameters: ``x``, the inputs ``(n, ...)``, and ``latents``, a draw of the
+            latent sites by name. Default for classification: accuracy, class frequencies, ECE and entropy of the
+            labels; otherwise mean, standard deviation and RMSE.
         num_replicates: R; p-values lie between 1/(2 (R + 1)) and 1 − 1/(2 (R + 1)).
 
     Returns:
@@ -93,61 +146,55 @@ def posterior_predictive_check(
         replicates; that it includes each replicate's draw changes ranks by O(1/R).
 
     Raises:
-        ValueError: fewer than one replicate; data without labels; a statistic that is NaN or changes its shape, or
-            whose name is unknown; errors of :func:`~probattn.inference.predict`.
+        ValueError: data without labels; a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
+        KeyError: an unknown name of a statistic.
     """
-    if num_replicates < 1:
-        raise ValueError(f"num_replicates must be at least 1, got {num_replicates}")
-    chosen = None if statistics is None else check_statistics.resolve(statistics)
-    optional = {name: check_statistics.optional_parameters(each) for name, each in (chosen or {}).items()}
-    needed = {name for names in optional.values() for name in names}
+    chosen = None if statistics is None else _by_name(statistics)
+    optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
     inputs: list[Tensor] = []
-    if "x" in needed:
-        data = _storing_inputs(data, inputs)
-    drawn = record()
-    with drawn if "latents" in needed else nullcontext():
+
+    def storing(batch: Any) -> Any:
+        inputs.append(unpack_batch(batch)[0])
+        return batch
+
+    if any("x" in names for names in optional.values()):
+        data = map(storing, iterate_batches(data))
+    with record(None if any("latents" in names for names in optional.values()) else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
-    latents = drawn.latents
-    prediction, mask = replicates.prediction, None
-    if prediction.mask is not None:
-        mask, prediction = prediction.mask, prediction.tokens()
-    x = _inputs_of_labels(inputs, mask) if inputs else None
+    latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
+    if mask is not None:
+        prediction = prediction.tokens()
+    if chosen is None:
+        chosen = _by_name(_default_statistics(prediction))
+    available = {"x": _inputs_of_labels(inputs, mask)} if inputs else {}
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
-        available = {"x": x, "latents": {site: each[draw] for site, each in latents.items()}}
-        arguments = {each: available[each] for each in optional.get(name, ())}
-        labels = labels if mask is None else labels[mask]
-        return check_statistics.evaluate(name, chosen[name], labels, prediction, **arguments)
+        arguments = available | {"latents": {site: values[draw] for site, values in latents.items()}}
+        arguments = {key: arguments[key] for key in optional.get(name, ())}
+        result = chosen[name](labels if mask is None else labels[mask], prediction, **arguments)
+        result = torch.as_tensor(result, dtype=torch.float64).detach().cpu()
+        if result.isnan().any():
+            raise ValueError(f"statistic {name!r} is NaN for some labels, and NaN cannot be ranked")
+        return result
 
-    chosen = chosen or check_statistics.resolve(check_statistics.default_statistics(prediction))
     observed, replicated = {}, {}
     for name in chosen:
         is_discrepancy = "latents" in optional.get(name, ())
-        of_data = [value(name, replicates.labels, r) for r in (range(num_replicates) if is_discrepancy else (0,))]
-        values = [value(name, labels, r) for r, labels in enumerate(replicates.replicated_labels)]
-        for each in (*of_data, *values):
-            if each.shape != of_data[0].shape:
-                raise ValueError(
-                    f"statistic {name!r} changes its shape: {tuple(of_data[0].shape)} for the data's labels, "
-                    f"{tuple(each.shape)} for a replicate's"
-                )
+        of_data = [value(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
+        values = [value(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
+        if len({result.shape for result in (*of_data, *values)}) > 1:
+            raise ValueError(f"statistic {name!r} changes its shape between data and replicates")
         observed[name], replicated[name] = torch.stack(of_data) if is_discrepancy else of_data[0], torch.stack(values)
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
-def prior_predictive_check(
-    model: nn.Module,
-    data: Iterable,
-    *,
-    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
-    num_replicates: int = 200,
-) -> PredictiveCheck:
+def prior_predictive_check(model: nn.Module, data: Iterable, **options: Any) -> PredictiveCheck:
     """Compare test statistics of a data set with those of replicates from the prior predictive (Box, 1980).
 
     All latent sites are drawn from their priors, at the network's current weights. Data from the model have uniform
-    p-values. Arguments, result and errors are those of :func:`posterior_predictive_check`.
+    p-values. Options, result and errors are those of :func:`posterior_predictive_check`.
     """
-    return posterior_predictive_check(model, None, data, statistics=statistics, num_replicates=num_replicates)
+    return posterior_predictive_check(model, None, data, **options)
 
 
 def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
@@ -166,18 +213,34 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
 
 
-def _storing_inputs(data: Iterable, inputs: list[Tensor]) -> Iterator:
-    """Yield the batches and append their inputs to a list."""
-    for batch in iterate_batches(data):
-        inputs.append(unpack_batch(batch)[0])
-        yield batch
+def _default_statistics(prediction: Prediction) -> tuple[Statistic, ...]:
+    """Return the default statistics of a prediction; RMSE only if its mean is finite."""
+    if prediction.probs is not None:
+        return CLASSIFICATION
+    return REGRESSION if prediction.mean.isfinite().all() else (mean, std)
+
+
+def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
+    if isinstance(statistics, Mapping):
+        return dict(statistics)
+    chosen = [STATISTICS[entry] if isinstance(entry, str) else entry for entry in statistics]
+    by_name = {statistic.__name__: statistic for statistic in chosen}
+    if len(by_name) < len(chosen):
+        raise ValueError("two test statistics have one name: pass a dict, {'first': ..., 'second': ...}")
+    return by_name
+
+
+def _optional_parameters(statistic: Statistic) -> set[str]:
+    """Return which of ``x`` and ``latents`` a statistic takes, after labels and prediction."""
+    try:
+        parameters = list(inspect.signature(statistic).parameters.values())
+    except ValueError:  # a builtin has no signature
+        return set()
+    extra = [*parameters[2:], *(entry for entry in parameters if entry.kind is entry.KEYWORD_ONLY)]
+    return {"x", "latents"} & {entry.name for entry in extra}
 
 
 def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:
     """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
-    x = torch.cat([pad_to_shape(each, longest(inputs)) for each in inputs])
-    if mask is None:
-        return x
-    if x.shape[: mask.dim()] != mask.shape:
-        raise ValueError(f"inputs of shape {tuple(x.shape)} are not one per token, {tuple(mask.shape)}")
-    return x[mask.to(x.device)]
+    x = torch.cat([pad_to_shape(part, longest(inputs)) for part in inputs])
+    return x if mask is None else x[mask.to(x.device)]

@@ -16,8 +16,7 @@ from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.imports import extra
-from probattn.inference.posterior.frozen import frozen
-from probattn.inference.posterior.unit_scales import check_unit_scales
+from probattn.inference.posterior.frozen import check_unit_scales, frozen
 from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
 from probattn.messages import is_global_latent
 
@@ -47,8 +46,7 @@ class PSIS:
 
     def __str__(self) -> str:
         verdict = "is close to the posterior" if self.khat < KHAT_THRESHOLD else "is far from the posterior"
-        count = len(self.log_weights)
-        size = f"effective sample size {self.ess:.0f} of {count} draws"
+        size = f"effective sample size {self.ess:.0f} of {len(self.log_weights)} draws"
         return f"k̂ = {self.khat:.2f} (threshold {KHAT_THRESHOLD}): the guide {verdict}; {size}"
 
 
@@ -67,7 +65,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     Raises:
         MissingExtraError: arviz-stats is not installed.
         ValueError: a point-mass guide, which has no density; scaled sites (see
-            :func:`~probattn.inference.posterior.unit_scales.check_unit_scales`).
+            :func:`~probattn.inference.posterior.frozen.check_unit_scales`).
     """
     with extra("arviz", needed_by="psis_khat"):
         from arviz_stats.base import array_stats
@@ -75,10 +73,9 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     check_unit_scales(model, batch)
     guide_checks.materialise(guide, batch)
     guide_checks.check(model, guide)
-    size = max(2, CPU_CHUNK_SIZE // len(batch[0]))
-    pieces = [size] * (num_samples // size) + ([num_samples % size] if num_samples % size else [])
+    pieces = torch.arange(num_samples).split(max(2, CPU_CHUNK_SIZE // len(batch[0])))
     with frozen(model), torch.no_grad():
-        log_weights = torch.cat([_log_weights(model, guide, batch, piece) for piece in pieces]).cpu()
+        log_weights = torch.cat([_log_weights(model, guide, batch, len(piece)) for piece in pieces]).cpu()
     rounding = math.sqrt(torch.finfo(log_weights.dtype).eps) * (1 + log_weights.abs().max())
     log_weights = log_weights.double()
     if log_weights.max() - log_weights.min() <= rounding:
@@ -94,7 +91,9 @@ def _log_weights(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], 
     with _Proposal() as proposal, draws(number):
         guided = poutine.trace(guide).get_trace(*batch)
         joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
-    check_coverage(joint, proposal.with_local(guided))
+    for name, node in proposal.nodes.items():
+        guided.add_node(name, **node)
+    check_coverage(joint, guided)
     for name, site in guided.nodes.items():
         if is_global_latent(site) and number > 1 and torch.equal(site["value"][0], site["value"][1]):
             raise ValueError(f"this guide has a point mass at {name} and no density: importance ratios do not exist")
@@ -116,20 +115,14 @@ class _Proposal(Messenger):
             law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
             law = law if law.batch_shape == msg["fn"].batch_shape else law.expand(msg["fn"].batch_shape)
             msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
-            self.nodes[msg["name"]] = {"fn": law, "value": msg["value"]}
+            self.nodes[msg["name"]] = {"fn": law}
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["name"] in self.nodes:
             self.nodes[msg["name"]] = dict(msg) | self.nodes[msg["name"]]
 
-    def with_local(self, guided: Trace) -> Trace:
-        """Add the local sites to the guide's trace, and return it."""
-        for name, node in self.nodes.items():
-            guided.add_node(name, **node)
-        return guided
-
 
 def _log_density(trace: Trace, number: int) -> Tensor:
     """Return the log density of each draw; ``draws`` has scaled sites with a draws dimension by 1/number."""
     log_probs = [site["log_prob"] for site in trace.nodes.values() if site["type"] == "sample"]
-    return sum(number * each.sum(-1) if each.dim() > 1 else each.sum() for each in log_probs)
+    return sum(number * log_prob.sum(-1) if log_prob.dim() > 1 else log_prob.sum() for log_prob in log_probs)

@@ -1,22 +1,21 @@
 """Simulation-based calibration (SBC): inference checked on data simulated from the model."""
 
 import copy
-import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyro.poutine as poutine
-import scipy.special
+import scipy.stats
 import torch
 from torch import Tensor, nn
 
 from probattn.inference import guide_checks
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.posterior.fit_guide import fit_guide
-from probattn.inference.posterior.frozen import frozen
+from probattn.inference.posterior.frozen import check_unit_scales, frozen
 from probattn.inference.posterior.nuts import nuts
-from probattn.inference.posterior.unit_scales import check_unit_scales
 
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
@@ -47,14 +46,9 @@ class SBC:
         Returns:
             Counts ``(scalars, bins)``, and the expected counts under uniformity ``(bins,)``: proportional to the number
             of ranks in a bin, which varies by one if ``bins`` does not divide L + 1.
-
-        Raises:
-            ValueError: fewer than two bins, or more than L + 1.
         """
         simulations, values = len(self.ranks), self.num_samples + 1
         bins = min(MAX_BINS, values, max(2, simulations // MIN_EXPECTED_COUNT)) if bins is None else bins
-        if not 2 <= bins <= values:
-            raise ValueError(f"bins must lie in 2..{values}, the number of ranks; got {bins}")
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)
         return counts, simulations * torch.bincount(bin_of_rank).double() / values
@@ -62,20 +56,18 @@ class SBC:
     def p_values(self, bins: int | None = None) -> Tensor:
         """Return p-values of the χ² test of uniformity of each scalar's ranks, ``(scalars,)``; see :meth:`counts`."""
         counts, expected = self.counts(bins)
-        statistics = ((counts - expected).square() / expected).sum(1)
-        return torch.as_tensor(scipy.special.chdtrc(len(expected) - 1, statistics.numpy()))
+        return torch.as_tensor(scipy.stats.chisquare(counts.double(), expected, axis=1).pvalue)
 
     def p_value(self, bins: int | None = None) -> float:
         """Return the Bonferroni-corrected smallest p-value, valid under any dependence of the scalars."""
         return min(1.0, len(self.names) * self.p_values(bins).min().item())
 
     def __str__(self) -> str:
-        p_values = self.p_values()
-        worst = p_values.argmin().item()
-        return (
-            f"{len(self.ranks)} simulations, ranks among {self.num_samples} draws of {len(self.names)} scalars: "
-            f"smallest p-value {p_values[worst]:.3g} ({self.names[worst]}), Bonferroni-corrected {self.p_value():.3g}"
+        worst = int(self.p_values().argmin())
+        p_values = (
+            f"smallest p-value {self.p_values()[worst]:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
         )
+        return f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: {p_values}"
 
 
 def simulation_based_calibration(
@@ -106,81 +98,59 @@ def simulation_based_calibration(
         sites: sites to rank; by default all latent sites that ``infer`` returns draws of.
 
     Raises:
-        ValueError: an unknown site, or draws of a wrong shape or too few; the message names the site.
+        KeyError: an unknown site.
+        ValueError: draws of a wrong shape, or too few.
     """
-    if min(num_simulations, num_samples) < 1:
-        raise ValueError(f"need num_simulations ≥ 1 and num_samples ≥ 1; got {num_simulations}, {num_samples}")
     x, *mask = (inputs,) if isinstance(inputs, Tensor) else inputs
-    ranks = []
+    ranks: list[dict[str, Tensor]] = []
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
-            truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
-            y = truth.pop("y")
-            if not ranks:
-                check_unit_scales(model, (x, y, *mask))
+        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+        y = truth.pop("y")
+        if not ranks:
+            check_unit_scales(model, (x, y, *mask))
         draws = infer(x, y, *mask)
-        chosen = [name for name in truth if name in draws] if sites is None else list(sites)
-        if not chosen:
-            known = ", ".join(truth) or "none"
-            raise ValueError(f"infer returned no draws of the latent sites of the model: {known}")
-        ranks.append({name: _rank(name, truth, draws, num_samples) for name in chosen})
-    names = tuple(scalar for name, rank in ranks[0].items() for scalar in _scalars(name, rank.shape))
-    table = torch.stack([torch.cat([rank.flatten() for rank in each.values()]) for each in ranks])
-    return SBC(table.cpu(), names, num_samples)
+        names = [name for name in truth if name in draws] if sites is None else sites
+        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in names})
+    table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
+    scalars = [
+        f"{name}[{', '.join(map(str, index))}]" if index else name
+        for name, rank in ranks[0].items()
+        for index in np.ndindex(*rank.shape)
+    ]
+    return SBC(table.cpu(), tuple(scalars), num_samples)
 
 
-def guide_inference(
-    model: nn.Module, guide: nn.Module, *, num_samples: int = 99, steps: int = 1000, lr: float = 0.05
-) -> Infer:
+def guide_inference(model: nn.Module, guide: nn.Module, *, num_samples: int = 99, **options: Any) -> Infer:
     """Return inference by variational inference: ``num_samples`` draws of a guide that is fitted to each simulation.
 
-    Each fit starts from a copy of ``guide``; for ``steps`` and ``lr`` see :func:`~probattn.inference.fit_guide`.
+    Each fit starts from a copy of ``guide``; options are those of :func:`~probattn.inference.fit_guide`.
     """
 
     def infer(*batch: Tensor) -> dict[str, Tensor]:
         guide_checks.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
         model_copy, guide_copy = copy.deepcopy((model, guide))
-        fit_guide(model_copy, guide_copy, batch, steps=steps, lr=lr)
+        fit_guide(model_copy, guide_copy, batch, **options)
         return posterior_draws(model_copy, guide_copy, [batch], num_samples=num_samples)
 
     return infer
 
 
-def nuts_inference(
-    model: nn.Module,
-    *,
-    num_samples: int = 1000,
-    warmup_steps: int = 500,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
-) -> Infer:
-    """Return inference by :func:`~probattn.inference.nuts`; use ``num_samples`` several times the draws to rank."""
-    run = functools.partial(
-        nuts,
-        num_samples=num_samples,
-        warmup_steps=warmup_steps,
-        target_accept_prob=target_accept_prob,
-        max_tree_depth=max_tree_depth,
-    )
-    return lambda *batch: run(model, batch).draws
+def nuts_inference(model: nn.Module, **options: Any) -> Infer:
+    """Return inference by :func:`~probattn.inference.nuts` with its options.
+
+    Use ``num_samples`` several times the draws to rank.
+    """
+
+    def infer(*batch: Tensor) -> dict[str, Tensor]:
+        return nuts(model, batch, **options).draws
+
+    return infer
 
 
-def _rank(name: str, truth: Mapping[str, Tensor], draws: Mapping[str, Tensor], number: int) -> Tensor:
-    if name not in truth or name not in draws:
-        where = "latent sites of the model are" if name not in truth else "infer returns draws of"
-        known = truth if name not in truth else draws
-        raise ValueError(f"no site {name}; {where} {', '.join(known) or 'none'}")
-    value, values = truth[name], draws[name]
-    if len(values) < number or values.shape[1:] != value.shape:
-        raise ValueError(
-            f"infer must return at least {number} draws of {name}, shape (draws, {', '.join(map(str, value.shape))}); "
-            f"got {tuple(values.shape)}"
-        )
-    thinned = values[torch.arange(number) * len(values) // number]
-    return (thinned < value).sum(0)
-
-
-def _scalars(name: str, shape: torch.Size) -> Iterator[str]:
-    for index in np.ndindex(*shape):
-        yield f"{name}[{', '.join(map(str, index))}]" if shape else name
+def _rank(name: str, truth: Tensor, draws: Tensor, number: int) -> Tensor:
+    if len(draws) < number or draws.shape[1:] != truth.shape:
+        shape = f"(at least {number}, {', '.join(map(str, truth.shape))})"
+        raise ValueError(f"infer must return draws of {name} of shape {shape}; got {tuple(draws.shape)}")
+    return (draws[torch.arange(number) * len(draws) // number] < truth).sum(0)

@@ -58,18 +58,28 @@ def fit_guide(
         optimiser = torch.optim.Adam(parameters, lr=lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
         vectorize = elbo is not None or broadcasts(as_module(model), guide, lambda: batch)
-        default = TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
-        loss_of, losses = ELBOLoss(model, guide, elbo or default), []
-        for step in range(steps):
+        elbo = elbo or TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples)
+        loss_of, losses = ELBOLoss(model, guide, elbo), []
+        for _ in range(steps):
             optimiser.zero_grad()
             with draws(num_samples) if vectorize else nullcontext():
-                loss = loss_of(*batch)
-            if not loss.isfinite():
-                source = find_non_finite(batch, {"model": as_module(model), "guide": guide}, loss_of.traces)
-                raise NonFiniteError(f"the loss of step {step} is {loss.item()}, from {source or 'the likelihood'}")
+                loss = finite_loss(loss_of, batch)
             loss.backward()
             optimiser.step()
             schedule.step()
             losses.append(loss.detach())
     optimiser.zero_grad()
     return torch.stack(losses)
+
+
+def finite_loss(loss_of: ELBOLoss, batch: tuple) -> Tensor:
+    """Return −ELBO of a batch.
+
+    Raises:
+        NonFiniteError: it is NaN or Inf; the message names the source.
+    """
+    loss = loss_of(*batch)
+    if not loss.isfinite():
+        source = find_non_finite(batch, {"model": loss_of.model, "guide": loss_of.guide}, loss_of.traces)
+        raise NonFiniteError(f"the ELBO is not finite, from {source or 'the likelihood: lower lr'}")
+    return loss

@@ -1,9 +1,12 @@
-"""Models with fixed parameters."""
+"""Models with fixed parameters, and the check that their log joint is the density of a whole data set."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+import pyro.poutine as poutine
+import torch
+from pyro.poutine import Trace
+from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, unwrapped
@@ -19,10 +22,39 @@ def frozen(model: Program) -> Iterator[None]:
     inner = unwrapped(model)
     module = inner if isinstance(inner, nn.Module) else nn.Module()
     with own_parameters(model), evaluation_mode(module):
-        flags = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         try:
             module.requires_grad_(False)
             yield
         finally:
-            for parameter, flag in flags:
-                parameter.requires_grad_(flag)
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+
+
+def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
+    """Check that every sample site has scale 1: otherwise the log joint is that of a different posterior.
+
+    Args:
+        model: the model.
+        batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
+
+    Returns:
+        The trace that was checked, with latent sites sampled from their priors.
+
+    Raises:
+        ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose regulariser has a
+            weight; the message names the site and the remedy.
+    """
+    with frozen(model), torch.no_grad():
+        trace = poutine.trace(model).get_trace(*batch)
+    for name, site in trace.nodes.items():
+        if site["type"] != "sample" or site["infer"].get("is_auxiliary"):
+            continue
+        scale = torch.as_tensor(site["scale"], dtype=torch.float64)
+        if torch.allclose(scale, torch.ones_like(scale), rtol=1e-6):
+            continue
+        remedy = "pass the whole data set as one batch, with a model built for num_data of its size"
+        if site["infer"].get("regulariser"):
+            remedy = 'build its layer with collapsed=True, without z_o, or with alpha=1 and regulariser_norm="example"'
+        raise ValueError(f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: {remedy}")
+    return trace

@@ -8,14 +8,12 @@ import pyro
 import torch
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
-from pyro.ops.stats import effective_sample_size, split_gelman_rubin
+from pyro.infer.mcmc.util import diagnostics
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
-from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
-from probattn.inference.posterior.frozen import frozen
-from probattn.inference.posterior.unit_scales import check_unit_scales
+from probattn.inference.posterior.frozen import check_unit_scales, frozen
 
 MAX_R_HAT, MIN_EFFECTIVE = 1.05, 100.0
 
@@ -44,18 +42,14 @@ class Chains:
     @property
     def problems(self) -> tuple[str, ...]:
         """Descriptions of convergence problems; empty if there are none."""
-        found = []
-        for site in self.draws:
-            r_hat, effective = self.r_hat[site].max().item(), self.effective[site].min().item()
-            if not r_hat <= MAX_R_HAT:
-                found.append(f"R̂ of {site} is up to {r_hat:.3g} (> {MAX_R_HAT})")
+        problems = []
+        for site, r_hats in self.r_hat.items():
+            r_hat, effective = r_hats.max().item(), self.effective[site].min().item()
+            if not r_hat <= MAX_R_HAT:  # NaN counts, too
+                problems.append(f"R̂ of {site} is up to {r_hat:.3g} (> {MAX_R_HAT})")
             if not effective >= MIN_EFFECTIVE:
-                found.append(
-                    f"the effective sample size of {site} is as low as {effective:.0f} (< {MIN_EFFECTIVE:.0f})"
-                )
-        if self.divergences:
-            found.append(f"{self.divergences} transitions diverged")
-        return tuple(found)
+                problems.append(f"the effective sample size of {site} is {effective:.0f} (< {MIN_EFFECTIVE:.0f})")
+        return (*problems, f"{self.divergences} transitions diverged") if self.divergences else tuple(problems)
 
 
 def nuts(
@@ -65,9 +59,8 @@ def nuts(
     num_samples: int = 1000,
     warmup_steps: int = 500,
     num_chains: int = 1,
-    target_accept_prob: float = 0.8,
-    max_tree_depth: int = 10,
     disable_progbar: bool = True,
+    **options: Any,
 ) -> Chains:
     """Sample the posterior of all latent sites given the labels with Pyro's NUTS; weights and Λ are held fixed.
 
@@ -87,73 +80,57 @@ def nuts(
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` of the batch's size.
         batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: draws of each chain.
+        num_samples: draws of each chain, at least 4, for R̂.
         warmup_steps: discarded steps of each chain, which adapt step size and mass matrix.
         num_chains: number of chains; R̂ of a single one compares its halves and cannot detect a missed mode.
-        target_accept_prob: target acceptance probability; higher values take smaller steps and diverge less.
-        max_tree_depth: maximum depth of a trajectory's tree: it takes at most 2^depth − 1 steps.
         disable_progbar: hide Pyro's progress bar.
+        options: of Pyro's ``NUTS``. A higher ``target_accept_prob`` (0.8) takes smaller steps and diverges less;
+            ``max_tree_depth`` (10) allows at most 2^depth − 1 steps of a trajectory.
 
     Raises:
         ValueError: a model without latent sites; scaled sites (see
-            :func:`~probattn.inference.posterior.unit_scales.check_unit_scales`); local sites with padding, where their
-            density is constant; too few draws or chains.
+            :func:`~probattn.inference.posterior.frozen.check_unit_scales`); local sites with padding, where their
+            density is constant.
 
     Warns:
         ConvergenceWarning: the :attr:`Chains.problems`.
     """
-    if num_samples < 4 or num_chains < 1:
-        raise ValueError(f"need num_samples ≥ 4, for R̂, and num_chains ≥ 1; got {num_samples}, {num_chains}")
     batch = unpack_batch(batch).arguments()
     trace = check_unit_scales(model, batch)
-    local = [name for name in trace.stochastic_nodes if trace.nodes[name]["infer"].get("local")]
     if not trace.stochastic_nodes:
         raise ValueError("this model has no latent sites: there is no posterior to sample")
-    unscored = [name for name in local if trace.nodes[name]["mask"] is False]
-    if unscored:
-        raise ValueError(
-            f"{', '.join(unscored)}: alpha=0 removes the density, which leaves the posterior improper; build the layer "
-            'with collapsed=True, which has no z_o, or with alpha=1 and regulariser_norm="example"'
-        )
-    if local and len(batch) > 2 and not batch[2].all():
-        raise ValueError(
-            f"{', '.join(local)}: the density is improper at padding; pass examples of equal length, without a mask"
-        )
+    for name in trace.stochastic_nodes:
+        if trace.nodes[name]["infer"].get("local") and trace.nodes[name]["mask"] is False:
+            raise ValueError(
+                f"{name}: alpha=0 removes the density, which leaves the posterior improper; build the layer with "
+                'collapsed=True, which has no z_o, or with alpha=1 and regulariser_norm="example"'
+            )
+        if trace.nodes[name]["infer"].get("local") and len(batch) > 2 and not batch[2].all():
+            raise ValueError(f"{name}: the density is improper at padding; pass examples of equal length, without mask")
+
+    def program(*args: Any) -> Any:
+        """Run the model; Pyro rejects a trajectory that raises PyTorch's error of a singular matrix."""
+        try:
+            return model(*args)
+        except NumericalError as error:
+            raise RuntimeError(f"singular: {error}") from error
+
     runs, divergences = [], 0
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):
-            kernel = NUTS(
-                rejecting(model),
-                target_accept_prob=target_accept_prob,
-                max_tree_depth=max_tree_depth,
-                init_strategy=init_to_sample,
-            )
+            kernel = NUTS(program, init_strategy=init_to_sample, **options)
             mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=disable_progbar)
             mcmc.run(*batch)
             runs.append(mcmc.get_samples())
             divergences += len(mcmc.diagnostics()["divergences"]["chain 0"])
-    grouped = {site: torch.stack([run[site] for run in runs]) for site in runs[0]}
-    result = Chains(
-        draws={site: each.flatten(0, 1) for site, each in grouped.items()},
-        r_hat={site: split_gelman_rubin(each) for site, each in grouped.items()},
-        effective={site: effective_sample_size(each) for site, each in grouped.items()},
+    draws = {site: torch.stack([run[site] for run in runs]) for site in runs[0]}
+    quality = diagnostics(draws)
+    chains = Chains(
+        draws={site: values.flatten(0, 1) for site, values in draws.items()},
+        r_hat={site: quality[site]["r_hat"] for site in draws},
+        effective={site: quality[site]["n_eff"] for site in draws},
         divergences=divergences,
     )
-    if result.problems:
-        warnings.warn("; ".join(result.problems) + ": run longer or more chains", ConvergenceWarning, stacklevel=2)
-    return result
-
-
-def rejecting(model: Program) -> Program:
-    """Wrap a program so that NUTS rejects a trajectory on which it cannot factorise a kernel.
-
-    Pyro rejects what raises PyTorch's error of a singular matrix.
-    """
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return model(*args, **kwargs)
-        except NumericalError as error:
-            raise RuntimeError(f"singular: {error}") from error
-
-    return run
+    if chains.problems:
+        warnings.warn("; ".join(chains.problems) + ": run longer or more chains", ConvergenceWarning, stacklevel=2)
+    return chains

@@ -1,7 +1,6 @@
 """The guide's optimum for a fixed network, on a data set of minibatches."""
 
 import copy
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.families import Diagonal, Full
-from probattn.guides import Guide, Program, latent_sites
+from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
-from probattn.inference.non_finite import NonFiniteError, find_non_finite
+from probattn.inference.posterior.fit_guide import finite_loss
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import as_module, attribute, device
@@ -29,13 +28,10 @@ REDUCTIONS = 3
 
 @dataclass(frozen=True)
 class GuideRefit:
-    """Result of :func:`refit_guide`.
+    """Result of :func:`refit_guide`; for KL and standard deviations see :func:`~probattn.inference.posterior_summary`.
 
     Args:
         elbo_before, elbo_after: ELBO in nats per example, without penalties and with the KLs times their weights.
-        kl_before, kl_after: KL of each global site in nats, without weight.
-        sd_before, sd_after: standard deviation of the guide relative to the prior's, averaged over each site's scalars,
-            for sites of :class:`~probattn.guides.Guide` whose distributions have one.
         epochs: number of epochs.
         converged: True if the ELBO no longer rises by about ``tolerance`` (see :func:`refit_guide`); False if the
             epochs did not suffice.
@@ -43,10 +39,6 @@ class GuideRefit:
 
     elbo_before: float
     elbo_after: float
-    kl_before: dict[str, float]
-    kl_after: dict[str, float]
-    sd_before: dict[str, float]
-    sd_after: dict[str, float]
     epochs: int
     converged: bool
 
@@ -90,203 +82,162 @@ def refit_guide(
 
     Raises:
         NonFiniteError: the loss is NaN or Inf; names its source. The guide keeps its best parameters.
-        ValueError: an argument out of bounds, no data, a guide of another model, or a model without ``num_data``.
+        ValueError: no data, or a guide of another model.
     """
-    bounds = {"epochs": epochs >= 1, "lr": 0 < lr <= 1, "num_samples": num_samples >= 1}
-    bounds |= {"kl_weight": 0 < kl_weight < math.inf, "tolerance": 0 <= tolerance < math.inf}
-    bounds |= {"local_kl_weight": 0 <= local_kl_weight < math.inf}
-    if wrong := [name for name, holds in bounds.items() if not holds]:
-        raise ValueError(f"out of bounds: {', '.join(wrong)} (see refit_guide)")
     guide = as_module(guide)
-    if attribute(as_module(model), "num_data") is None:
-        raise ValueError("refit_guide needs the size of the training set, which weights the KL: set model.num_data")
     if guide_checks.is_lazy(guide):
         guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)
     with frozen(model):
-        fit = _Refit(model, guide, data, num_samples=num_samples, kl_weight=kl_weight, local_kl_weight=local_kl_weight)
-        return fit.run(epochs=epochs, lr=lr, tolerance=tolerance)
-
-
-class _Refit:
-    """State of a refit; arguments are those of :func:`refit_guide`."""
-
-    def __init__(
-        self,
-        model: Program,
-        guide: nn.Module,
-        data: Iterable,
-        *,
-        num_samples: int,
-        kl_weight: float,
-        local_kl_weight: float,
-    ) -> None:
-        self.model, self.guide, self.data = model, guide, data
-        self.num_samples, self.kl_weight, self.local_kl_weight = num_samples, kl_weight, local_kl_weight
-        self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
-        self.vectorize = broadcasts(as_module(model), guide, lambda: next(self._batches()))
-        elbo = TraceMeanField_ELBO(num_particles=1 if self.vectorize else num_samples)
-        self.loss, self.mean_size = ELBOLoss(model, guide, elbo), 1.0
-
-    def run(self, *, epochs: int, lr: float, tolerance: float) -> GuideRefit:
-        """Refit and return the result."""
-        before = best = self._estimate()
-        sd_before = self._relative_sd()
-        kept, since, reductions, epoch = copy.deepcopy(self.guide.state_dict()), best[0], 0, 0
-        optimizers = self._optimizers(lr)
-        gaussians = [part for part in gaussian_modules(self.guide) if all(p.requires_grad for p in part.parameters())]
+        objective = _Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
+        elbo_before, optimizers = objective.highest, _optimizers(guide, lr=lr, kl_weight=kl_weight)
+        gaussians = [part for part in gaussian_modules(guide) if all(p.requires_grad for p in part.parameters())]
+        epoch = reductions = 0
         try:
             while optimizers and epoch < epochs and reductions <= REDUCTIONS:
-                for batch in self._batches():
-                    self._step(batch, optimizers)
-                epoch += 1
-                found = self._estimate()
-                if found[0] > best[0]:
-                    best, kept = found, copy.deepcopy(self.guide.state_dict())
-                if best[0] < since + tolerance:
-                    reductions += 1
-                    self.guide.load_state_dict(kept)
+                for batch in objective:
+                    guide.zero_grad()
+                    objective.loss(batch, share=len(batch[0]) / objective.batch_size).backward()
                     for optimizer in optimizers:
-                        for group in optimizer.param_groups:
-                            group["lr"] /= 3
-                since = best[0]
-            self.guide.load_state_dict(kept)
+                        optimizer.step()
+                epoch += 1
+                if max(objective.keep_if_better(), 0.0) < tolerance:
+                    reductions += 1
+                    objective.restore()
+                    for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
+                        group["lr"] /= 3
+            objective.restore()
             converged = not optimizers or reductions > REDUCTIONS
             while converged and gaussians:
-                gains, solved = self._solve_means(gaussians, steps=epochs - epoch, tolerance=tolerance)
-                epoch, found = epoch + len(gains), self._estimate()
-                gained = found[0] - best[0]
-                if gained > 0:
-                    best, kept = found, copy.deepcopy(self.guide.state_dict())
-                if solved and abs(gained - sum(gains)) <= tolerance:  # the loss was the quadratic that CG assumes
+                gains, is_solved = _solve_means(objective, gaussians, steps=epochs - epoch, tolerance=tolerance)
+                epoch, gain = epoch + len(gains), objective.keep_if_better()
+                if is_solved and abs(gain - sum(gains)) <= tolerance:  # the loss was the quadratic that CG assumes
                     break
-                converged = epoch < epochs and gained > tolerance
+                converged = epoch < epochs and gain > tolerance
         finally:
-            self.guide.load_state_dict(kept)
-            self.guide.zero_grad()
-        return GuideRefit(before[0], best[0], before[1], best[1], sd_before, self._relative_sd(), epoch, converged)
+            objective.restore()
+            guide.zero_grad()
+        return GuideRefit(elbo_before, objective.highest, epoch, converged)
 
-    def _solve_means(self, modules: list[Full | Diagonal], *, steps: int, tolerance: float) -> tuple[list[float], bool]:
-        """Maximise the ELBO over the means by conjugate gradients, with covariances and samples fixed.
 
-        In a conjugate model the gradient is then linear in the means. A step needs it at one trial point: curvature
-        along the step and gradient at its end follow. The covariances are the preconditioner. The gains after a step
-        estimate what was left at it (Strakoš & Tichý, 2002, "On error estimation in the conjugate gradient method").
+class _Objective:
+    """−ELBO of a data set under a guide, and the best parameters of the guide; arguments as for :func:`refit_guide`."""
 
-        Returns:
-            Gain of each step in nats per example, and True if the later half of them gained less than ``tolerance``.
-        """
-        locs = [module.loc for module in modules]
-        mean = nn.utils.parameters_to_vector(locs).detach()
-        gradient, natural = self._gradients(modules)
-        trial, length = -natural, 1 / sum(module.blocks() for module in modules)
-        gains: list[float] = []
-        while len(gains) < steps:
-            _assign(locs, mean + length * trial)
-            changes = [new - old for new, old in zip(self._gradients(modules), (gradient, natural), strict=True)]
-            slope, change = -(gradient @ trial).item(), (changes[0] @ trial).item()
-            if slope <= 0 or change <= 0:
-                break
-            ratio, norm = slope / change, gradient @ natural
-            length *= ratio
-            mean, gradient, natural = mean + length * trial, gradient + ratio * changes[0], natural + ratio * changes[1]
-            gains.append(length * slope / 2)
-            if len(gains) >= min(8, len(mean)) and sum(gains[len(gains) // 2 :]) <= tolerance:
-                break
-            trial = (ratio * (changes[0] @ natural) / norm).clamp(min=0) * trial - natural  # Polak & Ribière
-        _assign(locs, mean)
-        return gains, len(gains) > 0 and sum(gains[len(gains) // 2 :]) <= tolerance
+    def __init__(
+        self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
+    ) -> None:
+        self.guide, self.data, self.num_samples, self.weights = guide, data, num_samples, weights
+        self.num_data, self.device = attribute(as_module(model), "num_data"), device(model, guide)
+        self.vectorize = broadcasts(as_module(model), guide, lambda: next(iter(self)))
+        elbo = TraceMeanField_ELBO(num_particles=1 if self.vectorize else num_samples)
+        self.loss_of = ELBOLoss(model, guide, elbo)
+        self.batch_size = 1.0
+        self.highest, self.parameters = self.estimate(), copy.deepcopy(guide.state_dict())
 
-    def _gradients(self, modules: list[Full | Diagonal]) -> tuple[Tensor, Tensor]:
-        """Return gradient and natural gradient of −ELBO in nats per example by the means."""
-        self.guide.zero_grad()
-        self._estimate(backward=True)
-        locs = [module.loc for module in modules]
-        natural = [module.natural_step(0.0) for module in modules]
-        return tuple(nn.utils.parameters_to_vector(each).detach() for each in ([loc.grad for loc in locs], natural))
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for batch in self.data:
+            yield tuple(tensor.to(self.device) for tensor in unpack_batch(batch).arguments())
 
-    def _batches(self) -> Iterator[tuple[Tensor, ...]]:
-        return (unpack_batch(batch).arguments() for batch in self.data)
-
-    def _optimizers(self, lr: float) -> list[torch.optim.Optimizer]:
-        """Return natural gradients of the Gaussian modules and Adam for all other parameters, where there are any."""
-        gaussians, optimizers = gaussian_modules(self.guide), []
-        if gaussians:
-            optimizers.append(NaturalGradientDescent(gaussians, lr=lr, scale=1 / self.kl_weight))
-        natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
-        others = [each for each in self.guide.parameters() if id(each) not in natural and each.requires_grad]
-        if others:
-            optimizers.append(torch.optim.Adam(others, lr=lr / 10))
-        return optimizers
-
-    def _step(self, batch: tuple, optimizers: list[torch.optim.Optimizer]) -> None:
-        """Update the parameters on a batch, weighted by its size, so that an epoch counts each example once."""
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        (self._loss(batch) * len(batch[0]) / self.mean_size).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-
-    def _loss(self, batch: tuple) -> Tensor:
-        """Return −ELBO of the data set, estimated on a batch, in nats."""
-        batch = tuple(part.to(self.device) for part in batch)
+    def loss(self, batch: tuple, *, share: float = 1.0) -> Tensor:
+        """Return −ELBO of the data set, estimated on a batch, in nats, times ``share``: the batch's relative size."""
         with ExitStack() as handlers:
-            if self.vectorize:
-                handlers.enter_context(draws("example"))
-                handlers.enter_context(draws(self.num_samples))
-            handlers.enter_context(kl_weight(self.kl_weight, local=self.local_kl_weight))
-            loss = self.loss(*batch)
-        if not loss.isfinite():
-            parts = {"model": as_module(self.model), "guide": self.guide}
-            source = find_non_finite(batch, parts, self.loss.traces) or "the likelihood"
-            raise NonFiniteError(f"the ELBO is not finite, from {source}: lower lr")
-        return loss
+            for count in ("example", self.num_samples) if self.vectorize else ():
+                handlers.enter_context(draws(count))
+            handlers.enter_context(kl_weight(self.weights[0], local=self.weights[1]))
+            return finite_loss(self.loss_of, batch) * share
 
-    def _estimate(self, *, backward: bool = False) -> tuple[float, dict[str, float]]:
-        """Return the ELBO in nats per example and the KL of each global site in nats, with samples of a fixed seed.
+    def estimate(self, *, backward: bool = False) -> float:
+        """Estimate the ELBO in nats per example, without penalties, with samples of a fixed seed.
 
-        With ``backward``, the gradients of the guide's parameters are those of −ELBO.
+        With ``backward``, the gradients of the guide's parameters are those of −ELBO in nats per example.
         """
-        total, kl, number, batches = 0.0, {}, 0, 0
+        total, sizes = 0.0, []
         with torch.random.fork_rng(), torch.set_grad_enabled(backward):
             torch.manual_seed(0)
-            for batch in self._batches():
-                size = len(batch[0])
-                loss = self._loss(batch)
+            for batch in self:
+                sizes.append(len(batch[0]))
+                loss = self.loss(batch)
                 if backward:
-                    (loss * size).backward()
-                local = {site["infer"].get("kl_of") for site in self.loss.traces[0].nodes.values() if "infer" in site}
-                for name, value in self.loss.terms().items():
-                    kind, _, site = name.partition("/")
-                    value = value.item()
-                    total -= 0.0 if kind == "penalty" else size * value
-                    if kind == "kl" and site not in local:
-                        kl[site] = kl.get(site, 0.0) + size * value / self.kl_weight
-                number, batches = number + size, batches + 1
-        if not number:
+                    (loss * sizes[-1]).backward()
+                terms = self.loss_of.terms().items()
+                total -= sizes[-1] * sum(value.item() for name, value in terms if not name.startswith("penalty/"))
+        if not sizes:
             raise ValueError("no data: the loader gave no batch")
-        self.mean_size = number / batches
-        for parameter in self.guide.parameters():
-            if parameter.grad is not None and backward:
-                parameter.grad /= number * self.num_data
-        return total / number / self.num_data, {site: value / number for site, value in kl.items()}
+        self.batch_size, number = sum(sizes) / len(sizes), sum(sizes) * self.num_data
+        for parameter in self.guide.parameters() if backward else ():
+            if parameter.grad is not None:
+                parameter.grad /= number
+        return total / number
 
-    @torch.no_grad()
-    def _relative_sd(self) -> dict[str, float]:
-        if not isinstance(self.guide, Guide):
-            return {}
-        found = {}
-        for site, prior in latent_sites(self.model):
-            posterior = self.guide.get_submodule(site)(prior)
-            try:
-                found[site] = (posterior.stddev / prior.stddev).mean().item()
-            except NotImplementedError:  # a Gaussian mapped to another support
-                continue
-        return found
+    def keep_if_better(self) -> float:
+        """Keep the present parameters if their ELBO is the highest; return its gain over the highest before."""
+        elbo, highest = self.estimate(), self.highest
+        if elbo > highest:
+            self.highest, self.parameters = elbo, copy.deepcopy(self.guide.state_dict())
+        return elbo - highest
+
+    def restore(self) -> None:
+        """Set the guide to its best parameters."""
+        self.guide.load_state_dict(self.parameters)
+
+
+def _optimizers(guide: nn.Module, *, lr: float, kl_weight: float) -> list[torch.optim.Optimizer]:
+    """Return natural gradients of the Gaussian modules and Adam for all other parameters, where there are any."""
+    gaussians = gaussian_modules(guide)
+    natural = {id(parameter) for module in gaussians for parameter in module.parameters()}
+    others = [parameter for parameter in guide.parameters() if id(parameter) not in natural and parameter.requires_grad]
+    optimizers = [NaturalGradientDescent(gaussians, lr=lr, scale=1 / kl_weight)] if gaussians else []
+    return [*optimizers, torch.optim.Adam(others, lr=lr / 10)] if others else optimizers
+
+
+def _solve_means(
+    objective: _Objective, modules: list[Full | Diagonal], *, steps: int, tolerance: float
+) -> tuple[list[float], bool]:
+    """Maximise the ELBO over the means by conjugate gradients, with covariances and samples fixed.
+
+    In a conjugate model the gradient is then linear in the means. A step needs it at one trial point: curvature along
+    the step and gradient at its end follow. The covariances are the preconditioner. The gains after a step estimate
+    what was left at it (Strakoš & Tichý, 2002, "On error estimation in the conjugate gradient method").
+
+    Returns:
+        Gain of each step in nats per example, and True if the later half of them gained less than ``tolerance``.
+    """
+    locs = [module.loc for module in modules]
+
+    def gradients() -> Tensor:
+        """Return gradient and natural gradient of −ELBO in nats per example by the means, as two rows."""
+        objective.guide.zero_grad()
+        objective.estimate(backward=True)
+        natural = [module.natural_step(0.0) for module in modules]
+        return torch.stack([_vector([loc.grad for loc in locs]), _vector(natural)])
+
+    mean, slopes = _vector(locs), gradients()
+    direction, length = -slopes[1], 1 / sum(module.blocks() for module in modules)
+    gains: list[float] = []
+    is_solved = False
+    while len(gains) < steps:
+        _assign(locs, mean + length * direction)
+        change = gradients() - slopes
+        descent, curvature = -(slopes[0] @ direction).item(), (change[0] @ direction).item()
+        if descent <= 0 or curvature <= 0:
+            break
+        ratio, norm = descent / curvature, slopes[0] @ slopes[1]
+        length *= ratio
+        mean, slopes = mean + length * direction, slopes + ratio * change
+        gains.append(length * descent / 2)
+        is_solved = sum(gains[len(gains) // 2 :]) <= tolerance
+        if is_solved and len(gains) >= min(8, len(mean)):
+            break
+        direction = (ratio * (change[0] @ slopes[1]) / norm).clamp(min=0) * direction - slopes[1]  # Polak & Ribière
+    _assign(locs, mean)
+    return gains, is_solved
+
+
+def _vector(tensors: list[Tensor]) -> Tensor:
+    return nn.utils.parameters_to_vector(tensors).detach()
 
 
 @torch.no_grad()
-def _assign(parameters: list[nn.Parameter], values: Tensor) -> None:
-    """Copy the parts of a vector to parameters."""
-    for parameter, part in zip(parameters, values.split([each.numel() for each in parameters]), strict=True):
-        parameter.copy_(part.view_as(parameter))
+def _assign(tensors: list[nn.Parameter], vector: Tensor) -> None:
+    for tensor, values in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(values.view_as(tensor))

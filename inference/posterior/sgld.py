@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pyro.poutine as poutine
 import torch
+from torch import Tensor
 from torch.distributions import biject_to
 
 from probattn.guides import Program
@@ -42,20 +43,17 @@ def sgld(
         Samples that :func:`~probattn.inference.predict` and the predictive checks take instead of a guide.
 
     Raises:
-        ValueError: arguments out of range; a model without latent sites, or with local ones.
+        ValueError: a model without latent sites, or with local ones.
     """
-    if min(num_samples, warmup_steps, thinning) < 1 or step_size <= 0 or not 0 <= decay < 1:
-        raise ValueError("need num_samples, warmup_steps and thinning ≥ 1, step_size > 0 and decay in [0, 1)")
     batches = [unpack_batch(batch).arguments() for batch in data]
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batches[0])
         sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}
-        local = [name for name, node in sites.items() if not is_global_latent(node, trace)]
-        if local or not sites:
-            raise ValueError(f"sgld samples global latent sites; this model has {', '.join(local) or 'none'}")
+        if not sites or not all(is_global_latent(node, trace) for node in sites.values()):
+            raise ValueError(f"sgld samples global latent sites; this model has {', '.join(sites) or 'none'}")
         transforms = {name: biject_to(node["fn"].support) for name, node in sites.items()}
         state = {name: transforms[name].inv(node["value"]) for name, node in sites.items()}
-        kept: dict[str, list] = {name: [] for name in sites}
+        samples: dict[str, list[Tensor]] = {name: [] for name in sites}
         for step in range(warmup_steps + num_samples * thinning):
             epsilon = step_size * (1 + step / warmup_steps) ** -decay
             gradients = _gradients(model, batches[step % len(batches)], state, transforms)
@@ -63,16 +61,15 @@ def sgld(
                 state[name] = state[name] + 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
             if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
                 for name, value in state.items():
-                    kept[name].append(transforms[name](value))
-    return PosteriorSamples({name: torch.stack(values) for name, values in kept.items()})
+                    samples[name].append(transforms[name](value))
+    return PosteriorSamples({name: torch.stack(values) for name, values in samples.items()})
 
 
-def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> dict[str, torch.Tensor]:
+def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> dict[str, Tensor]:
     """Return gradients of log p(z, y) with respect to the unconstrained values, Jacobians of transforms included."""
     with torch.enable_grad():
         free = {name: value.detach().requires_grad_() for name, value in state.items()}
         values = {name: transforms[name](value) for name, value in free.items()}
         log_joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
-        for name, value in free.items():
-            log_joint = log_joint + transforms[name].log_abs_det_jacobian(value, values[name]).sum()
+        log_joint += sum(transforms[name].log_abs_det_jacobian(free[name], values[name]).sum() for name in free)
         return dict(zip(free, torch.autograd.grad(log_joint, list(free.values())), strict=True))

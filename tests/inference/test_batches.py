@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit, predict
 from probattn.inference.batches import check_loader, iterate_batches, select_fields, unpack_batch
-from probattn.inference.training.run_checkpoints import RunCheckpoints
+from probattn.inference.training.trainer import Trainer
 from probattn.models import Classifier, TextTransformer
 
 X = torch.randint(10, (6, 5), generator=torch.Generator().manual_seed(0))
@@ -188,11 +188,14 @@ def test_a_run_on_dictionaries_of_a_loader_with_workers_resumes_exactly(tmp_path
         fields = select_fields(loader, **NAMES)
         return fit(model, guide, fields, options=options, out=folder, resume=resume, progress=False).steps
 
-    def interrupt(checkpoints, **_):
+    save = Trainer._save_last
+
+    def interrupt(trainer):
+        save(trainer)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunCheckpoints, "keep_best", interrupt)  # after the first epoch is saved
+        patch.setattr(Trainer, "_save_last", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "resumed")
     found, expected = run(tmp_path / "resumed", resume=True), run(tmp_path / "whole")

@@ -8,10 +8,10 @@ from probattn.experiments.reporting import posterior_words, report
 from probattn.inference.diagnostics.convergence_records import (
     Convergence,
     ParameterConvergence,
+    PredictiveSpread,
     Refit,
     SiteConvergence,
 )
-from probattn.inference.diagnostics.predictive_spread import PredictiveSpread
 
 SITE = "network.blocks.0.attention.u"
 
@@ -48,7 +48,7 @@ def test_samples_that_differ_are_described_by_numbers_alone():
 )
 def test_samples_that_hardly_differ_are_said_so_with_the_reason(options, reason):
     words = posterior_words.describe_spread(found(information=7e-6, **options))
-    assert words.startswith("Samples hardly differ, so the uncertainty shown is practically all aleatoric.")
+    assert words.startswith("Samples of the attention layers hardly disagree")
     assert "7.0e-06 nats" in words
     assert reason in words
 
@@ -73,6 +73,14 @@ def test_the_energy_that_e_captures_is_in_words(probabilistic, result):
     assert posterior_words.describe_energy(result()) == ""
 
 
+def test_the_number_of_examples_of_the_spectra_is_in_words(probabilistic):
+    run = probabilistic()
+    (layer, spectrum), *_ = run.spectra.items()
+    spectra = {layer: spectrum._replace(examples=256), "other": spectrum._replace(examples=2)}
+    assert posterior_words.describe_examples(replace(run, spectra=spectra)) == "Means over 2 to 256 examples."
+    assert posterior_words.describe_examples(run) == ""
+
+
 def test_the_report_has_verdict_spread_and_energy(probabilistic, read, tmp_path):
     run = probabilistic(convergence=found(gain=0.35, information=1e-6))
     reader = read(tmp_path / "r.html", [run])
@@ -81,6 +89,6 @@ def test_the_report_has_verdict_spread_and_energy(probabilistic, read, tmp_path)
     verdict = run.convergence.sites[0].verdict
     assert [SITE, verdict, "0.35", "60", "30"] in rows
     assert [f"{SITE}, m", "0.97", "0.4", *["–"] * 4] in rows
-    assert "Samples hardly differ" in reader.text
+    assert "hardly disagree" in reader.text
     assert "2 columns of E capture 80" in reader.text
     assert "lie on the lines" not in " ".join(panel.caption for panel in report.PANELS)

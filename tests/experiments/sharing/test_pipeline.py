@@ -74,7 +74,10 @@ def test_the_model_card_says_how_its_metrics_were_got_and_leaves_the_licence_ope
     ):
         assert words in card
     Pipeline.from_run(trained[KEP]).save_pretrained(tmp_path / "trained")
-    assert "Not evaluated." in (tmp_path / "trained" / "README.md").read_text()
+    assert "1 of 1 sites not converged" in card
+    uncertain = (tmp_path / "trained" / "README.md").read_text()
+    assert "Not evaluated." in uncertain
+    assert "no verdict; `probattn evaluate" in uncertain
 
 
 def test_no_file_of_a_shared_folder_names_a_path_of_this_machine(evaluated, tmp_path):

@@ -43,9 +43,20 @@ def test_a_table_fits_80_columns_and_says_what_is_what(predict, evaluated, photo
         assert words in out
 
 
-def test_a_run_that_was_not_evaluated_says_how_to_get_prediction_sets(predict, trained, photos):
+def test_the_table_has_the_verdict_on_the_posterior(predict, evaluated, photos):
+    """Two epochs of training are too few; a small mutual information says nothing about new kinds of inputs."""
+    code, out, _ = predict(evaluated[KEP], photos / "wide.png")
+    (verdict,) = set(Pipeline.from_run(evaluated[KEP]).evaluation.states.values())
+    assert code == 0
+    assert verdict == "not converged"
+    assert f"1 of 1 sites {verdict}" in out
+    assert "does not know" not in out
+
+
+def test_a_run_that_was_not_evaluated_says_how_to_get_verdict_and_prediction_sets(predict, trained, photos):
     code, out, _ = predict(trained[KEP], photos / "wide.png")
     assert code == 0
+    assert "no verdict; `probattn evaluate RUN`" in out
     assert "no prediction sets: `probattn evaluate RUN`" in out
 
 

@@ -1,9 +1,5 @@
 """ArviZ on an export, against numbers computed by hand from its tensors."""
 
-import importlib
-import math
-import sys
-
 import arviz_stats as az
 import numpy as np
 import pyro.poutine as poutine
@@ -11,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
+from probattn import KEPSVGPAttention, SGPAttention, guides
 from probattn.inference.diagnostics import arviz_export
-from probattn.inference.imports import MissingExtraError
 from probattn.models import Supervised
-from probattn.models.likelihoods import Categorical, Gaussian
+from probattn.models.likelihoods import Categorical
 
 DRAWS, N = 200, 9
 
@@ -73,20 +68,6 @@ def test_groups_hold_what_the_model_draws_draw_by_draw():
     assert spread == pytest.approx([0.1, 1.0], rel=0.1)  # a new guide has a tenth of the prior's scale
 
 
-def test_summary_has_the_means_and_deviations_of_the_draws():
-    model, guide, data = build()
-    tree = exported(model, guide, data)
-    draws = tree.posterior["network.0.u"].values[0]
-    table = az.summary(tree, kind="stats", round_to="none")
-    for index in np.ndindex(2, 2, 2):
-        row = table.loc[f"network.0.u[{', '.join(map(str, index))}]"]
-        assert math.isclose(row["mean"], draws[:, *index].mean(), rel_tol=1e-4)
-        assert math.isclose(row["sd"], draws[:, *index].std(), rel_tol=5e-3)
-    q = guide.get_submodule("network.0.u")
-    sd = (q.scale_tril @ q.scale_tril.mT).diagonal(dim1=-2, dim2=-1).sqrt()
-    assert ((torch.tensor(draws).mean(0) - q.loc).abs() < 4.5 * sd / DRAWS**0.5).all()
-
-
 def test_loo_is_that_of_the_log_likelihood():
     """PSIS-LOO is near exact leave-one-out weights, which are 1 / likelihood."""
     model, guide, data = build()
@@ -116,38 +97,5 @@ def test_sites_of_one_example_have_its_dimension_and_may_be_left_out():
     only = exported(model, guide, data, sites=["network.0.u"])
     assert list(only.posterior.data_vars) == list(only.prior.data_vars) == ["network.0.u"]
     np.testing.assert_array_equal(only.posterior["network.0.u"], tree.posterior["network.0.u"])
-    with pytest.raises(ValueError, match="has no latent site network.0.w: omit"):
+    with pytest.raises(ValueError, match="network.0.w"):
         exported(model, guide, data, sites=["network.0.u", "network.0.w"])
-
-
-def test_numbers_have_a_likelihood_of_examples_and_labels_of_targets():
-    model, guide, data = build(likelihood=Gaussian(0.5))
-    data = [(x, torch.randn(len(x), 3)) for x, _ in data]
-    tree = exported(model, guide, data)
-    assert tree.log_likelihood.y.dims == ("chain", "draw", "example")
-    assert tree.posterior_predictive.y.dims[2:] == tree.observed_data.y.dims
-    assert tree.observed_data.y.dims[0] == "example"
-    assert az.loo(tree).n_data_points == N
-
-
-def test_a_network_that_draws_nothing_has_no_posterior_group():
-    model, guide, data = build(SoftmaxAttention)
-    tree = exported(model, guide, data)
-    assert "posterior" not in tree.children
-    values = tree.log_likelihood.y.values
-    assert (values == values[:, :1]).all()
-
-
-def test_a_generator_is_run_through_once_and_labels_are_needed():
-    model, guide, data = build()
-    once, whole = exported(model, guide, iter(data)), exported(model, guide, data)
-    np.testing.assert_array_equal(once.prior_predictive.y, whole.prior_predictive.y)
-    with pytest.raises(ValueError, match="no labels"):
-        exported(model, guide, data[0][0])
-
-
-def test_without_arviz_the_module_is_imported_and_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "arviz_base", None)
-    importlib.reload(arviz_export)
-    with pytest.raises(MissingExtraError, match=r"to_datatree needs arviz_base.*pip install 'probattn\[arviz\]'"):
-        arviz_export.to_datatree(*build())

@@ -10,6 +10,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.kernel import KernelAttention
+from probattn.inference.diagnostics import attention as module
 from probattn.inference.diagnostics.attention import (
     attention_spectra,
     energy_shares,
@@ -145,14 +146,6 @@ def test_spectra_are_mean_singular_values_of_each_examples_attention_matrix():
     torch.testing.assert_close(scales[2], torch.tensor([[0.4, 0.1], [0.3, 0.2]], dtype=F64).exp())
 
 
-def test_spectra_of_batches_are_those_of_all_examples():
-    model, guide = vit_model()
-    x = torch.randn(5, 3, 6, 6, dtype=F64)
-    whole, parts = attention_spectra(model, guide, x), attention_spectra(model, guide, [x[:3], x[3:]])
-    for path, (values, *_) in whole.items():
-        torch.testing.assert_close(values, parts[path][0])
-
-
 def test_spectra_of_padded_examples_are_those_of_their_real_tokens():
     model, guide = text_model()
     x, lengths = torch.randn(2, 5, 4, dtype=F64), (5, 3)
@@ -165,17 +158,6 @@ def test_spectra_of_padded_examples_are_those_of_their_real_tokens():
         for n, each in zip(lengths, alone, strict=True):
             expected[:, :n] += each[path][0] / 2
         torch.testing.assert_close(padded[path][0], expected)
-
-
-def test_spectra_of_batches_of_several_lengths_are_padded_with_zeros():
-    model, guide = text_model()
-    x, y = torch.randn(1, 5, 4, dtype=F64), torch.randn(1, 3, 4, dtype=F64)
-    together = attention_spectra(model, guide, [x, y])
-    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, y)
-    for path, (values, *_) in together.items():
-        expected = first[path][0] / 2
-        expected[:, :3] += second[path][0] / 2
-        torch.testing.assert_close(values, expected)
 
 
 def test_the_energy_that_the_scores_capture_is_that_of_a_projection():
@@ -209,17 +191,23 @@ def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_co
     assert energy_shares(torch.zeros(1, 4, 4), torch.zeros(1, 4), torch.ones(1, 4, 2)).isnan().all()
 
 
+def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
+    """Budget for three matrices of nine tokens; all low-rank ones, of KEP-SVGP, are decomposed."""
+    model, guide = vit_model()
+    x = torch.randn(5, 3, 6, 6, dtype=F64)
+    three = attention_spectra(model, guide, x[:3])
+    monkeypatch.setattr(module, "BUDGET", 3.5 * 9**3)
+    bounded = attention_spectra(model, guide, [x[:2], x[2:]])
+    assert [spectrum.examples for spectrum in bounded.values()] == [3, 3, 5]
+    for path in list(bounded)[:2]:
+        torch.testing.assert_close(bounded[path].values, three[path].values)
+    monkeypatch.setattr(module, "BUDGET", 0.0)
+    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 5]
+
+
 def test_layers_without_an_attention_matrix_have_no_spectrum():
     model, guide = vit_model([Opaque, SoftmaxAttention, Opaque])
     assert list(attention_spectra(model, guide, torch.randn(2, 3, 6, 6, dtype=F64))) == ["network.blocks.1.attention"]
-
-
-def test_spectra_are_taken_at_the_mean_of_the_layers_below():
-    model, guide = vit_model(KEPSVGPAttention.partial(rank=2))
-    x = torch.randn(4, 3, 6, 6, dtype=F64)
-    first, second = attention_spectra(model, guide, x), attention_spectra(model, guide, x)
-    for path, (values, *_) in first.items():
-        assert torch.equal(values, second[path][0])
 
 
 @pytest.mark.parametrize("diagnose", [attention_spectra, token_similarity])

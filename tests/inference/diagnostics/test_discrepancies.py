@@ -46,23 +46,6 @@ def test_a_discrepancy_compares_data_and_replicate_at_the_same_draw(batches, con
         assert float(numbers[5]) == pytest.approx(p, abs=0.03)
 
 
-def test_a_discrepancy_may_be_a_vector_and_stand_beside_plain_statistics(conjugate):
-    model, guide, x, y, b, a, *_ = conjugate()
-
-    def residuals(labels, prediction, latents):
-        return labels[:, 0] - b - a @ latents["network.layer.u"][0, 0]
-
-    check = posterior_predictive_check(
-        model, guide, [(x, y[:, None])], statistics=["mean", residuals], num_replicates=300
-    )
-    assert check.observed["residuals"].shape == check.replicated["residuals"].shape == (300, 8)
-    assert check.observed["mean"].shape == (1,)
-    assert not check.is_discrepancy("mean")
-    above = (check.replicated["residuals"] > check.observed["residuals"]).double().sum(0)
-    torch.testing.assert_close(check.p_values["residuals"], (above + 0.5) / 301)
-    assert len(str(check).splitlines()) == 2 + 1 + 8
-
-
 def test_latents_of_each_example_are_those_of_the_same_draw():
     """The prior of g is drawn anew for each example; the labels are the sign of what follows from it."""
 

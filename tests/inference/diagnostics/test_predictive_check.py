@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 
-from probattn import guides
 from probattn.inference import metrics, predict
-from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check, prior_predictive_check
-from probattn.models import Supervised
+from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check
 from probattn.models.likelihoods import Bernoulli, Gaussian, TokenCategorical
 
 F64 = torch.float64
@@ -108,79 +106,11 @@ def test_tokens_count_as_examples_and_padding_not_at_all(batches, build, data):
         assert torch.equal(results[0].p_values[name], results[1].p_values[name])
 
 
-def test_batches_of_different_lengths_give_what_padded_ones_give(batches, build, data):
-    model, guide = build(TokenCategorical(), pool=False)
-    x, y = data(likelihood=TokenCategorical)
-    mask = torch.arange(5) < torch.tensor([2, 1, 2, 2, 1, 2, 2, 5, 4, 1, 3, 5])[:, None]
-    torch.manual_seed(0)
-    padded = posterior_predictive_check(model, guide, batches(x, y, mask), num_replicates=20)
-    short = [(x[:7, :2], y[:7, :2], mask[:7, :2]), (x[7:], y[7:], mask[7:])]
-    torch.manual_seed(0)
-    check = posterior_predictive_check(model, guide, short, num_replicates=20)
-    assert torch.equal(check.mask, padded.mask)
-    assert check.replicated_labels.shape == (20, 12, 5)
-    assert torch.equal(check.labels[mask], y[mask])
-    assert check.observed["accuracy"] == padded.observed["accuracy"]
-    torch.testing.assert_close(check.log_likelihood, padded.log_likelihood)
-    assert check.observed["accuracy"] == (check.prediction.probs.argmax(-1) == y)[mask].double().mean()
-
-
-def test_one_replicate_and_one_example_are_enough(build, data):
-    model, guide = build()
-    x, y = data(1)
-    check = posterior_predictive_check(model, guide, [(x, y)], statistics=["accuracy"], num_replicates=1)
-    assert check.p_values["accuracy"] in (0.25, 0.5, 0.75)
-
-
-def test_the_table_has_a_line_for_every_number(build, data):
-    model, guide = build(gain=20.0)
-    check = posterior_predictive_check(model, guide, [data()], num_replicates=50)
-    lines = str(check).splitlines()
-    assert lines[0] == "12 examples, 50 replicates"
-    names = [line.split()[0] for line in lines[2:]]
-    assert names == ["accuracy", *(f"class_frequencies[{c}]" for c in range(3)), "ece", "entropy"]
-    numbers = [float(value) for value in lines[2].split()[1:]]
-    t = check.replicated["accuracy"]
-    quantiles = t.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=F64)).tolist()
-    p = check.p_values["accuracy"].item()
-    expected = [check.observed["accuracy"].item(), *quantiles, p, 2 * min(p, 1 - p)]
-    assert numbers == pytest.approx(expected, abs=6e-4)
-
-
-@pytest.mark.parametrize("number", [0, -3])
-def test_fewer_than_one_replicate_is_refused(build, data, number):
-    model, guide = build()
-    with pytest.raises(ValueError, match=f"num_replicates must be at least 1, got {number}"):
-        posterior_predictive_check(model, guide, [data()], num_replicates=number)
-
-
-def test_an_unknown_statistic_is_refused_before_any_batch_is_seen(build, data):
-    model, guide = build()
-    seen = iter([data()])
-    with pytest.raises(ValueError, match="unknown test statistic 'auroc'"):
-        posterior_predictive_check(model, guide, seen, statistics=["accuracy", "auroc"])
-    assert len(list(seen)) == 1
-
-
-def test_data_without_labels_are_refused(build, data):
-    model, _ = build()
-    with pytest.raises(ValueError, match="no labels"):
-        prior_predictive_check(model, data()[0])
-
-
 def test_a_statistic_that_changes_its_shape_or_is_nan_is_named(build, data):
     model, guide = build(gain=20.0)
     x = data()[0]
     y = torch.zeros(12, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"'kinds' changes its shape: \(1,\) for the data's labels, \([23],\) for a"):
+    with pytest.raises(ValueError, match="'kinds' changes its shape"):
         posterior_predictive_check(model, guide, [(x, y)], statistics={"kinds": lambda y, _: y.unique()})
     with pytest.raises(ValueError, match="'spread' is NaN"):
         posterior_predictive_check(model, guide, [(x, y)], statistics={"spread": lambda y, _: math.nan})
-
-
-def test_labels_keep_a_precision_that_the_likelihood_lacks(constant_network):
-    model = Supervised(constant_network(0.0), Gaussian(), num_data=3)
-    y = torch.tensor([[0.1], [0.2], [0.3]], dtype=F64)
-    check = posterior_predictive_check(model, guides.for_model(model), [(torch.zeros(3, 1), y)], num_replicates=2)
-    assert torch.equal(check.labels, y)
-    assert check.replicated_labels.dtype == torch.float32

@@ -8,10 +8,10 @@ import torch
 from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, guides
+from probattn import KEPSVGPAttention, guides
 from probattn.inference import NonFiniteError
 from probattn.inference.posterior.fit_guide import fit_guide
-from probattn.models import Classifier, Supervised
+from probattn.models import Supervised
 
 F64, NOISE = torch.float64, 0.8
 
@@ -57,21 +57,6 @@ def test_a_full_guide_converges_to_the_closed_form_and_its_elbo_to_the_evidence(
     assert losses[-50:].mean().item() == pytest.approx(-evidence.item(), abs=0.05)
 
 
-def test_a_penalty_shifts_the_loss_and_nothing_else():
-    fits = []
-    for eta in (0.0, 2.0):
-        torch.manual_seed(0)
-        model, x, y = conjugate(eta=eta)
-        guide = guides.for_model(model)
-        losses = fit_guide(model, guide, (x, y), steps=3)
-        fits.append((guide.network.u.loc.detach(), losses))
-    (loc, losses), (other_loc, other_losses) = fits
-    assert torch.allclose(loc, other_loc)
-    shift = other_losses - losses
-    assert shift[0] > 0
-    assert torch.allclose(shift, shift[0])
-
-
 def test_the_model_is_untouched_bit_for_bit():
     network = nn.Sequential(KEPSVGPAttention(4, 2, rank=2), nn.Dropout(0.5), nn.Dropout(0.5))
     model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=5).double()
@@ -100,18 +85,12 @@ def test_an_autoguide_is_built_and_fitted():
     assert losses[-50:].mean().item() == pytest.approx(-evidence.item(), abs=0.2)
 
 
-def test_a_guide_without_parameters_has_nothing_to_fit():
-    model = Classifier(nn.Sequential(CGPAttention(4, 2), nn.Flatten(-2), nn.Linear(12, 3)), num_data=2).double()
-    batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
-    assert len(fit_guide(model, guides.for_model(model), batch)) == 0
-
-
 def test_errors_name_their_source():
     model, x, y = conjugate()
     guide = guides.for_model(model)
     broken = y.clone()
     broken[1, 0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match=r"step 0 is (inf|nan), from the labels, rows \[1\]"):
+    with pytest.raises(NonFiniteError, match=r"from the labels, rows \[1\]"):
         fit_guide(model, guide, (x, broken), steps=1)
     with pytest.raises(ValueError, match="built for another model"):
         fit_guide(conjugate()[0], guide, (x, y), steps=1)

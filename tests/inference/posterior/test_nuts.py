@@ -11,7 +11,7 @@ from torch import nn
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention
 from probattn.draws import at_mean
 from probattn.inference.posterior import nuts as module
-from probattn.inference.posterior.nuts import Chains, ConvergenceWarning, nuts
+from probattn.inference.posterior.nuts import ConvergenceWarning, nuts
 from probattn.models import Classifier, Supervised
 
 F64, NOISE = torch.float64, 0.8
@@ -68,24 +68,6 @@ def test_the_posterior_of_kep_svgp_with_gaussian_noise_is_the_closed_form():
         u, effective = chains.draws["network.u"][:, 0, d], chains.effective["network.u"][0, d]
         assert_moments(u, effective, mean[d], covariance)
     assert abs(covariance[0, 1] / covariance.diag().prod().sqrt()) > 0.25
-
-
-def test_a_tree_of_depth_one_takes_one_step_a_draw():
-    """2^depth − 1 = 1 gradient each, and a few for the first step size; deeper trees take more."""
-    model = gaussian(KEPSVGPAttention(2, 1, rank=2), 1)
-    batch = (torch.randn(1, 3, 2, dtype=F64), torch.randn(1, 3, 2, dtype=F64))
-    calls = []
-    model.register_forward_hook(lambda *_: calls.append(1))
-
-    def gradients(**options):
-        calls.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            nuts(model, batch, num_samples=40, warmup_steps=10, **options)
-        return len(calls)
-
-    assert 50 <= gradients(max_tree_depth=1) < 100
-    assert gradients() > 130
 
 
 def test_the_posterior_of_one_scalar_under_classification_is_that_of_a_grid():
@@ -215,28 +197,11 @@ def test_few_draws_warn_and_say_why():
     model = gaussian(KEPSVGPAttention(2, 1, rank=1), 2)
     batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
     modes = [each.training for each in model.modules()]
-    with pytest.warns(ConvergenceWarning, match="the effective sample size of network.u is as low as"):
+    with pytest.warns(ConvergenceWarning, match="effective sample size of network.u"):
         chains = nuts(model, batch, num_samples=12, warmup_steps=5)
     assert len(chains.problems) >= 1
     assert [each.training for each in model.modules()] == modes
     assert all(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_problems_name_the_site_and_the_number():
-    def chains(r_hat=1.01, effective=400.0, divergences=0):
-        one = {"a": torch.tensor([1.0]), "b": torch.tensor([1.0, r_hat])}
-        return Chains(
-            {"a": torch.zeros(9, 1), "b": torch.zeros(9, 2)},
-            one,
-            {"a": torch.tensor([500.0]), "b": torch.tensor([effective, 500.0])},
-            divergences,
-        )
-
-    assert chains().problems == ()
-    assert chains(r_hat=1.2).problems == ("R̂ of b is up to 1.2 (> 1.05)",)
-    assert chains(effective=99.0).problems == ("the effective sample size of b is as low as 99 (< 100)",)
-    assert chains(divergences=3).problems == ("3 transitions diverged",)
-    assert len(chains(r_hat=float("nan"), effective=float("nan")).problems) == 2
 
 
 def test_a_trajectory_where_numerics_refuse_is_rejected():
@@ -270,9 +235,6 @@ def test_refusals():
     still = Classifier(nn.Sequential(First(), nn.Linear(2, 3)), num_data=2).double()
     with pytest.raises(ValueError, match="no latent sites"):
         nuts(still, (batch[0], torch.tensor([0, 1])), num_samples=4, warmup_steps=1)
-    for options in ({"num_samples": 3}, {"num_chains": 0}):
-        with pytest.raises(ValueError, match="num_samples ≥ 4, for R̂, and num_chains ≥ 1"):
-            nuts(model, batch, **options)
 
 
 def test_local_sites_cannot_be_sampled_at_padding():

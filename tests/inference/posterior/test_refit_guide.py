@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from probattn import CGPAttention, KEPSVGPAttention, guides
-from probattn.inference import NonFiniteError, refit_guide
+from probattn.inference import NonFiniteError, posterior_summary, refit_guide
 from probattn.models import Classifier, Supervised
 from tests.support.correlated_blocks import CorrelatedBlocks
 
@@ -62,7 +62,9 @@ def split(*tensors):
 def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     model, guide, x, y = conjugate()
     mean, covariance, evidence = posterior(model, x, y, kl_weight=kl_weight)
+    (before,) = posterior_summary(model, guide)
     result = refit_guide(model, guide, split(x, y), kl_weight=kl_weight, num_samples=128)
+    (after,) = posterior_summary(model, guide)
     q = guide.get_submodule("network.0.u")
     std = covariance.diag().sqrt()
     assert result.converged
@@ -70,9 +72,9 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     assert (((q.loc[0] - mean) / std).abs() < 0.5).all()
     fitted = (q.scale_tril @ q.scale_tril.mT)[0]
     assert (((fitted - covariance) / std.outer(std)).abs() < 0.25).all()
-    assert result.kl_after["network.0.u"] == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
-    assert result.sd_before["network.0.u"] == pytest.approx(0.1)
-    assert result.sd_after["network.0.u"] == pytest.approx(std.mean().item(), rel=0.1)
+    assert after["kl"] == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
+    assert before["std_ratio"][0] == pytest.approx(0.1)
+    assert after["std_ratio"][0] == pytest.approx(std.mean().item(), rel=0.1)
     assert result.elbo_after > result.elbo_before + 0.1
     if kl_weight == 1:
         assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
@@ -126,14 +128,11 @@ def test_kls_of_local_sites_have_a_weight_of_their_own(kl_weight, local_kl_weigh
     assert guide.sd.item() == pytest.approx((kl_weight / precision) ** 0.5, rel=0.1)
 
 
-def test_the_kl_before_is_that_of_the_guide_and_the_penalty_is_no_part_of_the_elbo():
+def test_the_penalty_is_no_part_of_the_elbo():
     results = []
     for eta in (0.0, 5.0):
         model, guide, x, y = conjugate(eta=eta)
-        q = guide.get_submodule("network.0.u")
-        expected = kl_to_prior(q.loc[0].detach(), 0.01 * torch.eye(2, dtype=F64))
         results.append(refit_guide(model, guide, split(x, y), epochs=1, kl_weight=0.3))
-        assert results[-1].kl_before == {"network.0.u": pytest.approx(expected)}
         assert not results[-1].converged
         assert results[-1].epochs == 1
     assert results[0].elbo_before == pytest.approx(results[1].elbo_before, rel=1e-12)
@@ -152,7 +151,6 @@ def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended(
     assert second.elbo_before == pytest.approx(first.elbo_after, rel=1e-9)
     assert second.elbo_after >= second.elbo_before
     assert second.elbo_after - first.elbo_after < 0.01
-    assert second.kl_before == pytest.approx(first.kl_after, rel=1e-9)
 
 
 @pytest.mark.parametrize("family", ["diagonal", "lowrank", "delta", AutoNormal])
@@ -161,7 +159,6 @@ def test_guides_of_every_kind_gain(family):
     guide = family(model) if family is AutoNormal else guides.for_model(model, family)
     result = refit_guide(model, guide, split(x, y), epochs=30, lr=0.5)
     assert result.elbo_after > result.elbo_before
-    assert all(name.startswith("network.0.u") for name in result.kl_after)
 
 
 def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
@@ -169,7 +166,7 @@ def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
     model = Classifier(network, num_data=2).double()
     batch = (torch.randn(2, 3, 4, dtype=F64), torch.tensor([0, 2]))
     result = refit_guide(model, guides.for_model(model), [batch])
-    assert (result.converged, result.epochs, result.kl_after) == (True, 0, {})
+    assert (result.converged, result.epochs) == (True, 0)
     assert result.elbo_after == result.elbo_before
 
 
@@ -179,11 +176,7 @@ def test_errors_name_their_source():
     broken[7, 0, 0] = math.inf
     with pytest.raises(NonFiniteError, match=r"the ELBO is not finite, from the labels, rows \[2\]"):
         refit_guide(model, guide, split(x, broken))
-    with pytest.raises(ValueError, match="out of bounds: lr, kl_weight"):
-        refit_guide(model, guide, split(x, y), lr=2.0, kl_weight=0.0)
     with pytest.raises(ValueError, match="the loader gave no batch"):
         refit_guide(model, guide, [])
     with pytest.raises(ValueError, match="built for another model"):
         refit_guide(conjugate()[0], guide, split(x, y))
-    with pytest.raises(ValueError, match=r"set model\.num_data"):
-        refit_guide(model.network, guide, split(x, y))

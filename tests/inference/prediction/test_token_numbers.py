@@ -11,7 +11,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.inference import TrainOptions, fit, metrics, posterior_predictive_check, predict
-from probattn.inference.diagnostics.replicates import replicate
+from probattn.inference.diagnostics.posterior_draws import replicate
 from probattn.inference.prediction.batch_views import select
 from probattn.inference.training.validation import validate
 from probattn.models import Supervised
