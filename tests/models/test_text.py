@@ -60,11 +60,13 @@ def batch(lengths, *, width=None, fill=0):
 
 def told(network, x, mask):
     """The mean prediction: global sites at the prior's means, local ones at those of their posteriors."""
-    model = Supervised(network, TokenCategorical() if isinstance(network, TextTagger) else Categorical(), num_data=10)
+    is_tagger = isinstance(network, TextTagger)
+    model = Supervised(network, TokenCategorical() if is_tagger else Categorical(), num_data=10)
+    labels = torch.zeros(x.shape[:2] if is_tagger else len(x)).long()
     guide = guides.for_model(model)
     torch.manual_seed(3)
     with at_mean():
-        return predict(model, guide, [(x, torch.zeros(len(x), *x.shape[1:]).long(), mask)], num_samples=1)
+        return predict(model, guide, [(x, labels, mask)], num_samples=1)
 
 
 @layers

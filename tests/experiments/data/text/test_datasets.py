@@ -8,12 +8,12 @@ import torch
 from damage import AMOUNTS, accepted
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text import datasets, imdb
 from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.tokens import EncoderTokens, TokenSettings, WordTokens, fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.inference import DamagedFileError
 
 PLAIN = TokenSettings(max_length=12, min_count=1, max_words=None, spelling=0, encoder=None)
 

@@ -107,26 +107,14 @@ def test_a_folder_comes_before_an_archive_and_shares_no_cache_with_it(tmp_path, 
     assert sources_read == ["aclImdb.tar.xz", "aclImdb"]
 
 
-DAMAGED = {
-    "short": lambda texts: texts[1:],
-    "long": lambda texts: [*texts, "one more"],
-    "empty text": lambda texts: [" ", *texts[1:]],
-    "number": lambda texts: [3, *texts[1:]],
-    "no texts": lambda texts: None,
-}
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", *DAMAGED])
+@pytest.mark.parametrize("damage", [b"", b"{"])
 def test_a_damaged_cache_is_made_again(tmp_path, write, sources_read, damage):
     write(tmp_path)
     read(tmp_path)
     path = tmp_path / ".probattn-cache" / "imdb.pt"
     valid = torch.load(path, weights_only=True)
     assert valid["value"] == list(EXPECTED)
-    if damage in DAMAGED:
-        torch.save(valid | {"value": DAMAGED[damage](valid["value"])}, path)
-    else:
-        path.write_bytes(damage)
+    path.write_bytes(damage)
     assert_whole(read(tmp_path))
     assert len(sources_read) == 2
     assert torch.load(path, weights_only=True) == valid

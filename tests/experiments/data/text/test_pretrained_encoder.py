@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.pretrained_encoder import PretrainedEncoder
 from probattn.experiments.data.text.tokens import PretrainedTokenSettings, fit
-from probattn.inference import DamagedFileError
 from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")
