@@ -15,7 +15,6 @@ from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
-from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
@@ -80,7 +79,6 @@ __all__ = [
     "TrainOptions",
     "WarmStart",
     "attention_spectra",
-    "compare_posteriors",
     "conformal",
     "convergence",
     "export",

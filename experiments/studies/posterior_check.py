@@ -13,16 +13,15 @@ from probattn import CGPAttention, KEPSVGPAttention, guides, local_posteriors
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.studies.compare_posteriors import PosteriorComparison, compare_posteriors
 from probattn.inference import (
     TrainOptions,
-    compare_posteriors,
     fit,
     fit_guide,
     nuts,
     psis_khat,
     simulation_based_calibration,
 )
-from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC, guide_inference
 from probattn.inference.io.files import write_text

@@ -1,27 +1,29 @@
 """Convergence of a guide: distance from its optimum and from the prior, and the effect of its draws on predictions."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import draws
 from probattn.guides import Guide
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
-from probattn.inference.diagnostics import convergence_records as records
+from probattn.inference.diagnostics.convergence_records import (
+    Convergence,
+    ParameterConvergence,
+    PredictiveSpread,
+    SiteConvergence,
+)
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
-from probattn.inference.diagnostics.posterior_draws import posterior_draws
+from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.posterior.frozen import frozen
-from probattn.inference.posterior.refit_guide import refit_guide
+from probattn.inference.posterior.refit_guide import refit_guide, weighted_loss
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import attribute
-from probattn.messages import is_global_latent
-from probattn.weights import kl_weight
 
 DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
@@ -42,7 +44,7 @@ def convergence(
     max_examples: int = 1024,
     passes: int = 2,
     num_samples: int = 10,
-) -> records.Convergence:
+) -> Convergence:
     """Test whether a guide has reached its optimum, whether that is the prior, and whether its draws matter.
 
     For each global latent site, with the network fixed and in evaluation mode:
@@ -85,40 +87,47 @@ def convergence(
         raise ValueError("convergence needs training data, and there is no batch")
     guide_checks.materialise(guide, batches[0])
     guide_checks.check(model, guide)
+    num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
+    model, guide = copy.deepcopy((model, guide))
+    guide.requires_grad_(True)
+    sites = guide.sites if isinstance(guide, Guide) else ()
+    values = _values(guide)
     with torch.random.fork_rng(), frozen(model):
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
-        with _restored(guide) as values:
-            summaries = _summaries(model, guide, batches[0])
-            if not summaries or not values:
-                return records.Convergence(sites=(), predictive=predictive)
-            objective = _Objective(model, guide, batches, kl_weights, passes)
-            parameters = objective.parameters(initial, total_lr) if isinstance(guide, Guide) else {}
-            refits: dict[str, records.Refit] = {}
-            if refit_epochs and objective.per_example and kl_weights[0] > 0:
-                seed = int(torch.randint(2**31, ()))
-                before = objective.losses(values, seed)
-                weights = {"kl_weight": kl_weights[0], "local_kl_weight": kl_weights[1]}
-                refit_guide(model, guide, data, epochs=refit_epochs, **weights)
-                after = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
-                for site in ("", *(guide.sites if isinstance(guide, Guide) else ())):  # the whole guide, and each site
-                    changed = {name: value for name, value in after.items() if not site or name.startswith(f"{site}.")}
-                    refits[site] = objective.compare(before, objective.losses(values | changed, seed))
-    num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
-    sites = tuple(
-        records.SiteConvergence(
-            **row,
-            num_data=num_data,
-            parameters=tuple(p for name, p in parameters.items() if name == f"{row['site']}.{p.name}"),
-            refit=refits.get(row["site"], refits.get("")),
-        )
-        for row in summaries
+        rows = _summaries(model, guide, batches[0][0][:2])
+        if not rows or not values:
+            return Convergence(sites=(), predictive=predictive)
+        objective = _Objective(model, guide, batches, kl_weights, passes)
+        parameters = objective.parameters(initial, total_lr) if sites else []
+        gains: dict[str, dict[str, float]] = {}
+        if refit_epochs and objective.per_example and kl_weights[0] > 0:
+            seed = int(torch.randint(2**31, ()))
+            before = objective.losses(seed)
+            weights = {"kl_weight": kl_weights[0], "local_kl_weight": kl_weights[1]}
+            refit_guide(model, guide, data, epochs=refit_epochs, **weights)
+            refitted = _values(guide)
+            for site in [row["site"] for row in rows]:  # alone, where its parameters are known
+                _assign(guide, refitted)
+                if site in sites:
+                    _assign(guide, {name: value for name, value in values.items() if not name.startswith(f"{site}.")})
+                gains[site] = objective.gain(before, objective.losses(seed))
+    return Convergence(
+        sites=tuple(
+            SiteConvergence(
+                **row,
+                **gains.get(row["site"], {}),
+                num_data=num_data,
+                parameters=tuple(parameter for site, parameter in parameters if site == row["site"]),
+            )
+            for row in rows
+        ),
+        predictive=predictive,
     )
-    return records.Convergence(sites=sites, refit=refits.get(""), predictive=predictive)
 
 
 def predictive_spread(
     model: nn.Module, guide: nn.Module, data: Tensor | Iterable, *, num_samples: int = 10
-) -> records.PredictiveSpread | None:
+) -> PredictiveSpread | None:
     """Measure how far the predictions of single draws are apart; None for likelihoods other than categorical.
 
     Args:
@@ -129,7 +138,7 @@ def predictive_spread(
         return None
     prediction = prediction if prediction.mask is None else prediction.tokens()
     information = prediction.mutual_information.double()
-    return records.PredictiveSpread(
+    return PredictiveSpread(
         total_variation=0.5 * (prediction.draws - prediction.probs).abs().sum(-1).mean().item(),
         entropy=prediction.entropy.mean().item(),
         mutual_information=information.mean().item(),
@@ -137,23 +146,25 @@ def predictive_spread(
     )
 
 
-def balance(kl: Tensor, likelihood: Tensor, noise: Tensor) -> records.GradientBalance | None:
-    """Compare the norms of two gradients; None if both are 0.
+def balance(kl: Tensor, likelihood: Tensor, noise: Tensor) -> dict[str, float]:
+    """Compare the norms of two gradients; empty if both are 0.
 
     Args:
         kl, likelihood: gradients of the weighted KL, and of everything else.
         noise: standard error of ``likelihood``.
+
+    Returns:
+        ``ratio``, ``cosine``, ``residual`` and ``noise`` of
+        :class:`~probattn.inference.diagnostics.convergence_records.ParameterConvergence`.
     """
     kl, likelihood = kl.double().flatten(), likelihood.double().flatten()
     norms = kl.norm() + likelihood.norm()
     if norms == 0:
-        return None
-    return records.GradientBalance(
-        ratio=(kl.norm() / likelihood.norm()).item(),
-        cosine=torch.nn.functional.cosine_similarity(kl, likelihood, dim=0, eps=0.0).nan_to_num().item(),
-        residual=((kl + likelihood).norm() / norms).item(),
-        noise=(noise.double().norm() / norms).item(),
-    )
+        return {}
+    cosine = torch.nn.functional.cosine_similarity(kl, likelihood, dim=0, eps=0.0).nan_to_num()
+    residual, error = (kl + likelihood).norm() / norms, noise.double().norm() / norms
+    values = {"ratio": kl.norm() / likelihood.norm(), "cosine": cosine, "residual": residual, "noise": error}
+    return {name: value.item() for name, value in values.items()}
 
 
 class _Objective:
@@ -165,20 +176,15 @@ class _Objective:
     def __init__(
         self, model: nn.Module, guide: nn.Module, batches: Sequence[tuple], weights: tuple[float, float], passes: int
     ) -> None:
-        self.model, self.guide, self.batches, self.weights, self.passes = model, guide, batches, weights, passes
+        self.guide, self.batches, self.weights, self.passes = guide, batches, weights, passes
         self.per_example, self.loss_of = broadcasts(model, guide, lambda: batches[0]), ELBOLoss(model, guide)
         sizes = torch.tensor([float(len(batch[0])) for batch in batches])
         self.shares = (sizes / sizes.mean()).repeat(passes)
 
     def loss(self, batch: tuple, weight: float) -> Tensor:
         """Return −ELBO in nats, with a weight of the KL of global sites."""
-        with ExitStack() as handlers:
-            handlers.enter_context(kl_weight(weight, local=self.weights[1]))
-            if self.per_example:
-                handlers.enter_context(draws("example"))
-                if MIN_DRAWS // len(batch[0]) > 1:
-                    handlers.enter_context(draws(MIN_DRAWS // len(batch[0])))
-            return self.loss_of(*batch)
+        counts = ("example", max(1, MIN_DRAWS // len(batch[0]))) if self.per_example else ()
+        return weighted_loss(self.loss_of, batch, counts=counts, weights=(weight, self.weights[1]))
 
     def gradient(self, batch: tuple, weight: float) -> list[Tensor]:
         """Return the gradients of the loss on the guide's parameters."""
@@ -189,8 +195,8 @@ class _Objective:
 
     def parameters(
         self, initial: Mapping[str, Tensor] | None, total_lr: float | None
-    ) -> dict[str, records.ParameterConvergence]:
-        """Return movement and gradients of each parameter of a guide of this library, by its full name.
+    ) -> list[tuple[str, ParameterConvergence]]:
+        """Return movement and gradients of each parameter of a guide of this library, with its site.
 
         The KL of global sites does not depend on the data: its gradient is the difference of the whole gradient on the
         first batch and that without KL, with the same draws; so it is exact where the KL has a closed form.
@@ -203,7 +209,7 @@ class _Objective:
                 pair.append(self.gradient(self.batches[0], weight))
             kls.append([whole - without for whole, without in zip(*pair, strict=True)])
         rest = [self.gradient(batch, 0.0) for batch in self.batches * self.passes]
-        found = {}
+        parameters = []
         for k, (path, value) in enumerate(self.guide.named_parameters()):
             site = next((site for site in self.guide.sites if path.startswith(f"{site}.")), None)
             if site is None:  # a parameter of the guide of the rest
@@ -211,29 +217,24 @@ class _Objective:
             likelihoods = torch.stack([share * row[k] for share, row in zip(self.shares.tolist(), rest, strict=True)])
             error = likelihoods.std(0) / len(likelihoods) ** 0.5
             terms = torch.stack([row[k] for row in kls]).mean(0), likelihoods.mean(0), error
-            shifts: dict[str, float] = {}
+            values: dict[str, float] = balance(*(_compared(path, term) for term in terms))
             if initial is not None and total_lr:
-                shift = _compared(path, (value.detach() - initial[path].to(value)).abs() / total_lr)
-                shifts = {"largest_shift": shift.max().item(), "mean_shift": shift.mean().item()}
-            gradients = balance(*(_compared(path, term) for term in terms))
-            name = path.removeprefix(f"{site}.")
-            found[path] = records.ParameterConvergence(name=name, gradients=gradients, **shifts)
-        return found
+                shift = _compared(path, value.detach() - initial[path].to(value)).abs() / total_lr
+                values["largest_shift"] = shift.max().item()
+            parameters.append((site, ParameterConvergence(name=path.removeprefix(f"{site}."), **values)))
+        return parameters
 
     @torch.no_grad()
-    def losses(self, values: Mapping[str, Tensor], seed: int) -> tuple[Tensor, float | None]:
-        """Return the losses of all passes and batches with some values of the parameters, and the unweighted KL."""
-        _assign(self.guide, values)
+    def losses(self, seed: int) -> Tensor:
+        """Return the losses of all passes and batches."""
         torch.manual_seed(seed)
-        losses = torch.stack([self.loss(batch, self.weights[0]) for batch in self.batches * self.passes])
-        rows = posterior_summary(self.model, self.guide) if isinstance(self.guide, Guide) else ()
-        return losses.cpu().double(), sum(row["kl"] for row in rows) if rows else None
+        losses = [self.loss(batch, self.weights[0]) for batch in self.batches * self.passes]
+        return torch.stack(losses).cpu().double()
 
-    def compare(self, before: tuple[Tensor, float | None], after: tuple[Tensor, float | None]) -> records.Refit:
-        """Return the gain between two results of :meth:`losses`."""
-        gains = before[0] - after[0]
-        error = gains.std().item() / len(gains) ** 0.5
-        return records.Refit(gain=(self.shares * gains).mean().item(), error=error, kl_before=before[1], kl=after[1])
+    def gain(self, before: Tensor, after: Tensor) -> dict[str, float]:
+        """Return the gain between two results of :meth:`losses`, with its standard error."""
+        gains = before - after
+        return {"gain": (self.shares * gains).mean().item(), "gain_error": gains.std().item() / len(gains) ** 0.5}
 
 
 def _compared(name: str, value: Tensor) -> Tensor:
@@ -244,23 +245,23 @@ def _compared(name: str, value: Tensor) -> Tensor:
     return value.diagonal(dim1=-2, dim2=-1) if name.endswith("raw_tril") else value
 
 
-def _summaries(model: nn.Module, guide: nn.Module, batch: tuple) -> list[dict[str, Any]]:
+def _summaries(model: nn.Module, guide: nn.Module, x: Tensor) -> list[dict[str, Any]]:
     """Return name, size, KL and standard deviations of each global latent site."""
     rows = posterior_summary(model, guide) if isinstance(guide, Guide) else []
     rows = [{key: row[key] for key in ("site", "size", "kl", "std_ratio")} for row in rows]
-    loss_of, summarised = ELBOLoss(model, guide), {row["site"] for row in rows}
-    with torch.no_grad():
-        loss_of(*batch)
-    trace = loss_of.traces[0]
-    for name in trace.stochastic_nodes:
-        if name not in summarised and is_global_latent(trace.nodes[name], trace):
-            q, p = (
-                posterior_draws(model, source, batch[0][:2], num_samples=DRAWS)[name].double().flatten(1)
-                for source in (guide, None)
-            )
-            ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
-            kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
-            rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
+    if isinstance(guide, Guide) and guide.rest is None:
+        return rows
+    sources = []
+    for source in (guide, None):
+        with record() as drawn:
+            predict(model, source, x, num_samples=DRAWS)
+        sources.append({name: draws.double().flatten(1) for name, draws in drawn.shared.items()})
+    summarised = {row["site"] for row in rows}
+    for name in [name for name in sources[0] if name not in summarised]:
+        q, p = (draws[name] for draws in sources)
+        ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
+        kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
+        rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
     return rows
 
 
@@ -275,19 +276,8 @@ def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
             return
 
 
-@contextmanager
-def _restored(guide: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Context manager in which all parameters of a guide require gradients; gives their values and restores them."""
-    state = [(parameter, parameter.requires_grad, parameter.grad) for parameter in guide.parameters()]
-    values = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
-    try:
-        guide.requires_grad_(True)
-        yield values
-    finally:
-        _assign(guide, values)
-        for parameter, flag, grad in state:
-            parameter.requires_grad_(flag)
-            parameter.grad = grad
+def _values(guide: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
 
 
 @torch.no_grad()

@@ -27,38 +27,25 @@ SYMBOLS = {"loc": "m", "whitened": "m", "raw_tril": "S", "raw_scale": "S", "fact
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientBalance:
-    """Norms of the gradients of KL and likelihood on one parameter.
-
-    Args:
-        ratio: ‖g_KL‖ / ‖g_nll‖, 1 at an optimum.
-        cosine: of the angle between them, −1 at an optimum.
-        residual: ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖), in [0, 1], 0 at an optimum.
-        noise: residual that the noise of g_nll alone would give: ‖standard error‖ / (‖g_KL‖ + ‖g_nll‖).
-    """
-
-    ratio: float
-    cosine: float
-    residual: float
-    noise: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class ParameterConvergence:
-    """Movement and gradients of one parameter of a guide.
+    """Movement of one parameter of a guide, and the gradients of KL and likelihood on it; None where unknown.
 
     Args:
         name: name in the guide, such as ``loc`` (m) or ``raw_tril`` (the Cholesky factor of S before its softplus, of
             which the diagonal counts).
-        largest_shift, mean_shift: largest and mean |θ − θ₀| of its scalars relative to the sum of the guide's learning
-            rates, Adam's reach; None if the start is unknown.
-        gradients: balance of the gradients of KL and likelihood; None if both are 0.
+        largest_shift: largest |θ − θ₀| of its scalars relative to the sum of the guide's learning rates, Adam's reach.
+        ratio: ‖g_KL‖ / ‖g_nll‖, 1 at an optimum.
+        cosine: of the angle between the two gradients, −1 at an optimum.
+        residual: ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖), in [0, 1], 0 at an optimum.
+        noise: residual that the noise of g_nll alone would give: ‖standard error‖ / (‖g_KL‖ + ‖g_nll‖).
     """
 
     name: str
     largest_shift: float | None = None
-    mean_shift: float | None = None
-    gradients: GradientBalance | None = None
+    ratio: float | None = None
+    cosine: float | None = None
+    residual: float | None = None
+    noise: float | None = None
 
     @property
     def symbol(self) -> str:
@@ -73,29 +60,7 @@ class ParameterConvergence:
     @property
     def is_out_of_balance(self) -> bool:
         """True if the gradients do not cancel (see :data:`IMBALANCE`), beyond their noise."""
-        pair = self.gradients
-        return pair is not None and pair.residual > max(IMBALANCE, STANDARD_ERRORS * pair.noise)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """Effect of refitting a guide with the network fixed.
-
-    Args:
-        gain: increase of the ELBO in nats of the whole data set.
-        error: its standard error.
-        kl, kl_before: KL of the global sites after and before, in nats, unweighted; None for other guides than this
-            library's.
-    """
-
-    gain: float
-    error: float
-    kl_before: float | None
-    kl: float | None
-
-    def is_material(self, size: int, *, share: float = 1.0) -> bool:
-        """Return True if the gain counts for ``size`` latent variables: ``share`` of :data:`MATERIAL_GAIN` or more."""
-        return not self.gain <= max(share * MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)  # NaN counts, too
+        return self.residual is not None and self.residual > max(IMBALANCE, STANDARD_ERRORS * self.noise)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +74,9 @@ class SiteConvergence:
         kl: KL(q ‖ prior) in nats; of Gaussians with the moments of draws for other guides than this library's.
         std_ratio: mean, smallest and largest ratio of posterior to prior standard deviation over its variables.
         parameters: the guide's parameters at this site; unknown, () for other guides than this library's.
-        refit: effect of refitting the guide at this site alone; None if it was not refitted.
+        gain: increase of the ELBO by refitting the guide at this site alone, in nats of the whole data set; None if it
+            was not refitted. Of guides other than this library's, all sites are refitted.
+        gain_error: its standard error.
     """
 
     site: str
@@ -118,7 +85,8 @@ class SiteConvergence:
     kl: float
     std_ratio: tuple[float, float, float]
     parameters: tuple[ParameterConvergence, ...] = ()
-    refit: Refit | None = None
+    gain: float | None = None
+    gain_error: float = 0.0
 
     @property
     def is_collapsed(self) -> bool:
@@ -134,11 +102,11 @@ class SiteConvergence:
         """
         limited = any(parameter.is_on_speed_limit for parameter in self.parameters)
         unbalanced = any(parameter.is_out_of_balance for parameter in self.parameters)
-        if self.refit is not None:
-            return not (self.refit.is_material(self.size) or (limited and unbalanced))
+        if self.gain is not None:
+            return not (self.is_gain_above(MATERIAL_GAIN) or (limited and unbalanced))
         if limited or unbalanced:
             return False
-        return True if any(parameter.gradients for parameter in self.parameters) else None
+        return True if any(parameter.residual is not None for parameter in self.parameters) else None
 
     @property
     def state(self) -> str:
@@ -149,34 +117,32 @@ class SiteConvergence:
     @property
     def verdict(self) -> str:
         """Convergence and collapse in words, with the evidence."""
+        evidence = [*self._signs()] if self.is_converged is False else []
+        if self.gain is not None and (self.is_converged or self.is_gain_above(MATERIAL_GAIN)):
+            gain = f"refitting gains {self.gain / self.num_data:.2g} nats per example"
+            evidence.append(gain if self.is_gain_above(0.1 * MATERIAL_GAIN) else "refitting gains practically nothing")
         if self.is_converged is None:
-            words = "unknown: neither its gradients nor a refit were measured"
-        elif self.is_converged:
-            words = "converged" + (f": {self._gain()}" if self.refit else "")
-        else:
-            words = f"not converged: {'; '.join(self._evidence())}"
+            evidence.append("neither its gradients nor a refit were measured")
+        word = {True: "converged", False: "not converged", None: "unknown"}[self.is_converged]
+        words = ": ".join([word, "; ".join(evidence)] if evidence else [word])
         if not self.is_collapsed:
             return words
         kl = f"KL {self.kl:.1f} nats for {self.size} variables"
         return f"{words}, and collapsed to the prior: {kl}, standard deviation {self.std_ratio[0]:.2f} of the prior's"
 
-    def _evidence(self) -> Iterator[str]:
+    def is_gain_above(self, nats: float) -> bool:
+        """Return True if the gain exceeds its noise and some nats per variable."""
+        return not self.gain <= max(nats * self.size, STANDARD_ERRORS * self.gain_error)  # NaN counts, too
+
+    def _signs(self) -> Iterator[str]:
         for parameter in self.parameters:
             if parameter.is_on_speed_limit:
                 yield f"{parameter.symbol} moved {parameter.largest_shift:.2f} of what the optimiser allowed"
             if parameter.is_out_of_balance:
-                ratio = parameter.gradients.ratio
-                larger, smaller = ("KL", "likelihood") if ratio >= 1 else ("likelihood", "KL")
-                times = max(ratio, 1 / ratio) if ratio else math.inf
+                larger, smaller = ("KL", "likelihood") if parameter.ratio >= 1 else ("likelihood", "KL")
+                times = max(parameter.ratio, 1 / parameter.ratio) if parameter.ratio else math.inf
                 opposed = "" if times >= 1.5 else ", and they do not oppose each other"
                 yield f"the {larger}'s gradient on {parameter.symbol} is {times:.1f} times the {smaller}'s{opposed}"
-        if self.refit is not None and self.refit.is_material(self.size):
-            yield self._gain()
-
-    def _gain(self) -> str:
-        if not self.refit.is_material(self.size, share=0.1):
-            return "refitting gains practically nothing"
-        return f"refitting gains {self.refit.gain / self.num_data:.2g} nats per example"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,19 +167,16 @@ class Convergence:
 
     Args:
         sites: one entry per global latent site.
-        refit: effect of refitting the whole guide; None if it was not refitted.
         predictive: spread of the predictions on validation data; None without them, or without classes.
     """
 
     sites: tuple[SiteConvergence, ...]
-    refit: Refit | None = None
     predictive: PredictiveSpread | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and verdicts as a dict of JSON's types."""
-        verdicts = [{"verdict": site.verdict, "state": site.state} for site in self.sites]
-        content = asdict(self)
-        return content | {"sites": [row | words for row, words in zip(content["sites"], verdicts, strict=True)]}
+        sites = [asdict(site) | {"verdict": site.verdict, "state": site.state} for site in self.sites]
+        return asdict(self) | {"sites": sites}
 
     def __str__(self) -> str:
         return "\n".join(f"{site.site}: {site.verdict}" for site in self.sites)

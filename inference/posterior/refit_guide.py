@@ -16,7 +16,7 @@ from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
-from probattn.inference.posterior.fit_guide import finite_loss
+from probattn.inference.posterior.fit_guide import check_finite
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import as_module, attribute, device
@@ -120,6 +120,17 @@ def refit_guide(
         return GuideRefit(elbo_before, objective.highest, epoch, converged)
 
 
+def weighted_loss(
+    loss_of: ELBOLoss, batch: tuple, *, counts: Iterable[int | str], weights: tuple[float, float]
+) -> Tensor:
+    """Return −ELBO of a batch under ``draws`` of each count, with weights of the KLs of global and local sites."""
+    with ExitStack() as handlers:
+        for count in counts:
+            handlers.enter_context(draws(count))
+        handlers.enter_context(kl_weight(weights[0], local=weights[1]))
+        return loss_of(*batch)
+
+
 class _Objective:
     """−ELBO of a data set under a guide, and the best parameters of the guide; arguments as for :func:`refit_guide`."""
 
@@ -140,11 +151,9 @@ class _Objective:
 
     def loss(self, batch: tuple, *, share: float = 1.0) -> Tensor:
         """Return −ELBO of the data set, estimated on a batch, in nats, times ``share``: the batch's relative size."""
-        with ExitStack() as handlers:
-            for count in ("example", self.num_samples) if self.vectorize else ():
-                handlers.enter_context(draws(count))
-            handlers.enter_context(kl_weight(self.weights[0], local=self.weights[1]))
-            return finite_loss(self.loss_of, batch) * share
+        counts = ("example", self.num_samples) if self.vectorize else ()
+        loss = weighted_loss(self.loss_of, batch, counts=counts, weights=self.weights)
+        return check_finite(loss, self.loss_of, batch) * share
 
     def estimate(self, *, backward: bool = False) -> float:
         """Estimate the ELBO in nats per example, without penalties, with samples of a fixed seed.

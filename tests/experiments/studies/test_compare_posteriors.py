@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, guides, name_layers
-from probattn.inference.diagnostics import compare_posteriors as agreement
-from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
+from probattn.experiments.studies import compare_posteriors as agreement
+from probattn.experiments.studies.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
 from probattn.models import Classifier
 
@@ -59,7 +59,7 @@ def test_the_posterior_itself_is_right_in_everything():
     guide = guides.for_model(model)
     gaussian(guide, MEAN, TRIL)
     comparison = compare(model, batch, {"exact": guide}, reference())
-    (row,) = comparison.rows()
+    (row,) = comparison.sites
     assert row["guide"] == "exact"
     assert row["site"] == SITE
     assert row["mean_error"] < 4 / 4000**0.5
@@ -78,7 +78,7 @@ def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
     with torch.no_grad():
         point = chosen["point"].get_submodule(SITE)
         point.whitened.copy_((MEAN + 0.1) / model.network[0].scale)  # no number of which means are exact
-    rows = {row["guide"]: row for row in compare(model, batch, chosen, reference()).rows()}
+    rows = {row.guide: row for row in compare(model, batch, chosen, reference()).sites}
     assert rows["shifted"]["mean_error"] == pytest.approx(0.5, abs=0.06)
     assert rows["shifted"]["std_ratio"] == pytest.approx(1, abs=0.03)
     assert rows["wide"]["std_ratio"] == pytest.approx(2, abs=0.06)
