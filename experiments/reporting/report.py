@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import displays
@@ -50,7 +50,6 @@ class Section:
     diverged_steps: int
     posterior: Table | None
     verdicts: Table | None
-    gradients: Table | None
     variants: Table | None
 
 
@@ -149,7 +148,6 @@ def section(result: RunResult) -> Section:
         diverged_steps=sum(not all(map(math.isfinite, row)) for row in rows),
         posterior=_posterior_table(result.posterior) if result.posterior else None,
         verdicts=_verdicts_table(result.convergence) if result.convergence else None,
-        gradients=_gradients_table(result.convergence) if result.convergence else None,
         variants=metrics_table(list(result.variants.items()), corner="each latent site is")
         if result.variants
         else None,
@@ -193,16 +191,6 @@ def _verdicts_table(found: Convergence) -> Table:
         gain = math.nan if site.gain is None else site.gain / site.num_data
         rows.append((site.site, site.verdict, gain, site.kl))
     return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL"), rows)
-
-
-def _gradients_table(found: Convergence) -> Table | None:
-    rows = []
-    for site in found.sites:
-        for parameter in site.parameters:
-            numbers = [math.nan if number is None else number for number in astuple(parameter)[1:]]
-            rows.append((f"{site.site}, {parameter.symbol}", *numbers))
-    ratios = ("KL's / likelihood's gradient", "cosine", "residual", "noise of it")
-    return plain_table(("parameter", "largest shift / Σ lr", *ratios), rows) if rows else None
 
 
 def _number_duplicates(names: Sequence[str]) -> list[str]:

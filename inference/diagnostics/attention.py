@@ -91,11 +91,10 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
         values, shares, scales = zip(*([part.flatten(0, -3) for part in row] for row in parts), strict=True)
         tokens = max(part.shape[-1] for part in values)
         padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
-        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0)
+        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0).cpu()
         captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
-        if scale.numel():
-            scale = scale.sort(descending=True).values
-        spectra[path] = Spectrum(padded.mean(0).cpu(), scale.cpu(), captured, best, len(padded))
+        scale = scale.sort(descending=True).values
+        spectra[path] = Spectrum(padded.mean(0).cpu(), scale, captured, best, len(padded))
     return spectra
 
 

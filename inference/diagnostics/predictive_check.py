@@ -67,8 +67,7 @@ def rmse(labels: Tensor, prediction: Prediction) -> Tensor:
     return (labels - prediction.mean).double().square().mean(0).sqrt()
 
 
-CLASSIFICATION: tuple[Statistic, ...] = (accuracy, class_frequencies, ece, entropy)
-REGRESSION: tuple[Statistic, ...] = (mean, std, rmse)
+CLASSIFICATION, REGRESSION = (accuracy, class_frequencies, ece, entropy), (mean, std, rmse)
 STATISTICS: dict[str, Statistic] = {statistic.__name__: statistic for statistic in CLASSIFICATION + REGRESSION}
 """Statistics by name."""
 
@@ -101,8 +100,7 @@ class PredictiveCheck(Replicates):
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
-        replicates, examples = self.log_likelihood.shape
-        lines = [f"{examples} examples, {replicates} replicates"]
+        lines = [f"{len(self.replicated_labels)} replicates of {len(self.labels)} examples"]
         lines += [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)  two-sided"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
@@ -146,30 +144,31 @@ def posterior_predictive_check(
         replicates; that it includes each replicate's draw changes ranks by O(1/R).
 
     Raises:
+        RuntimeError: a statistic whose shape changes.
         ValueError: data without labels; a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
         KeyError: an unknown name of a statistic.
     """
     chosen = None if statistics is None else _by_name(statistics)
     optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
+    needed = set().union(*optional.values())
     inputs: list[Tensor] = []
 
     def storing(batch: Any) -> Any:
         inputs.append(unpack_batch(batch)[0])
         return batch
 
-    if any("x" in names for names in optional.values()):
+    if "x" in needed:
         data = map(storing, iterate_batches(data))
-    with record(None if any("latents" in names for names in optional.values()) else ()) as drawn:
+    with record(None if "latents" in needed else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
     latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
+    x = torch.cat([pad_to_shape(part, longest(inputs)) for part in inputs]) if inputs else None
     if mask is not None:
-        prediction = prediction.tokens()
-    if chosen is None:
-        chosen = _by_name(_default_statistics(prediction))
-    available = {"x": _inputs_of_labels(inputs, mask)} if inputs else {}
+        prediction, x = prediction.tokens(), None if x is None else x[mask.to(x.device)]
+    chosen = chosen or _by_name(_default_statistics(prediction))
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
-        arguments = available | {"latents": {site: values[draw] for site, values in latents.items()}}
+        arguments = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
         arguments = {key: arguments[key] for key in optional.get(name, ())}
         result = chosen[name](labels if mask is None else labels[mask], prediction, **arguments)
         result = torch.as_tensor(result, dtype=torch.float64).detach().cpu()
@@ -182,9 +181,10 @@ def posterior_predictive_check(
         is_discrepancy = "latents" in optional.get(name, ())
         of_data = [value(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
         values = [value(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
-        if len({result.shape for result in (*of_data, *values)}) > 1:
-            raise ValueError(f"statistic {name!r} changes its shape between data and replicates")
-        observed[name], replicated[name] = torch.stack(of_data) if is_discrepancy else of_data[0], torch.stack(values)
+        stacked = torch.stack(of_data + values)  # refuses different shapes, which would broadcast
+        observed[name], replicated[name] = stacked[:-num_replicates], stacked[-num_replicates:]
+        if not is_discrepancy:
+            observed[name] = observed[name][0]
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
@@ -233,14 +233,6 @@ def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) ->
 def _optional_parameters(statistic: Statistic) -> set[str]:
     """Return which of ``x`` and ``latents`` a statistic takes, after labels and prediction."""
     try:
-        parameters = list(inspect.signature(statistic).parameters.values())
+        return {"x", "latents"}.intersection([*inspect.signature(statistic).parameters][2:])
     except ValueError:  # a builtin has no signature
         return set()
-    extra = [*parameters[2:], *(entry for entry in parameters if entry.kind is entry.KEYWORD_ONLY)]
-    return {"x", "latents"} & {entry.name for entry in extra}
-
-
-def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:
-    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
-    x = torch.cat([pad_to_shape(part, longest(inputs)) for part in inputs])
-    return x if mask is None else x[mask.to(x.device)]

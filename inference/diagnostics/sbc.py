@@ -1,7 +1,7 @@
 """Simulation-based calibration (SBC): inference checked on data simulated from the model."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +63,8 @@ class SBC:
         return min(1.0, len(self.names) * self.p_values(bins).min().item())
 
     def __str__(self) -> str:
-        worst = int(self.p_values().argmin())
-        p_values = (
-            f"smallest p-value {self.p_values()[worst]:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
-        )
+        smallest, worst = self.p_values().min(0)
+        p_values = f"smallest p-value {smallest:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
         return f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: {p_values}"
 
 
@@ -77,7 +75,6 @@ def simulation_based_calibration(
     *,
     num_simulations: int = 100,
     num_samples: int = 99,
-    sites: Collection[str] | None = None,
 ) -> SBC:
     """Rank latent values drawn from the prior among draws of their posterior given the labels simulated with them.
 
@@ -95,10 +92,8 @@ def simulation_based_calibration(
             intervals: run chains for several times L, since autocorrelated draws accumulate ranks at both ends.
         num_simulations: number of simulations; each calls ``infer`` once.
         num_samples: L.
-        sites: sites to rank; by default all latent sites that ``infer`` returns draws of.
 
     Raises:
-        KeyError: an unknown site.
         ValueError: draws of a wrong shape, or too few.
     """
     x, *mask = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -111,8 +106,7 @@ def simulation_based_calibration(
         if not ranks:
             check_unit_scales(model, (x, y, *mask))
         draws = infer(x, y, *mask)
-        names = [name for name in truth if name in draws] if sites is None else sites
-        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in names})
+        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in truth if name in draws})
     table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
     scalars = [
         f"{name}[{', '.join(map(str, index))}]" if index else name
