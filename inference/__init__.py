@@ -21,7 +21,7 @@ from probattn.inference.diagnostics.posterior_collapse import posterior_summary,
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
-from probattn.inference.diagnostics.sbc import guide_inference, nuts_inference, simulation_based_calibration
+from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
@@ -84,7 +84,6 @@ __all__ = [
     "export",
     "fit",
     "fit_guide",
-    "guide_inference",
     "load",
     "load_pretrained",
     "load_safetensors",
@@ -93,7 +92,6 @@ __all__ = [
     "metrics",
     "multilabel",
     "nuts",
-    "nuts_inference",
     "ood",
     "posterior_draws",
     "posterior_predictive_check",
