@@ -1,7 +1,7 @@
 """Convergence of a guide: distance from its optimum and from the prior, and the effect of its draws on predictions."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
 MIN_DRAWS = 128
 """Draws per batch, at least: with fewer examples, several draws each."""
+EXAMPLES = 1024
+"""Training examples on which a gain is measured, at least, in whole batches."""
 PASSES = 4
 """Passes over the examples on which a gain is measured, each with its own draws."""
 
@@ -36,7 +38,6 @@ def convergence(
     valid: Tensor | Iterable | None = None,
     kl_weights: tuple[float, float] = (1.0, 1.0),
     refit_epochs: int = 5,
-    max_examples: int = 1024,
     num_samples: int = 10,
 ) -> Convergence:
     """Test whether a guide has reached its optimum, whether that is the prior, and whether its draws matter.
@@ -60,7 +61,6 @@ def convergence(
         kl_weights: KL weights of global and local sites in the training's objective.
         refit_epochs: epochs of the refit, each of which reads all of ``data`` twice; 0 skips it. Models that do not
             broadcast over draws, and a KL weight of 0, have no refit.
-        max_examples: number of training examples, in whole batches, on which the gain is measured.
         num_samples: draws of the prediction.
 
     Returns:
@@ -69,12 +69,17 @@ def convergence(
     Raises:
         ValueError: a guide of another model, or no data.
     """
-    batches = list(_first_examples(data, max_examples))
+    batches, count = [], 0
+    for batch in data:
+        batches.append(unpack_batch(batch).arguments())
+        count += len(batches[-1][0])
+        if count >= EXAMPLES:
+            break
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
     guide_checks.materialise(guide, batches[0])
     guide_checks.check(model, guide)
-    num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
+    num_data = attribute(model, "num_data") or count
     model, guide = copy.deepcopy((model, guide))
     guide.requires_grad_(True)
     with torch.random.fork_rng(), frozen(model):
@@ -167,17 +172,6 @@ def _summaries(model: nn.Module, guide: nn.Module, x: Tensor) -> list[dict[str, 
         kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
         rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
     return rows
-
-
-def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
-    """Yield the first batches until they hold ``number`` examples."""
-    count = 0
-    for batch in data:
-        arguments = unpack_batch(batch).arguments()
-        yield arguments
-        count += len(arguments[0])
-        if count >= number:
-            return
 
 
 def _values(guide: nn.Module) -> dict[str, Tensor]:

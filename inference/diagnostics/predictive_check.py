@@ -151,21 +151,16 @@ def posterior_predictive_check(
     chosen = None if statistics is None else _by_name(statistics)
     optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
     needed = set().union(*optional.values())
-    inputs: list[Tensor] = []
-
-    def storing(batch: Any) -> Any:
-        inputs.append(unpack_batch(batch)[0])
-        return batch
-
     if "x" in needed:
-        data = map(storing, iterate_batches(data))
+        data = list(iterate_batches(data))
     with record(None if "latents" in needed else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
     latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
-    x = torch.cat([pad_to_shape(part, longest(inputs)) for part in inputs]) if inputs else None
-    if mask is not None:
-        prediction, x = prediction.tokens(), None if x is None else x[mask.to(x.device)]
-    chosen = chosen or _by_name(_default_statistics(prediction))
+    x = _inputs(data, mask) if "x" in needed else None
+    prediction = prediction if mask is None else prediction.tokens()
+    if chosen is None:
+        regression = REGRESSION if prediction.probs is None and prediction.mean.isfinite().all() else (mean, std)
+        chosen = _by_name(regression if prediction.probs is None else CLASSIFICATION)
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
         arguments = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
@@ -213,11 +208,11 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
 
 
-def _default_statistics(prediction: Prediction) -> tuple[Statistic, ...]:
-    """Return the default statistics of a prediction; RMSE only if its mean is finite."""
-    if prediction.probs is not None:
-        return CLASSIFICATION
-    return REGRESSION if prediction.mean.isfinite().all() else (mean, std)
+def _inputs(data: list, mask: Tensor | None) -> Tensor:
+    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
+    parts = [unpack_batch(batch)[0] for batch in data]
+    x = torch.cat([pad_to_shape(part, longest(parts)) for part in parts])
+    return x if mask is None else x[mask.to(x.device)]
 
 
 def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
