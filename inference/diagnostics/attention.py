@@ -1,6 +1,6 @@
 """Diagnostics of attention layers: singular spectra of attention matrices, and oversmoothing of tokens."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -129,9 +129,7 @@ def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     return torch.stack([captured, best], dim=-1) / energy.unsqueeze(-1)
 
 
-def token_similarity(
-    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, *, paths: Sequence[str] | None = None
-) -> dict[str, float]:
+def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, float]:
     """Compute the cosine similarity of tokens after each attention layer; values near 1 indicate oversmoothing.
 
     The mean over all pairs of real tokens of an example, then over examples and draws (CGP paper, section 5.4 and Figs.
@@ -140,21 +138,15 @@ def token_similarity(
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
         data: inputs or batches ``(x, y, mask)`` as for :func:`predict`.
-        paths: modules with outputs ``(..., batch, tokens, width)``, such as whole blocks; by default the attention
-            layers.
 
     Returns:
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
-
-    Raises:
-        AttributeError: an unknown path.
     """
-    modules = _attention_layers(model) if paths is None else {path: model.get_submodule(path) for path in paths}
 
     def similarity(_: nn.Module, x: Tensor, mask: Tensor | None, output: Tensor) -> Tensor:
         return mean_pairwise_cosine(output, mask).flatten()
 
-    collected = _collect(model, guide, data, modules, similarity)
+    collected = _collect(model, guide, data, _attention_layers(model), similarity)
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 
