@@ -100,7 +100,7 @@ class PredictiveCheck(Replicates):
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
-        lines = [f"{len(self.replicated_labels)} replicates of {len(self.labels)} examples"]
+        lines = [f"{len(self.labels)} examples, {len(self.replicated_labels)} replicates"]
         lines += [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)  two-sided"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():

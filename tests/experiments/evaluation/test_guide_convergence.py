@@ -17,8 +17,9 @@ SITE = "network.blocks.1.attention.u"
 
 
 def test_a_guide_of_two_epochs_has_not_converged_and_the_generator_is_left_alone(kep):
+    run = open_run(kep)
     state = torch.get_rng_state()
-    (site,) = run_convergence(open_run(kep), num_samples=3, seed=0).sites
+    (site,) = run_convergence(run, num_samples=3, seed=0).sites
     assert torch.equal(torch.get_rng_state(), state)
     assert site.site == SITE
     assert site.is_converged is False
