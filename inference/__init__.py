@@ -15,14 +15,13 @@ from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
-from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
-from probattn.inference.diagnostics.sbc import guide_inference, nuts_inference, simulation_based_calibration
+from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.export.posterior_network import mean_network, predictor_network
 from probattn.inference.export.torch_export import export
@@ -80,13 +79,11 @@ __all__ = [
     "TrainOptions",
     "WarmStart",
     "attention_spectra",
-    "compare_posteriors",
     "conformal",
     "convergence",
     "export",
     "fit",
     "fit_guide",
-    "guide_inference",
     "load",
     "load_pretrained",
     "load_safetensors",
@@ -95,7 +92,6 @@ __all__ = [
     "metrics",
     "multilabel",
     "nuts",
-    "nuts_inference",
     "ood",
     "posterior_draws",
     "posterior_predictive_check",

@@ -24,8 +24,15 @@ from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.folder import read_record
 from probattn.experiments.runs.load import TrainedRun, open_run
-from probattn.inference import Prediction, attention_spectra, posterior_summary, posterior_variants, token_similarity
-from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary, local_latent_sites
+from probattn.inference import (
+    Prediction,
+    attention_spectra,
+    posterior_draws,
+    posterior_summary,
+    posterior_variants,
+    token_similarity,
+)
+from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary
 from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
@@ -211,7 +218,7 @@ def _run_result(
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
     posterior = [*posterior_summary(model, guide), *layer_posterior_summary(model)]
-    has_latents = posterior or local_latent_sites(model, examples[0][0][:2])
+    has_latents = posterior or posterior_draws(model, guide, examples[0][0][:2], num_samples=1)
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image, is_table = isinstance(data, Images), isinstance(data, Table)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}

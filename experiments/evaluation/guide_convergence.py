@@ -1,16 +1,17 @@
 """A run's guide under the objective of its best epoch: its convergence, and the guide refitted."""
 
 import copy
+from collections.abc import Iterator
+from itertools import islice
 
 import torch
 
-from probattn.experiments.runs.build import Loader, build, generator
+from probattn.experiments.runs.build import Loader, generator
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
 from probattn.inference.diagnostics.convergence import convergence
 from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.posterior.refit_guide import refit_guide
-from probattn.inference.training.optimizers import scheduled_lr
 from probattn.inference.training.step import StepCoefficients
 from probattn.models import Supervised
 from probattn.weights import alpha
@@ -20,40 +21,40 @@ VALID_EXAMPLES = 1024
 REFIT_EPOCHS = 5
 """Epochs of the refit."""
 REFIT_BATCHES = 200
-"""Training batches up to which the guide is refitted: with more, that takes longer than the rest of an evaluation."""
+"""Training batches of an epoch of the refit, at most: more would take longer than the rest of an evaluation."""
 
 
 def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Convergence:
     """Test whether the guide of a run had converged at its best epoch, under the objective of that epoch.
-
-    The initial guide is built again from ``train.seed``; without a seed, and for natural gradients, whose steps no
-    learning rate bounds, the movement is unknown.
 
     Args:
         run: the run.
         num_samples: draws of the predictions, whose spread is known for classes only.
         seed: seed of draws and batches.
     """
-    options, train, steps = run.settings.train, _training_batches(run), _objectives(run)
-    steps_per_epoch = options.steps_per_epoch(len(train))
-    rates = (scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) for step in range(len(steps)))
-    initial = None
+    last = _objectives(run)[-1]
     valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
-    with torch.random.fork_rng(), alpha(steps[-1].alpha):
-        if options.seed is not None and options.guide_optimizer == "adam":
-            initial = build(run.settings, run.dataset)[1].state_dict()
+    with torch.random.fork_rng(), alpha(last.alpha):
         torch.manual_seed(seed)
         return convergence(
             run.model,
             run.guide,
-            train,
+            _FirstBatches(_training_batches(run)),
             valid=run.batches_by_length(valid) if run.dataset.classes else None,
-            initial=initial,
-            total_lr=options.guide_lr_scale * sum(rates),
-            kl_weights=(steps[-1].kl, steps[-1].local_kl),
-            refit_epochs=REFIT_EPOCHS if steps_per_epoch <= REFIT_BATCHES else 0,
+            kl_weights=(last.kl, last.local_kl),
+            refit_epochs=REFIT_EPOCHS,
             num_samples=num_samples,
         )
+
+
+class _FirstBatches:
+    """At most the first :data:`REFIT_BATCHES` batches of each epoch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator:
+        return islice(self.loader, REFIT_BATCHES)
 
 
 def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import binom
 
 from probattn.experiments.plots import style
-from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison, SiteComparison
+from probattn.experiments.studies.compare_posteriors import PosteriorComparison, SiteComparison
 from probattn.inference.diagnostics.psis import KHAT_THRESHOLD, PSIS
 from probattn.inference.diagnostics.sbc import SBC
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import displays
@@ -17,7 +17,7 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.diagnostics.convergence_records import Convergence, SiteConvergence
+from probattn.inference.diagnostics.convergence_records import Convergence
 from probattn.inference.io.files import write_text
 
 MEANINGS = {
@@ -50,7 +50,6 @@ class Section:
     diverged_steps: int
     posterior: Table | None
     verdicts: Table | None
-    gradients: Table | None
     variants: Table | None
 
 
@@ -149,7 +148,6 @@ def section(result: RunResult) -> Section:
         diverged_steps=sum(not all(map(math.isfinite, row)) for row in rows),
         posterior=_posterior_table(result.posterior) if result.posterior else None,
         verdicts=_verdicts_table(result.convergence) if result.convergence else None,
-        gradients=_gradients_table(result.convergence) if result.convergence else None,
         variants=metrics_table(list(result.variants.items()), corner="each latent site is")
         if result.variants
         else None,
@@ -189,29 +187,10 @@ def _posterior_table(sites: Sequence[dict]) -> Table:
 
 def _verdicts_table(found: Convergence) -> Table:
     rows = []
-    for each in found.sites:
-        gain, kl, after = (math.nan,) * 3 if each.refit is None else _refit(each)
-        rows.append((each.site, each.verdict, gain, each.kl if each.refit is None else kl, after))
-    return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL", "KL refitted"), rows)
-
-
-def _refit(site: SiteConvergence) -> tuple[float, float, float]:
-    refit = site.refit
-    kls = (math.nan if kl is None else kl for kl in (refit.kl_before, refit.kl))
-    return refit.gain / site.num_data, *kls
-
-
-def _gradients_table(found: Convergence) -> Table | None:
-    rows = [
-        (f"{each.site}, {parameter.symbol}", *shifts, *(math.nan if value is None else value for value in found))
-        for each in found.sites
-        for parameter in each.parameters
-        for found in [astuple(parameter.gradients) if parameter.gradients else (None,) * 4]
-        for shifts in [[math.nan if s is None else s for s in (parameter.largest_shift, parameter.mean_shift)]]
-    ]
-    shifts = ("largest shift / Σ lr", "mean shift / Σ lr")
-    columns = ("parameter", *shifts, "KL's / likelihood's gradient", "cosine", "residual", "noise of it")
-    return plain_table(columns, rows) if rows else None
+    for site in found.sites:
+        gain = math.nan if site.gain is None else site.gain / site.num_data
+        rows.append((site.site, site.verdict, gain, site.kl))
+    return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL"), rows)
 
 
 def _number_duplicates(names: Sequence[str]) -> list[str]:

@@ -13,18 +13,18 @@ from probattn import CGPAttention, KEPSVGPAttention, guides, local_posteriors
 from probattn.experiments.data.images.datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.studies.compare_posteriors import PosteriorComparison, compare_posteriors
 from probattn.inference import (
     TrainOptions,
-    compare_posteriors,
     fit,
     fit_guide,
     nuts,
+    posterior_draws,
     psis_khat,
     simulation_based_calibration,
 )
-from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison
 from probattn.inference.diagnostics.psis import PSIS
-from probattn.inference.diagnostics.sbc import SBC, guide_inference
+from probattn.inference.diagnostics.sbc import SBC
 from probattn.inference.io.files import write_text
 from probattn.inference.posterior.nuts import Chains
 from probattn.models import Classifier, ViT
@@ -121,8 +121,13 @@ def posterior_check(
     sbc = {}
     for name in ranked:
         say(f"calibration of {name}: {simulations} simulations, with a posterior of {steps // 5} steps each")
-        inference = guide_inference(model, _guides(model)[name], steps=steps // 5, lr=0.1)
-        sbc[name] = simulation_based_calibration(model, x, inference, num_simulations=simulations)
+
+        def infer(*batch: Tensor, name: str = name) -> dict[str, Tensor]:
+            guide = _guides(model)[name]
+            fit_guide(model, guide, batch, steps=steps // 5, lr=0.1)
+            return posterior_draws(model, guide, [batch], num_samples=99)
+
+        sbc[name] = simulation_based_calibration(model, x, infer, num_simulations=simulations)
     return PosteriorCheck(chains, comparison, khat, sbc)
 
 

@@ -40,7 +40,7 @@ def to_datatree(
 
     Raises:
         MissingExtraError: arviz-base is not installed.
-        ValueError: an unknown site; data without labels; errors of :func:`~probattn.inference.predict`.
+        ValueError: data without labels; errors of :func:`~probattn.inference.predict`.
     """
     with extra("arviz", needed_by="to_datatree"):
         import arviz_base
@@ -49,9 +49,6 @@ def to_datatree(
     for kind, source in (("posterior", guide), ("prior", None)):
         with record(sites) as drawn:
             replicates = replicate(model, source, batches, num_samples=num_samples)
-        if set(sites or ()) - {*drawn.shared, *drawn.local}:
-            known = ", ".join([*drawn.shared, *drawn.local]) or "none"
-            raise ValueError(f"the latent sites that were drawn are {known}, not all of {', '.join(sites or ())}")
         groups[kind] = drawn.latents
         groups[f"{kind}_predictive"] = {"y": _signed(replicates.replicated_labels)}
         if kind == "posterior":

@@ -1,6 +1,6 @@
 """Diagnostics of attention layers: singular spectra of attention matrices, and oversmoothing of tokens."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -91,11 +91,10 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
         values, shares, scales = zip(*([part.flatten(0, -3) for part in row] for row in parts), strict=True)
         tokens = max(part.shape[-1] for part in values)
         padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
-        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0)
+        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0).cpu()
         captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
-        if scale.numel():
-            scale = scale.sort(descending=True).values
-        spectra[path] = Spectrum(padded.mean(0).cpu(), scale.cpu(), captured, best, len(padded))
+        scale = scale.sort(descending=True).values
+        spectra[path] = Spectrum(padded.mean(0).cpu(), scale, captured, best, len(padded))
     return spectra
 
 
@@ -130,9 +129,7 @@ def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     return torch.stack([captured, best], dim=-1) / energy.unsqueeze(-1)
 
 
-def token_similarity(
-    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, *, paths: Sequence[str] | None = None
-) -> dict[str, float]:
+def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, float]:
     """Compute the cosine similarity of tokens after each attention layer; values near 1 indicate oversmoothing.
 
     The mean over all pairs of real tokens of an example, then over examples and draws (CGP paper, section 5.4 and Figs.
@@ -141,21 +138,15 @@ def token_similarity(
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
         data: inputs or batches ``(x, y, mask)`` as for :func:`predict`.
-        paths: modules with outputs ``(..., batch, tokens, width)``, such as whole blocks; by default the attention
-            layers.
 
     Returns:
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
-
-    Raises:
-        AttributeError: an unknown path.
     """
-    modules = _attention_layers(model) if paths is None else {path: model.get_submodule(path) for path in paths}
 
     def similarity(_: nn.Module, x: Tensor, mask: Tensor | None, output: Tensor) -> Tensor:
         return mean_pairwise_cosine(output, mask).flatten()
 
-    collected = _collect(model, guide, data, modules, similarity)
+    collected = _collect(model, guide, data, _attention_layers(model), similarity)
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 

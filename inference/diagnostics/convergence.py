@@ -1,32 +1,33 @@
 """Convergence of a guide: distance from its optimum and from the prior, and the effect of its draws on predictions."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import draws
 from probattn.guides import Guide
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
-from probattn.inference.diagnostics import convergence_records as records
+from probattn.inference.diagnostics.convergence_records import Convergence, PredictiveSpread, SiteConvergence
 from probattn.inference.diagnostics.posterior_collapse import posterior_summary, spread
-from probattn.inference.diagnostics.posterior_draws import posterior_draws
+from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.posterior.frozen import frozen
-from probattn.inference.posterior.refit_guide import refit_guide
+from probattn.inference.posterior.refit_guide import refit_guide, weighted_loss
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import attribute
-from probattn.messages import is_global_latent
-from probattn.weights import kl_weight
 
 DRAWS = 1000
 """Draws from which moments are estimated for guides other than this library's."""
 MIN_DRAWS = 128
 """Draws per batch, at least: with fewer examples, several draws each."""
+EXAMPLES = 1024
+"""Training examples on which a gain is measured, at least, in whole batches."""
+PASSES = 4
+"""Passes over the examples on which a gain is measured, each with its own draws."""
 
 
 def convergence(
@@ -35,43 +36,31 @@ def convergence(
     data: Iterable,
     *,
     valid: Tensor | Iterable | None = None,
-    initial: Mapping[str, Tensor] | None = None,
-    total_lr: float | None = None,
     kl_weights: tuple[float, float] = (1.0, 1.0),
     refit_epochs: int = 5,
-    max_examples: int = 1024,
-    passes: int = 2,
     num_samples: int = 10,
-) -> records.Convergence:
+) -> Convergence:
     """Test whether a guide has reached its optimum, whether that is the prior, and whether its draws matter.
 
     For each global latent site, with the network fixed and in evaluation mode:
 
-    - *movement*: ``|θ − θ₀| / Σ_t lr_t`` of the guide's parameters. A step of Adam is at most about lr, so a ratio
-      near 1 means that a parameter has moved in one direction at full speed throughout and has not arrived;
-    - *balance of gradients* on each parameter: ‖g_KL‖ / ‖g_nll‖, their cosine, and ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖),
-      which are 1, −1 and 0 at an optimum, beside the noise of g_nll;
     - *refit*: gain of the ELBO by a few epochs of :func:`~probattn.inference.refit_guide`, a lower bound of its
       distance from the optimum, measured on the same batches and draws before and after;
     - KL and standard deviations relative to the prior's.
 
     On validation data: total variation of single draws and mutual information.
 
-    Model, guide and PyTorch's generator are left unchanged.
+    Model, guide and PyTorch's generator are left unchanged; copies are refitted.
 
     Args:
         model: the model.
-        guide: its guide; movement and gradients are known only for guides of :func:`probattn.guides.for_model`.
+        guide: its guide. Of another guide than this library's, all sites are refitted together.
         data: training batches ``(x, y)`` or ``(x, y, mask)`` on the model's device, read several times. Those of
             training: shuffled, augmented.
         valid: data as for :func:`~probattn.inference.predict`, for the spread of predictions.
-        initial: the guide's parameters by name before training, such as a copy of its ``state_dict()``.
-        total_lr: sum of the guide's learning rates over the steps of the run, under Adam.
         kl_weights: KL weights of global and local sites in the training's objective.
         refit_epochs: epochs of the refit, each of which reads all of ``data`` twice; 0 skips it. Models that do not
             broadcast over draws, and a KL weight of 0, have no refit.
-        max_examples: number of training examples, in whole batches, on which gradients and gain are measured.
-        passes: number of passes over them, each with its own draws; at least 2.
         num_samples: draws of the prediction.
 
     Returns:
@@ -80,45 +69,33 @@ def convergence(
     Raises:
         ValueError: a guide of another model, or no data.
     """
-    batches = list(_first_examples(data, max_examples))
+    batches, count = [], 0
+    for batch in data:
+        batches.append(unpack_batch(batch).arguments())
+        count += len(batches[-1][0])
+        if count >= EXAMPLES:
+            break
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
     guide_checks.materialise(guide, batches[0])
     guide_checks.check(model, guide)
+    num_data = attribute(model, "num_data") or count
+    model, guide = copy.deepcopy((model, guide))
+    guide.requires_grad_(True)
     with torch.random.fork_rng(), frozen(model):
         predictive = None if valid is None else predictive_spread(model, guide, valid, num_samples=num_samples)
-        with _restored(guide) as values:
-            summaries = _summaries(model, guide, batches[0])
-            if not summaries or not values:
-                return records.Convergence(sites=(), predictive=predictive)
-            objective = _Objective(model, guide, batches, kl_weights, passes)
-            parameters = objective.parameters(initial, total_lr) if isinstance(guide, Guide) else {}
-            refits: dict[str, records.Refit] = {}
-            if refit_epochs and objective.per_example and kl_weights[0] > 0:
-                seed = int(torch.randint(2**31, ()))
-                before = objective.losses(values, seed)
-                weights = {"kl_weight": kl_weights[0], "local_kl_weight": kl_weights[1]}
-                refit_guide(model, guide, data, epochs=refit_epochs, **weights)
-                after = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
-                for site in ("", *(guide.sites if isinstance(guide, Guide) else ())):  # the whole guide, and each site
-                    changed = {name: value for name, value in after.items() if not site or name.startswith(f"{site}.")}
-                    refits[site] = objective.compare(before, objective.losses(values | changed, seed))
-    num_data = attribute(model, "num_data") or sum(len(batch[0]) for batch in batches)
-    sites = tuple(
-        records.SiteConvergence(
-            **row,
-            num_data=num_data,
-            parameters=tuple(p for name, p in parameters.items() if name == f"{row['site']}.{p.name}"),
-            refit=refits.get(row["site"], refits.get("")),
-        )
-        for row in summaries
-    )
-    return records.Convergence(sites=sites, refit=refits.get(""), predictive=predictive)
+        sites = _summaries(model, guide, batches[0][0][:2])
+        sites = sites if any(True for _ in guide.parameters()) else []
+        if sites and refit_epochs and kl_weights[0] > 0 and broadcasts(model, guide, lambda: batches[0]):
+            names = [site["site"] for site in sites]
+            gains = _refit(model, guide, data, batches, names=names, epochs=refit_epochs, weights=kl_weights)
+            sites = [site | gain for site, gain in zip(sites, gains, strict=True)]
+    return Convergence(sites=tuple(SiteConvergence(num_data=num_data, **site) for site in sites), predictive=predictive)
 
 
 def predictive_spread(
     model: nn.Module, guide: nn.Module, data: Tensor | Iterable, *, num_samples: int = 10
-) -> records.PredictiveSpread | None:
+) -> PredictiveSpread | None:
     """Measure how far the predictions of single draws are apart; None for likelihoods other than categorical.
 
     Args:
@@ -129,7 +106,7 @@ def predictive_spread(
         return None
     prediction = prediction if prediction.mask is None else prediction.tokens()
     information = prediction.mutual_information.double()
-    return records.PredictiveSpread(
+    return PredictiveSpread(
         total_variation=0.5 * (prediction.draws - prediction.probs).abs().sum(-1).mean().item(),
         entropy=prediction.entropy.mean().item(),
         mutual_information=information.mean().item(),
@@ -137,160 +114,65 @@ def predictive_spread(
     )
 
 
-def balance(kl: Tensor, likelihood: Tensor, noise: Tensor) -> records.GradientBalance | None:
-    """Compare the norms of two gradients; None if both are 0.
-
-    Args:
-        kl, likelihood: gradients of the weighted KL, and of everything else.
-        noise: standard error of ``likelihood``.
-    """
-    kl, likelihood = kl.double().flatten(), likelihood.double().flatten()
-    norms = kl.norm() + likelihood.norm()
-    if norms == 0:
-        return None
-    return records.GradientBalance(
-        ratio=(kl.norm() / likelihood.norm()).item(),
-        cosine=torch.nn.functional.cosine_similarity(kl, likelihood, dim=0, eps=0.0).nan_to_num().item(),
-        residual=((kl + likelihood).norm() / norms).item(),
-        noise=(noise.double().norm() / norms).item(),
-    )
-
-
-class _Objective:
-    """−ELBO of the whole data set on fixed batches, as a function of a guide's parameters.
-
-    Draws are for each example, if the model broadcasts over them, else for each batch.
-    """
-
-    def __init__(
-        self, model: nn.Module, guide: nn.Module, batches: Sequence[tuple], weights: tuple[float, float], passes: int
-    ) -> None:
-        self.model, self.guide, self.batches, self.weights, self.passes = model, guide, batches, weights, passes
-        self.per_example, self.loss_of = broadcasts(model, guide, lambda: batches[0]), ELBOLoss(model, guide)
-        sizes = torch.tensor([float(len(batch[0])) for batch in batches])
-        self.shares = (sizes / sizes.mean()).repeat(passes)
-
-    def loss(self, batch: tuple, weight: float) -> Tensor:
-        """Return −ELBO in nats, with a weight of the KL of global sites."""
-        with ExitStack() as handlers:
-            handlers.enter_context(kl_weight(weight, local=self.weights[1]))
-            if self.per_example:
-                handlers.enter_context(draws("example"))
-                if MIN_DRAWS // len(batch[0]) > 1:
-                    handlers.enter_context(draws(MIN_DRAWS // len(batch[0])))
-            return self.loss_of(*batch)
-
-    def gradient(self, batch: tuple, weight: float) -> list[Tensor]:
-        """Return the gradients of the loss on the guide's parameters."""
-        parameters, loss = list(self.guide.parameters()), self.loss(batch, weight)
-        if not loss.requires_grad:
-            return [torch.zeros_like(parameter) for parameter in parameters]
-        return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
-
-    def parameters(
-        self, initial: Mapping[str, Tensor] | None, total_lr: float | None
-    ) -> dict[str, records.ParameterConvergence]:
-        """Return movement and gradients of each parameter of a guide of this library, by its full name.
-
-        The KL of global sites does not depend on the data: its gradient is the difference of the whole gradient on the
-        first batch and that without KL, with the same draws; so it is exact where the KL has a closed form.
-        """
-        kls = []
-        for _ in range(self.passes):
-            seed, pair = int(torch.randint(2**31, ())), []
-            for weight in (self.weights[0], 0.0):
-                torch.manual_seed(seed)
-                pair.append(self.gradient(self.batches[0], weight))
-            kls.append([whole - without for whole, without in zip(*pair, strict=True)])
-        rest = [self.gradient(batch, 0.0) for batch in self.batches * self.passes]
-        found = {}
-        for k, (path, value) in enumerate(self.guide.named_parameters()):
-            site = next((site for site in self.guide.sites if path.startswith(f"{site}.")), None)
-            if site is None:  # a parameter of the guide of the rest
-                continue
-            likelihoods = torch.stack([share * row[k] for share, row in zip(self.shares.tolist(), rest, strict=True)])
-            error = likelihoods.std(0) / len(likelihoods) ** 0.5
-            terms = torch.stack([row[k] for row in kls]).mean(0), likelihoods.mean(0), error
-            shifts: dict[str, float] = {}
-            if initial is not None and total_lr:
-                shift = _compared(path, (value.detach() - initial[path].to(value)).abs() / total_lr)
-                shifts = {"largest_shift": shift.max().item(), "mean_shift": shift.mean().item()}
-            gradients = balance(*(_compared(path, term) for term in terms))
-            name = path.removeprefix(f"{site}.")
-            found[path] = records.ParameterConvergence(name=name, gradients=gradients, **shifts)
-        return found
+def _refit(
+    model: nn.Module,
+    guide: nn.Module,
+    data: Iterable,
+    batches: Sequence[tuple],
+    *,
+    names: Sequence[str],
+    epochs: int,
+    weights: tuple[float, float],
+) -> list[dict[str, float]]:
+    """Refit a guide, and return the gain of each site in nats of the data set, measured on some batches."""
+    loss_of, seed = ELBOLoss(model, guide), int(torch.randint(2**31, ()))
+    sizes = torch.tensor([float(len(batch[0])) for batch in batches])
+    shares = (sizes / sizes.mean()).repeat(PASSES)
 
     @torch.no_grad()
-    def losses(self, values: Mapping[str, Tensor], seed: int) -> tuple[Tensor, float | None]:
-        """Return the losses of all passes and batches with some values of the parameters, and the unweighted KL."""
-        _assign(self.guide, values)
+    def losses(values: Mapping[str, Tensor]) -> Tensor:
+        """Return −ELBO of the data set by each batch, with these values of the guide's parameters."""
+        for name, value in values.items():
+            guide.get_parameter(name).copy_(value)
         torch.manual_seed(seed)
-        losses = torch.stack([self.loss(batch, self.weights[0]) for batch in self.batches * self.passes])
-        rows = posterior_summary(self.model, self.guide) if isinstance(self.guide, Guide) else ()
-        return losses.cpu().double(), sum(row["kl"] for row in rows) if rows else None
+        rows = []
+        for batch in batches * PASSES:
+            counts = ("example", max(1, MIN_DRAWS // len(batch[0])))
+            rows.append(weighted_loss(loss_of, batch, counts=counts, weights=weights))
+        return torch.stack(rows).cpu().double()
 
-    def compare(self, before: tuple[Tensor, float | None], after: tuple[Tensor, float | None]) -> records.Refit:
-        """Return the gain between two results of :meth:`losses`."""
-        gains = before[0] - after[0]
-        error = gains.std().item() / len(gains) ** 0.5
-        return records.Refit(gain=(self.shares * gains).mean().item(), error=error, kl_before=before[1], kl=after[1])
+    initial = _values(guide)
+    before = losses(initial)
+    refit_guide(model, guide, data, epochs=epochs, kl_weight=weights[0], local_kl_weight=weights[1])
+    refitted, gains = _values(guide), []
+    for site in names:  # alone, where its parameters are known
+        is_own = isinstance(guide, Guide) and site in guide.sites
+        changed = {name: value for name, value in refitted.items() if not is_own or name.startswith(f"{site}.")}
+        differences = before - losses(initial | changed)
+        error = differences.std().item() / len(differences) ** 0.5
+        gains.append({"gain": (shares * differences).mean().item(), "gain_error": error})
+    return gains
 
 
-def _compared(name: str, value: Tensor) -> Tensor:
-    """Return the entries of a parameter that are compared: of a Cholesky factor the diagonal, else all.
-
-    Gradients off the diagonal do not shrink with the standard deviations, unlike those on it, and would hide them.
-    """
-    return value.diagonal(dim1=-2, dim2=-1) if name.endswith("raw_tril") else value
-
-
-def _summaries(model: nn.Module, guide: nn.Module, batch: tuple) -> list[dict[str, Any]]:
+def _summaries(model: nn.Module, guide: nn.Module, x: Tensor) -> list[dict[str, Any]]:
     """Return name, size, KL and standard deviations of each global latent site."""
     rows = posterior_summary(model, guide) if isinstance(guide, Guide) else []
     rows = [{key: row[key] for key in ("site", "size", "kl", "std_ratio")} for row in rows]
-    loss_of, summarised = ELBOLoss(model, guide), {row["site"] for row in rows}
-    with torch.no_grad():
-        loss_of(*batch)
-    trace = loss_of.traces[0]
-    for name in trace.stochastic_nodes:
-        if name not in summarised and is_global_latent(trace.nodes[name], trace):
-            q, p = (
-                posterior_draws(model, source, batch[0][:2], num_samples=DRAWS)[name].double().flatten(1)
-                for source in (guide, None)
-            )
-            ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
-            kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
-            rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
+    if isinstance(guide, Guide) and guide.rest is None:
+        return rows
+    sources = []
+    for source in (guide, None):
+        with record() as drawn:
+            predict(model, source, x, num_samples=DRAWS)
+        sources.append({name: draws.double().flatten(1) for name, draws in drawn.shared.items()})
+    summarised = {row["site"] for row in rows}
+    for name in [name for name in sources[0] if name not in summarised]:
+        q, p = (draws[name] for draws in sources)
+        ratio, shift = q.std(0) / p.std(0), (q.mean(0) - p.mean(0)) / p.std(0)
+        kl = 0.5 * (ratio.square() + shift.square() - 1 - 2 * ratio.log()).sum().item()
+        rows.append({"site": name, "size": q.shape[1], "kl": kl, "std_ratio": spread(ratio)})
     return rows
 
 
-def _first_examples(data: Iterable, number: int) -> Iterator[tuple]:
-    """Yield the first batches until they hold ``number`` examples."""
-    count = 0
-    for batch in data:
-        arguments = unpack_batch(batch).arguments()
-        yield arguments
-        count += len(arguments[0])
-        if count >= number:
-            return
-
-
-@contextmanager
-def _restored(guide: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Context manager in which all parameters of a guide require gradients; gives their values and restores them."""
-    state = [(parameter, parameter.requires_grad, parameter.grad) for parameter in guide.parameters()]
-    values = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
-    try:
-        guide.requires_grad_(True)
-        yield values
-    finally:
-        _assign(guide, values)
-        for parameter, flag, grad in state:
-            parameter.requires_grad_(flag)
-            parameter.grad = grad
-
-
-@torch.no_grad()
-def _assign(guide: nn.Module, values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        guide.get_parameter(name).copy_(value)
+def _values(guide: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}

@@ -1,101 +1,19 @@
 """Records of the convergence of a guide, with thresholds and verdicts in words."""
 
-import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 MATERIAL_GAIN = 0.1
 """Nats per latent variable from which a gain by refitting counts: a Gaussian guide loses as much if its means are off
 by 0.45 posterior standard deviations (½ δ²), or if its standard deviations are too small by a factor of 0.7."""
-SPEED_LIMIT = 0.8
-"""Share of the sum of learning rates from which a parameter counts as limited by the optimiser: under a cosine
-schedule, one that has moved so far was still moving at full speed after two thirds of the run."""
-IMBALANCE = 0.5
-"""Residual from which two gradients count as out of balance: one is then three times the other, or they do not oppose
-each other."""
 STANDARD_ERRORS = 3
-"""Number of standard errors by which a gain or a residual must exceed its noise."""
+"""Number of standard errors that a gain must exceed."""
 COLLAPSED_KL = 0.05
 """Nats per variable below which a posterior counts as the prior: that of a mean shifted by 0.32 prior standard
 deviations, or of 0.8 of the prior's standard deviation."""
 INFORMED_STD = 0.5
 """Standard deviation, relative to the prior's, of a single variable below which its site has not collapsed: data have
 told three times as much about it as the prior."""
-SYMBOLS = {"loc": "m", "whitened": "m", "raw_tril": "S", "raw_scale": "S", "factor": "the factor of S"}
-"""Symbols of the parameters of this library's guide families."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientBalance:
-    """Norms of the gradients of KL and likelihood on one parameter.
-
-    Args:
-        ratio: ‖g_KL‖ / ‖g_nll‖, 1 at an optimum.
-        cosine: of the angle between them, −1 at an optimum.
-        residual: ‖g_KL + g_nll‖ / (‖g_KL‖ + ‖g_nll‖), in [0, 1], 0 at an optimum.
-        noise: residual that the noise of g_nll alone would give: ‖standard error‖ / (‖g_KL‖ + ‖g_nll‖).
-    """
-
-    ratio: float
-    cosine: float
-    residual: float
-    noise: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParameterConvergence:
-    """Movement and gradients of one parameter of a guide.
-
-    Args:
-        name: name in the guide, such as ``loc`` (m) or ``raw_tril`` (the Cholesky factor of S before its softplus, of
-            which the diagonal counts).
-        largest_shift, mean_shift: largest and mean |θ − θ₀| of its scalars relative to the sum of the guide's learning
-            rates, Adam's reach; None if the start is unknown.
-        gradients: balance of the gradients of KL and likelihood; None if both are 0.
-    """
-
-    name: str
-    largest_shift: float | None = None
-    mean_shift: float | None = None
-    gradients: GradientBalance | None = None
-
-    @property
-    def symbol(self) -> str:
-        """Its symbol in the text."""
-        return SYMBOLS.get(self.name.rpartition(".")[2], self.name)
-
-    @property
-    def is_on_speed_limit(self) -> bool:
-        """True if a scalar moved as far as the learning rates allowed (see :data:`SPEED_LIMIT`)."""
-        return (self.largest_shift or 0.0) >= SPEED_LIMIT
-
-    @property
-    def is_out_of_balance(self) -> bool:
-        """True if the gradients do not cancel (see :data:`IMBALANCE`), beyond their noise."""
-        pair = self.gradients
-        return pair is not None and pair.residual > max(IMBALANCE, STANDARD_ERRORS * pair.noise)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """Effect of refitting a guide with the network fixed.
-
-    Args:
-        gain: increase of the ELBO in nats of the whole data set.
-        error: its standard error.
-        kl, kl_before: KL of the global sites after and before, in nats, unweighted; None for other guides than this
-            library's.
-    """
-
-    gain: float
-    error: float
-    kl_before: float | None
-    kl: float | None
-
-    def is_material(self, size: int, *, share: float = 1.0) -> bool:
-        """Return True if the gain counts for ``size`` latent variables: ``share`` of :data:`MATERIAL_GAIN` or more."""
-        return not self.gain <= max(share * MATERIAL_GAIN * size, STANDARD_ERRORS * self.error)  # NaN counts, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +26,9 @@ class SiteConvergence:
         num_data: number of training examples.
         kl: KL(q ‖ prior) in nats; of Gaussians with the moments of draws for other guides than this library's.
         std_ratio: mean, smallest and largest ratio of posterior to prior standard deviation over its variables.
-        parameters: the guide's parameters at this site; unknown, () for other guides than this library's.
-        refit: effect of refitting the guide at this site alone; None if it was not refitted.
+        gain: increase of the ELBO by refitting the guide at this site alone, in nats of the whole data set; None if it
+            was not refitted. Of guides other than this library's, all sites are refitted.
+        gain_error: its standard error.
     """
 
     site: str
@@ -117,8 +36,8 @@ class SiteConvergence:
     num_data: int
     kl: float
     std_ratio: tuple[float, float, float]
-    parameters: tuple[ParameterConvergence, ...] = ()
-    refit: Refit | None = None
+    gain: float | None = None
+    gain_error: float = 0.0
 
     @property
     def is_collapsed(self) -> bool:
@@ -127,18 +46,8 @@ class SiteConvergence:
 
     @property
     def is_converged(self) -> bool | None:
-        """True if the guide is close to its optimum for this network; None if too little was measured.
-
-        Where the guide was refitted, the gain decides, or a parameter that is on its speed limit and out of balance.
-        Elsewhere each of these two is a sign that it is not.
-        """
-        limited = any(parameter.is_on_speed_limit for parameter in self.parameters)
-        unbalanced = any(parameter.is_out_of_balance for parameter in self.parameters)
-        if self.refit is not None:
-            return not (self.refit.is_material(self.size) or (limited and unbalanced))
-        if limited or unbalanced:
-            return False
-        return True if any(parameter.gradients for parameter in self.parameters) else None
+        """True if refitting gains practically nothing (see :data:`MATERIAL_GAIN`); None if it was not measured."""
+        return None if self.gain is None else not self.is_gain_above(MATERIAL_GAIN)
 
     @property
     def state(self) -> str:
@@ -149,34 +58,20 @@ class SiteConvergence:
     @property
     def verdict(self) -> str:
         """Convergence and collapse in words, with the evidence."""
-        if self.is_converged is None:
-            words = "unknown: neither its gradients nor a refit were measured"
-        elif self.is_converged:
-            words = "converged" + (f": {self._gain()}" if self.refit else "")
+        if self.gain is None:
+            words = "unknown: the guide was not refitted"
         else:
-            words = f"not converged: {'; '.join(self._evidence())}"
+            gain = f"refitting gains {self.gain / self.num_data:.2g} nats per example"
+            gain = gain if self.is_gain_above(0.1 * MATERIAL_GAIN) else "refitting gains practically nothing"
+            words = f"{'converged' if self.is_converged else 'not converged'}: {gain}"
         if not self.is_collapsed:
             return words
         kl = f"KL {self.kl:.1f} nats for {self.size} variables"
         return f"{words}, and collapsed to the prior: {kl}, standard deviation {self.std_ratio[0]:.2f} of the prior's"
 
-    def _evidence(self) -> Iterator[str]:
-        for parameter in self.parameters:
-            if parameter.is_on_speed_limit:
-                yield f"{parameter.symbol} moved {parameter.largest_shift:.2f} of what the optimiser allowed"
-            if parameter.is_out_of_balance:
-                ratio = parameter.gradients.ratio
-                larger, smaller = ("KL", "likelihood") if ratio >= 1 else ("likelihood", "KL")
-                times = max(ratio, 1 / ratio) if ratio else math.inf
-                opposed = "" if times >= 1.5 else ", and they do not oppose each other"
-                yield f"the {larger}'s gradient on {parameter.symbol} is {times:.1f} times the {smaller}'s{opposed}"
-        if self.refit is not None and self.refit.is_material(self.size):
-            yield self._gain()
-
-    def _gain(self) -> str:
-        if not self.refit.is_material(self.size, share=0.1):
-            return "refitting gains practically nothing"
-        return f"refitting gains {self.refit.gain / self.num_data:.2g} nats per example"
+    def is_gain_above(self, nats: float) -> bool:
+        """Return True if the gain exceeds its noise and some nats per variable."""
+        return not self.gain <= max(nats * self.size, STANDARD_ERRORS * self.gain_error)  # NaN counts, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,19 +96,16 @@ class Convergence:
 
     Args:
         sites: one entry per global latent site.
-        refit: effect of refitting the whole guide; None if it was not refitted.
         predictive: spread of the predictions on validation data; None without them, or without classes.
     """
 
     sites: tuple[SiteConvergence, ...]
-    refit: Refit | None = None
     predictive: PredictiveSpread | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and verdicts as a dict of JSON's types."""
-        verdicts = [{"verdict": site.verdict, "state": site.state} for site in self.sites]
-        content = asdict(self)
-        return content | {"sites": [row | words for row, words in zip(content["sites"], verdicts, strict=True)]}
+        sites = [asdict(site) | {"verdict": site.verdict, "state": site.state} for site in self.sites]
+        return asdict(self) | {"sites": sites}
 
     def __str__(self) -> str:
         return "\n".join(f"{site.site}: {site.verdict}" for site in self.sites)

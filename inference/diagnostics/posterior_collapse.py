@@ -4,13 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyro.distributions as dist
-import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
 from probattn.draws import at_mean
-from probattn.evaluation_mode import evaluation_mode
 from probattn.families import has_stddev, robust_moments
 from probattn.guides import Guide, latent_sites
 from probattn.inference import metrics
@@ -80,20 +78,6 @@ def _summary(
 def spread(values: Tensor) -> tuple[float, float, float]:
     """Return mean, smallest and largest value."""
     return values.mean().item(), values.min().item(), values.max().item()
-
-
-def local_latent_sites(model: nn.Module, x: Tensor) -> list[str]:
-    """Return the names of the local latent sites whose layers define their posterior (amortised), in program order.
-
-    Args:
-        model: traced once, in evaluation mode.
-        x: inputs ``(batch, ...)``; a few suffice.
-    """
-    with evaluation_mode(model), torch.no_grad(), poutine.mask(mask=False):
-        trace = poutine.trace(model).get_trace(x)
-    return [
-        name for name, site in trace.nodes.items() if "posterior" in site.get("infer", {}) and not site["is_observed"]
-    ]
 
 
 def posterior_variants(

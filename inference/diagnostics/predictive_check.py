@@ -67,8 +67,7 @@ def rmse(labels: Tensor, prediction: Prediction) -> Tensor:
     return (labels - prediction.mean).double().square().mean(0).sqrt()
 
 
-CLASSIFICATION: tuple[Statistic, ...] = (accuracy, class_frequencies, ece, entropy)
-REGRESSION: tuple[Statistic, ...] = (mean, std, rmse)
+CLASSIFICATION, REGRESSION = (accuracy, class_frequencies, ece, entropy), (mean, std, rmse)
 STATISTICS: dict[str, Statistic] = {statistic.__name__: statistic for statistic in CLASSIFICATION + REGRESSION}
 """Statistics by name."""
 
@@ -101,8 +100,7 @@ class PredictiveCheck(Replicates):
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
-        replicates, examples = self.log_likelihood.shape
-        lines = [f"{examples} examples, {replicates} replicates"]
+        lines = [f"{len(self.labels)} examples, {len(self.replicated_labels)} replicates"]
         lines += [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)  two-sided"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
@@ -146,30 +144,26 @@ def posterior_predictive_check(
         replicates; that it includes each replicate's draw changes ranks by O(1/R).
 
     Raises:
+        RuntimeError: a statistic whose shape changes.
         ValueError: data without labels; a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
         KeyError: an unknown name of a statistic.
     """
     chosen = None if statistics is None else _by_name(statistics)
     optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
-    inputs: list[Tensor] = []
-
-    def storing(batch: Any) -> Any:
-        inputs.append(unpack_batch(batch)[0])
-        return batch
-
-    if any("x" in names for names in optional.values()):
-        data = map(storing, iterate_batches(data))
-    with record(None if any("latents" in names for names in optional.values()) else ()) as drawn:
+    needed = set().union(*optional.values())
+    if "x" in needed:
+        data = list(iterate_batches(data))
+    with record(None if "latents" in needed else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
     latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
-    if mask is not None:
-        prediction = prediction.tokens()
+    x = _inputs(data, mask) if "x" in needed else None
+    prediction = prediction if mask is None else prediction.tokens()
     if chosen is None:
-        chosen = _by_name(_default_statistics(prediction))
-    available = {"x": _inputs_of_labels(inputs, mask)} if inputs else {}
+        regression = REGRESSION if prediction.probs is None and prediction.mean.isfinite().all() else (mean, std)
+        chosen = _by_name(regression if prediction.probs is None else CLASSIFICATION)
 
     def value(name: str, labels: Tensor, draw: int) -> Tensor:
-        arguments = available | {"latents": {site: values[draw] for site, values in latents.items()}}
+        arguments = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
         arguments = {key: arguments[key] for key in optional.get(name, ())}
         result = chosen[name](labels if mask is None else labels[mask], prediction, **arguments)
         result = torch.as_tensor(result, dtype=torch.float64).detach().cpu()
@@ -182,9 +176,10 @@ def posterior_predictive_check(
         is_discrepancy = "latents" in optional.get(name, ())
         of_data = [value(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
         values = [value(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
-        if len({result.shape for result in (*of_data, *values)}) > 1:
-            raise ValueError(f"statistic {name!r} changes its shape between data and replicates")
-        observed[name], replicated[name] = torch.stack(of_data) if is_discrepancy else of_data[0], torch.stack(values)
+        stacked = torch.stack(of_data + values)  # refuses different shapes, which would broadcast
+        observed[name], replicated[name] = stacked[:-num_replicates], stacked[-num_replicates:]
+        if not is_discrepancy:
+            observed[name] = observed[name][0]
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
@@ -213,11 +208,11 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
 
 
-def _default_statistics(prediction: Prediction) -> tuple[Statistic, ...]:
-    """Return the default statistics of a prediction; RMSE only if its mean is finite."""
-    if prediction.probs is not None:
-        return CLASSIFICATION
-    return REGRESSION if prediction.mean.isfinite().all() else (mean, std)
+def _inputs(data: list, mask: Tensor | None) -> Tensor:
+    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
+    parts = [unpack_batch(batch)[0] for batch in data]
+    x = torch.cat([pad_to_shape(part, longest(parts)) for part in parts])
+    return x if mask is None else x[mask.to(x.device)]
 
 
 def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
@@ -233,14 +228,6 @@ def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) ->
 def _optional_parameters(statistic: Statistic) -> set[str]:
     """Return which of ``x`` and ``latents`` a statistic takes, after labels and prediction."""
     try:
-        parameters = list(inspect.signature(statistic).parameters.values())
+        return {"x", "latents"}.intersection([*inspect.signature(statistic).parameters][2:])
     except ValueError:  # a builtin has no signature
         return set()
-    extra = [*parameters[2:], *(entry for entry in parameters if entry.kind is entry.KEYWORD_ONLY)]
-    return {"x", "latents"} & {entry.name for entry in extra}
-
-
-def _inputs_of_labels(inputs: list[Tensor], mask: Tensor | None) -> Tensor:
-    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
-    x = torch.cat([pad_to_shape(part, longest(inputs)) for part in inputs])
-    return x if mask is None else x[mask.to(x.device)]

@@ -1,9 +1,7 @@
 """Simulation-based calibration (SBC): inference checked on data simulated from the model."""
 
-import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyro.poutine as poutine
@@ -11,11 +9,7 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from probattn.inference import guide_checks
-from probattn.inference.diagnostics.posterior_draws import posterior_draws
-from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
-from probattn.inference.posterior.nuts import nuts
 
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
@@ -63,10 +57,8 @@ class SBC:
         return min(1.0, len(self.names) * self.p_values(bins).min().item())
 
     def __str__(self) -> str:
-        worst = int(self.p_values().argmin())
-        p_values = (
-            f"smallest p-value {self.p_values()[worst]:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
-        )
+        smallest, worst = self.p_values().min(0)
+        p_values = f"smallest p-value {smallest:.3g} ({self.names[worst]}), corrected {self.p_value():.3g}"
         return f"{len(self.ranks)} simulations, {self.num_samples} draws, {len(self.names)} scalars: {p_values}"
 
 
@@ -77,7 +69,6 @@ def simulation_based_calibration(
     *,
     num_simulations: int = 100,
     num_samples: int = 99,
-    sites: Collection[str] | None = None,
 ) -> SBC:
     """Rank latent values drawn from the prior among draws of their posterior given the labels simulated with them.
 
@@ -90,15 +81,13 @@ def simulation_based_calibration(
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` equal to the number of inputs.
         inputs: x ``(n, ...)``, or ``(x, mask)``, the same in every simulation.
-        infer: the inference to check: :func:`~probattn.inference.guide_inference`,
-            :func:`~probattn.inference.nuts_inference`, or your own. Of more than L draws, L are taken at equal
+        infer: the inference to check, ``(x, y) -> draws``, such as
+            ``lambda *batch: nuts(model, batch, num_samples=400).draws``. Of more than L draws, L are taken at equal
             intervals: run chains for several times L, since autocorrelated draws accumulate ranks at both ends.
         num_simulations: number of simulations; each calls ``infer`` once.
         num_samples: L.
-        sites: sites to rank; by default all latent sites that ``infer`` returns draws of.
 
     Raises:
-        KeyError: an unknown site.
         ValueError: draws of a wrong shape, or too few.
     """
     x, *mask = (inputs,) if isinstance(inputs, Tensor) else inputs
@@ -111,8 +100,7 @@ def simulation_based_calibration(
         if not ranks:
             check_unit_scales(model, (x, y, *mask))
         draws = infer(x, y, *mask)
-        names = [name for name in truth if name in draws] if sites is None else sites
-        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in names})
+        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in truth if name in draws})
     table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
     scalars = [
         f"{name}[{', '.join(map(str, index))}]" if index else name
@@ -120,33 +108,6 @@ def simulation_based_calibration(
         for index in np.ndindex(*rank.shape)
     ]
     return SBC(table.cpu(), tuple(scalars), num_samples)
-
-
-def guide_inference(model: nn.Module, guide: nn.Module, *, num_samples: int = 99, **options: Any) -> Infer:
-    """Return inference by variational inference: ``num_samples`` draws of a guide that is fitted to each simulation.
-
-    Each fit starts from a copy of ``guide``; options are those of :func:`~probattn.inference.fit_guide`.
-    """
-
-    def infer(*batch: Tensor) -> dict[str, Tensor]:
-        guide_checks.materialise(guide, batch)  # an AutoGuide without parameters cannot be copied
-        model_copy, guide_copy = copy.deepcopy((model, guide))
-        fit_guide(model_copy, guide_copy, batch, **options)
-        return posterior_draws(model_copy, guide_copy, [batch], num_samples=num_samples)
-
-    return infer
-
-
-def nuts_inference(model: nn.Module, **options: Any) -> Infer:
-    """Return inference by :func:`~probattn.inference.nuts` with its options.
-
-    Use ``num_samples`` several times the draws to rank.
-    """
-
-    def infer(*batch: Tensor) -> dict[str, Tensor]:
-        return nuts(model, batch, **options).draws
-
-    return infer
 
 
 def _rank(name: str, truth: Tensor, draws: Tensor, number: int) -> Tensor:

@@ -63,7 +63,7 @@ def fit_guide(
         for _ in range(steps):
             optimiser.zero_grad()
             with draws(num_samples) if vectorize else nullcontext():
-                loss = finite_loss(loss_of, batch)
+                loss = check_finite(loss_of(*batch), loss_of, batch)
             loss.backward()
             optimiser.step()
             schedule.step()
@@ -72,13 +72,12 @@ def fit_guide(
     return torch.stack(losses)
 
 
-def finite_loss(loss_of: ELBOLoss, batch: tuple) -> Tensor:
-    """Return −ELBO of a batch.
+def check_finite(loss: Tensor, loss_of: ELBOLoss, batch: tuple) -> Tensor:
+    """Return −ELBO of a batch if it is finite.
 
     Raises:
         NonFiniteError: it is NaN or Inf; the message names the source.
     """
-    loss = loss_of(*batch)
     if not loss.isfinite():
         source = find_non_finite(batch, {"model": loss_of.model, "guide": loss_of.guide}, loss_of.traces)
         raise NonFiniteError(f"the ELBO is not finite, from {source or 'the likelihood: lower lr'}")

@@ -42,14 +42,15 @@ class Chains:
     @property
     def problems(self) -> tuple[str, ...]:
         """Descriptions of convergence problems; empty if there are none."""
-        problems = []
+        problems = [f"{self.divergences} transitions diverged"] if self.divergences else []
         for site, r_hats in self.r_hat.items():
             r_hat, effective = r_hats.max().item(), self.effective[site].min().item()
-            if not r_hat <= MAX_R_HAT:  # NaN counts, too
-                problems.append(f"R̂ of {site} is up to {r_hat:.3g} (> {MAX_R_HAT})")
-            if not effective >= MIN_EFFECTIVE:
-                problems.append(f"the effective sample size of {site} is {effective:.0f} (< {MIN_EFFECTIVE:.0f})")
-        return (*problems, f"{self.divergences} transitions diverged") if self.divergences else tuple(problems)
+            if not (r_hat <= MAX_R_HAT and effective >= MIN_EFFECTIVE):  # NaN counts, too
+                problems.append(
+                    f"{site} has R̂ up to {r_hat:.3g} (at most {MAX_R_HAT}) and an effective sample size of "
+                    f"{effective:.0f} (at least {MIN_EFFECTIVE:.0f})"
+                )
+        return tuple(problems)
 
 
 def nuts(
@@ -99,14 +100,14 @@ def nuts(
     trace = check_unit_scales(model, batch)
     if not trace.stochastic_nodes:
         raise ValueError("this model has no latent sites: there is no posterior to sample")
+    is_padded = len(batch) > 2 and not batch[2].all()
     for name in trace.stochastic_nodes:
-        if trace.nodes[name]["infer"].get("local") and trace.nodes[name]["mask"] is False:
+        site = trace.nodes[name]
+        if site["infer"].get("local") and (is_padded or site["mask"] is False):
             raise ValueError(
-                f"{name}: alpha=0 removes the density, which leaves the posterior improper; build the layer with "
-                'collapsed=True, which has no z_o, or with alpha=1 and regulariser_norm="example"'
+                f"{name}: its posterior is improper, at padding or by alpha=0: pass examples of equal length without "
+                'mask; build the layer with collapsed=True, or with alpha=1 and regulariser_norm="example"'
             )
-        if trace.nodes[name]["infer"].get("local") and len(batch) > 2 and not batch[2].all():
-            raise ValueError(f"{name}: the density is improper at padding; pass examples of equal length, without mask")
 
     def program(*args: Any) -> Any:
         """Run the model; Pyro rejects a trajectory that raises PyTorch's error of a singular matrix."""

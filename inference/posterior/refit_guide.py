@@ -1,6 +1,7 @@
 """The guide's optimum for a fixed network, on a data set of minibatches."""
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
-from probattn.inference.posterior.fit_guide import finite_loss
+from probattn.inference.posterior.fit_guide import check_finite
 from probattn.inference.posterior.frozen import frozen
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import as_module, attribute, device
@@ -63,9 +64,9 @@ def refit_guide(
     the same samples each time, and the guide keeps the parameters with the highest.
 
     An epoch without a gain is no optimum: where the means of many Gaussians are correlated, what is left is large in
-    directions in which every step is short. So the means are then solved for by conjugate gradients, with one pass
-    over the data a step, counted as an epoch, until the later half of the steps gained less than ``tolerance``. These
-    gains estimate what was left before them. Without Gaussian modules, ``converged`` is as of Adam's steps alone.
+    directions in which every step is short. So the means are then solved for by L-BFGS, with one pass over the data an
+    evaluation, counted as an epoch, until that gains less than ``tolerance``. Without Gaussian modules, ``converged``
+    is as of Adam's steps alone.
 
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
@@ -73,7 +74,7 @@ def refit_guide(
         guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
         data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or with; read once per
             epoch and estimate.
-        epochs: maximum number of epochs.
+        epochs: maximum number of epochs; the last line search may exceed it by a few.
         lr: initial length of natural-gradient steps, at most 1; Adam's rate is a tenth of it.
         num_samples: posterior samples per example.
         kl_weight: weight of the KL of global sites; 1 is the ELBO.
@@ -107,17 +108,25 @@ def refit_guide(
                     for group in [group for optimizer in optimizers for group in optimizer.param_groups]:
                         group["lr"] /= 3
             objective.restore()
-            converged = not optimizers or reductions > REDUCTIONS
-            while converged and gaussians:
-                gains, is_solved = _solve_means(objective, gaussians, steps=epochs - epoch, tolerance=tolerance)
-                epoch, gain = epoch + len(gains), objective.keep_if_better()
-                if is_solved and abs(gain - sum(gains)) <= tolerance:  # the loss was the quadratic that CG assumes
-                    break
-                converged = epoch < epochs and gain > tolerance
+            converged, gain = not optimizers or reductions > REDUCTIONS, math.inf
+            while converged and gaussians and gain > tolerance:
+                epoch += _solve_means(objective, gaussians, steps=max(1, epochs - epoch), tolerance=tolerance)
+                gain, converged = objective.keep_if_better(), epoch < epochs
         finally:
             objective.restore()
             guide.zero_grad()
         return GuideRefit(elbo_before, objective.highest, epoch, converged)
+
+
+def weighted_loss(
+    loss_of: ELBOLoss, batch: tuple, *, counts: Iterable[int | str], weights: tuple[float, float]
+) -> Tensor:
+    """Return −ELBO of a batch under ``draws`` of each count, with weights of the KLs of global and local sites."""
+    with ExitStack() as handlers:
+        for count in counts:
+            handlers.enter_context(draws(count))
+        handlers.enter_context(kl_weight(weights[0], local=weights[1]))
+        return loss_of(*batch)
 
 
 class _Objective:
@@ -140,11 +149,9 @@ class _Objective:
 
     def loss(self, batch: tuple, *, share: float = 1.0) -> Tensor:
         """Return −ELBO of the data set, estimated on a batch, in nats, times ``share``: the batch's relative size."""
-        with ExitStack() as handlers:
-            for count in ("example", self.num_samples) if self.vectorize else ():
-                handlers.enter_context(draws(count))
-            handlers.enter_context(kl_weight(self.weights[0], local=self.weights[1]))
-            return finite_loss(self.loss_of, batch) * share
+        counts = ("example", self.num_samples) if self.vectorize else ()
+        loss = weighted_loss(self.loss_of, batch, counts=counts, weights=self.weights)
+        return check_finite(loss, self.loss_of, batch) * share
 
     def estimate(self, *, backward: bool = False) -> float:
         """Estimate the ELBO in nats per example, without penalties, with samples of a fixed seed.
@@ -190,54 +197,21 @@ def _optimizers(guide: nn.Module, *, lr: float, kl_weight: float) -> list[torch.
     return [*optimizers, torch.optim.Adam(others, lr=lr / 10)] if others else optimizers
 
 
-def _solve_means(
-    objective: _Objective, modules: list[Full | Diagonal], *, steps: int, tolerance: float
-) -> tuple[list[float], bool]:
-    """Maximise the ELBO over the means by conjugate gradients, with covariances and samples fixed.
-
-    In a conjugate model the gradient is then linear in the means. A step needs it at one trial point: curvature along
-    the step and gradient at its end follow. The covariances are the preconditioner. The gains after a step estimate
-    what was left at it (Strakoš & Tichý, 2002, "On error estimation in the conjugate gradient method").
-
-    Returns:
-        Gain of each step in nats per example, and True if the later half of them gained less than ``tolerance``.
-    """
+def _solve_means(objective: _Objective, modules: list[Full | Diagonal], *, steps: int, tolerance: float) -> int:
+    """Maximise the ELBO over the means by L-BFGS, with covariances and samples fixed; return the number of passes."""
     locs = [module.loc for module in modules]
+    solver = torch.optim.LBFGS(
+        locs,
+        max_iter=steps,
+        max_eval=steps,
+        tolerance_change=tolerance / 100,
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
 
-    def gradients() -> Tensor:
-        """Return gradient and natural gradient of −ELBO in nats per example by the means, as two rows."""
+    def loss() -> Tensor:
         objective.guide.zero_grad()
-        objective.estimate(backward=True)
-        natural = [module.natural_step(0.0) for module in modules]
-        return torch.stack([_vector([loc.grad for loc in locs]), _vector(natural)])
+        return locs[0].new_tensor(-objective.estimate(backward=True))
 
-    mean, slopes = _vector(locs), gradients()
-    direction, length = -slopes[1], 1 / sum(module.blocks() for module in modules)
-    gains: list[float] = []
-    is_solved = False
-    while len(gains) < steps:
-        _assign(locs, mean + length * direction)
-        change = gradients() - slopes
-        descent, curvature = -(slopes[0] @ direction).item(), (change[0] @ direction).item()
-        if descent <= 0 or curvature <= 0:
-            break
-        ratio, norm = descent / curvature, slopes[0] @ slopes[1]
-        length *= ratio
-        mean, slopes = mean + length * direction, slopes + ratio * change
-        gains.append(length * descent / 2)
-        is_solved = sum(gains[len(gains) // 2 :]) <= tolerance
-        if is_solved and len(gains) >= min(8, len(mean)):
-            break
-        direction = (ratio * (change[0] @ slopes[1]) / norm).clamp(min=0) * direction - slopes[1]  # Polak & Ribière
-    _assign(locs, mean)
-    return gains, is_solved
-
-
-def _vector(tensors: list[Tensor]) -> Tensor:
-    return nn.utils.parameters_to_vector(tensors).detach()
-
-
-@torch.no_grad()
-def _assign(tensors: list[nn.Parameter], vector: Tensor) -> None:
-    for tensor, values in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(values.view_as(tensor))
+    solver.step(loss)
+    return solver.state[locs[0]]["func_evals"]

@@ -1,9 +1,11 @@
 """Posterior samples by stochastic gradient Langevin dynamics (Welling & Teh, 2011)."""
 
 from collections.abc import Iterable
+from functools import partial
 
 import pyro.poutine as poutine
 import torch
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.distributions import biject_to
 
@@ -56,20 +58,20 @@ def sgld(
         samples: dict[str, list[Tensor]] = {name: [] for name in sites}
         for step in range(warmup_steps + num_samples * thinning):
             epsilon = step_size * (1 + step / warmup_steps) ** -decay
-            gradients = _gradients(model, batches[step % len(batches)], state, transforms)
+            potential = partial(_potential, model, batches[step % len(batches)], transforms)
+            with torch.enable_grad():
+                gradients, _ = potential_grad(potential, state)
             for name, gradient in gradients.items():
-                state[name] = state[name] + 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
+                state[name] = state[name] - 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
             if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
                 for name, value in state.items():
                     samples[name].append(transforms[name](value))
     return PosteriorSamples({name: torch.stack(values) for name, values in samples.items()})
 
 
-def _gradients(model: Program, batch: tuple, state: dict, transforms: dict) -> dict[str, Tensor]:
-    """Return gradients of log p(z, y) with respect to the unconstrained values, Jacobians of transforms included."""
-    with torch.enable_grad():
-        free = {name: value.detach().requires_grad_() for name, value in state.items()}
-        values = {name: transforms[name](value) for name, value in free.items()}
-        log_joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
-        log_joint += sum(transforms[name].log_abs_det_jacobian(free[name], values[name]).sum() for name in free)
-        return dict(zip(free, torch.autograd.grad(log_joint, list(free.values())), strict=True))
+def _potential(model: Program, batch: tuple, transforms: dict, state: dict[str, Tensor]) -> Tensor:
+    """Return −log p(z, y) of the unconstrained values, Jacobians of the transforms included."""
+    values = {name: transforms[name](value) for name, value in state.items()}
+    log_joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
+    jacobians = [transforms[name].log_abs_det_jacobian(state[name], values[name]).sum() for name in state]
+    return -log_joint - sum(jacobians)

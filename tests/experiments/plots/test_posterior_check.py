@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.style import BLUE, INK, ORANGE
-from probattn.inference.diagnostics.compare_posteriors import PosteriorComparison, SiteComparison
+from probattn.experiments.studies.compare_posteriors import PosteriorComparison, SiteComparison
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC
 

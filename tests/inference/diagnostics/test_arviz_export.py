@@ -97,5 +97,3 @@ def test_sites_of_one_example_have_its_dimension_and_may_be_left_out():
     only = exported(model, guide, data, sites=["network.0.u"])
     assert list(only.posterior.data_vars) == list(only.prior.data_vars) == ["network.0.u"]
     np.testing.assert_array_equal(only.posterior["network.0.u"], tree.posterior["network.0.u"])
-    with pytest.raises(ValueError, match="network.0.w"):
-        exported(model, guide, data, sites=["network.0.u", "network.0.w"])

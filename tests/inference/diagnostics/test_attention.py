@@ -262,19 +262,6 @@ def test_similarity_is_that_of_the_outputs_of_each_attention_layer():
         assert value == pytest.approx(sum(map(cosines, output)) / 4, abs=1e-12)
 
 
-def test_similarity_of_named_modules():
-    model, guide = vit_model()
-    x = torch.randn(4, 3, 6, 6, dtype=F64)
-    paths = ["network.blocks.2", "network.blocks.0"]
-    similarity, seen = token_similarity(model, guide, x, paths=paths), seen_by(model, guide, x)
-    assert list(similarity) == ["network.blocks.0", "network.blocks.2"]
-    for path, value in similarity.items():
-        output = seen[path.removeprefix("network.")][1].reshape(-1, 9, 8)
-        assert value == pytest.approx(sum(map(cosines, output)) / 4, abs=1e-12)
-    with pytest.raises(AttributeError, match="nothing"):
-        token_similarity(model, guide, x, paths=["network.nothing"])
-
-
 def test_similarity_leaves_padding_out_and_examples_without_a_pair():
     model, guide = text_model()
     x, lengths = torch.randn(3, 5, 4, dtype=F64), (5, 3, 1)

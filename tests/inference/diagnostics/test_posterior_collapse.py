@@ -8,9 +8,8 @@ from pyro.distributions import constraints
 from torch import nn
 from torch.distributions import transform_to
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SparseCGPAttention, guides, priors
+from probattn import KEPSVGPAttention, SGPAttention, guides, priors
 from probattn.inference import metrics, posterior_summary, posterior_variants
-from probattn.inference.diagnostics.posterior_collapse import local_latent_sites
 from probattn.models import Classifier
 
 F64 = torch.float64
@@ -141,29 +140,6 @@ def local_model(layer, depth=2, dropout=0.0):
     network = nn.Sequential(*layers, nn.Dropout(dropout), Pool(), nn.Linear(4, 3))
     model = Classifier(network, num_data=12).double()
     return model, guides.for_model(model)
-
-
-@pytest.mark.parametrize(
-    ("layer", "names"),
-    [
-        (CGPAttention, ["z_o", "z_q"]),
-        (CGPAttention.partial(collapsed=True), ["z_q"]),
-        (CGPAttention.partial(output="mean"), ["z_o"]),
-        (CGPAttention.partial(output="mean", collapsed=True), []),
-        (SparseCGPAttention.partial(inducing=2), ["z_o", "z_q"]),
-        (SGPAttention.partial(inducing=None), ["g"]),
-        (SGPAttention.partial(inducing=2), ["g"]),
-        (KernelAttention, []),
-        (KEPSVGPAttention.partial(rank=2), []),
-    ],
-)
-def test_local_latents_are_the_sites_of_single_examples_that_predictions_see(layer, names):
-    model, _ = local_model(layer, dropout=0.5)
-    model.network[1].eval()
-    modes = [module.training for module in model.modules()]
-    x = torch.randn(2, 5, 4, dtype=F64)
-    assert local_latent_sites(model, x) == [f"network.{i}.{name}" for i in range(2) for name in names]
-    assert [module.training for module in model.modules()] == modes
 
 
 def test_variants_of_a_model_of_local_sites_alone():

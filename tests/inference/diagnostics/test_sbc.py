@@ -9,8 +9,9 @@ import torch
 from pyro.poutine.messenger import Messenger
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference.diagnostics.sbc import SBC, guide_inference, nuts_inference, simulation_based_calibration
-from probattn.inference.posterior.nuts import ConvergenceWarning
+from probattn.inference import fit_guide, posterior_draws
+from probattn.inference.diagnostics.sbc import SBC, simulation_based_calibration
+from probattn.inference.posterior.nuts import ConvergenceWarning, nuts
 from probattn.models import Supervised
 
 F64, NOISE, SITE = torch.float64, 0.8, "network.u"
@@ -130,28 +131,14 @@ def test_p_values_are_those_of_scipy_with_bins_of_unequal_size():
         assert SBC(torch.randint(0, 50, (simulations, 1)), ("a",), 49).p_values().isfinite().all()
 
 
-def test_a_guide_refitted_to_each_simulation_and_left_alone():
-    model, x = conjugate()
-    guide = guides.for_model(model)
-    before = [parameter.clone() for parameter in (*model.parameters(), *guide.parameters())]
-    infer = guide_inference(model, guide, num_samples=400, steps=80, lr=0.2)
-    y = model(x).detach()
-    draws = infer(x, y)[SITE]
-    truth = exact(model, number=20_000)(x, y)[SITE]
-    assert ((draws.mean(0) - truth.mean(0)).abs() < 0.3 * truth.std(0)).all()
-    assert (draws.std(0) / truth.std(0) - 1).abs().max() < 0.25
-    after = [*model.parameters(), *guide.parameters()]
-    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
-
-
 def test_inference_by_nuts_and_a_mask_reach_infer():
     model, x = conjugate()
     mask = torch.tensor([[True, True, True], [True, False, False]])
-    infer, seen = nuts_inference(model, num_samples=8, warmup_steps=4), []
+    seen = []
 
     def watched(*batch):
         seen.append(batch)
-        return infer(*batch)
+        return nuts(model, batch, num_samples=8, warmup_steps=4).draws
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -175,8 +162,14 @@ def test_what_would_silently_be_wrong_is_refused():
 @pytest.mark.slow
 def test_refitted_full_guides_are_calibrated_and_point_masses_are_not():
     model, x = conjugate()
-    options = {"num_samples": 49, "steps": 150, "lr": 0.2}
-    full = calibrate(model, x, guide_inference(model, guides.for_model(model), **options), num_simulations=60)
-    assert full.p_value() > 0.01
-    point = guide_inference(model, guides.for_model(model, "delta"), **options)
-    assert calibrate(model, x, point, num_simulations=60).p_value() < 1e-6
+
+    def by_guide(family):
+        def infer(*batch):
+            guide = guides.for_model(model, family)
+            fit_guide(model, guide, batch, steps=150, lr=0.2)
+            return posterior_draws(model, guide, [batch], num_samples=49)
+
+        return infer
+
+    assert calibrate(model, x, by_guide("full"), num_simulations=60).p_value() > 0.01
+    assert calibrate(model, x, by_guide("delta"), num_simulations=60).p_value() < 1e-6

@@ -13,8 +13,8 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, guides, name_layers
-from probattn.inference.diagnostics import compare_posteriors as agreement
-from probattn.inference.diagnostics.compare_posteriors import compare_posteriors
+from probattn.experiments.studies import compare_posteriors as agreement
+from probattn.experiments.studies.compare_posteriors import compare_posteriors
 from probattn.inference.diagnostics.posterior_draws import posterior_draws, record
 from probattn.models import Classifier
 
@@ -59,13 +59,13 @@ def test_the_posterior_itself_is_right_in_everything():
     guide = guides.for_model(model)
     gaussian(guide, MEAN, TRIL)
     comparison = compare(model, batch, {"exact": guide}, reference())
-    (row,) = comparison.rows()
-    assert row["guide"] == "exact"
-    assert row["site"] == SITE
-    assert row["mean_error"] < 4 / 4000**0.5
-    assert row["std_ratio"] == pytest.approx(1, abs=0.03)
-    assert row["correlation_error"] < 0.04
-    assert row["predictive"] < 0.01
+    (row,) = comparison.sites
+    assert row.guide == "exact"
+    assert row.site == SITE
+    assert row.mean_error < 4 / 4000**0.5
+    assert row.std_ratio == pytest.approx(1, abs=0.03)
+    assert row.correlation_error < 0.04
+    assert comparison.predictive["exact"] < 0.01
 
 
 def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
@@ -78,18 +78,19 @@ def test_errors_are_in_units_of_the_posterior_and_each_shows_in_its_column():
     with torch.no_grad():
         point = chosen["point"].get_submodule(SITE)
         point.whitened.copy_((MEAN + 0.1) / model.network[0].scale)  # no number of which means are exact
-    rows = {row["guide"]: row for row in compare(model, batch, chosen, reference()).rows()}
-    assert rows["shifted"]["mean_error"] == pytest.approx(0.5, abs=0.06)
-    assert rows["shifted"]["std_ratio"] == pytest.approx(1, abs=0.03)
-    assert rows["wide"]["std_ratio"] == pytest.approx(2, abs=0.06)
-    assert rows["wide"]["correlation_error"] < 0.04
+    comparison = compare(model, batch, chosen, reference())
+    rows = {row.guide: row for row in comparison.sites}
+    assert rows["shifted"].mean_error == pytest.approx(0.5, abs=0.06)
+    assert rows["shifted"].std_ratio == pytest.approx(1, abs=0.03)
+    assert rows["wide"].std_ratio == pytest.approx(2, abs=0.06)
+    assert rows["wide"].correlation_error < 0.04
     pairs = torch.tensor([0.8, 0, 0, 0, 0, 0.8])  # of four scalars, those of one column are correlated
-    assert rows["flat"]["correlation_error"] == pytest.approx(pairs.square().mean().sqrt().item(), abs=0.03)
-    assert rows["flat"]["mean_error"] < 0.06
-    assert rows["point"]["std_ratio"] == 0
-    assert rows["point"]["mean_error"] == pytest.approx(0.1, abs=0.03)
-    assert math.isnan(rows["point"]["correlation_error"])
-    assert rows["wide"]["predictive"] > 0.03
+    assert rows["flat"].correlation_error == pytest.approx(pairs.square().mean().sqrt().item(), abs=0.03)
+    assert rows["flat"].mean_error < 0.06
+    assert rows["point"].std_ratio == 0
+    assert rows["point"].mean_error == pytest.approx(0.1, abs=0.03)
+    assert math.isnan(rows["point"].correlation_error)
+    assert comparison.predictive["wide"] > 0.03
 
 
 def test_moments_and_correlations_are_those_of_numpy(monkeypatch):

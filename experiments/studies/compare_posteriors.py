@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,17 +56,11 @@ class PosteriorComparison:
     sites: tuple[SiteComparison, ...]
     predictive: dict[str, float]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one row per guide and site: ``mean_error``, ``std_ratio``, ``correlation_error``, ``predictive``."""
-        keys = ("guide", "site", "mean_error", "std_ratio", "correlation_error")
-        rows = [{key: getattr(site, key) for key in keys} for site in self.sites]
-        return [row | {"predictive": self.predictive[row["guide"]]} for row in rows]
-
     def __str__(self) -> str:
         lines = ["guide                     mean error  std ratio  correlation error  predictive TV  site"]
-        for row in self.rows():
-            numbers = f"{row['mean_error']:10.3f}{row['std_ratio']:11.3f}{row['correlation_error']:19.3f}"
-            lines.append(f"{row['guide']:26}{numbers}{row['predictive']:15.3f}  {row['site']}")
+        for row in self.sites:
+            numbers = f"{row.mean_error:10.3f}{row.std_ratio:11.3f}{row.correlation_error:19.3f}"
+            lines.append(f"{row.guide:26}{numbers}{self.predictive[row.guide]:15.3f}  {row.site}")
         return "\n".join(lines)
 
 
