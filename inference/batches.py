@@ -151,7 +151,7 @@ def select_fields(
     [(2, 3), (2,)]
 
     Args:
-        loader: a ``DataLoader``, of which a copy with another ``collate_fn`` is returned, or batches, for a list of them.
+        loader: a ``DataLoader``, of which a copy with another ``collate_fn`` is returned, or an iterable of batches.
         x, y: names of inputs and labels in the mappings, named tuples or data classes that it yields.
         mask: name of a mask that is True at real tokens.
         padding_mask: name of a mask that is True at padding.
