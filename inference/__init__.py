@@ -42,7 +42,7 @@ from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.nuts import nuts
 from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
-from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.predictor import (
     FewExamplesWarning,

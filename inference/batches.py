@@ -90,13 +90,9 @@ def _checked(batch: Batch) -> Batch:
     if not batch.x.dim() or not len(batch.x):
         raise ValueError(f"the batch is empty, or no batch: its inputs have shape {tuple(batch.x.shape)}")
     for name, value in (("labels", batch.y), ("mask", batch.mask)):
-        if value is not None and not value.dim():
-            raise ValueError(
-                f"{name} of the batch is a single value, {value.item():g}, and a batch has {name} (batch, ...): give a "
-                "DataLoader, which makes batches of single examples"
-            )
-        if value is not None and len(value) != len(batch.x):
-            raise ValueError(f"the batch has {len(batch.x)} inputs and {len(value)} rows of {name}: one for each input")
+        if value is not None and value.shape[:1] != batch.x.shape[:1]:
+            rows = len(value) if value.dim() else "no"
+            raise ValueError(f"the batch has {len(batch.x)} inputs and {rows} rows of {name}: one for each input")
     return batch
 
 
@@ -155,13 +151,12 @@ def select_fields(
     [(2, 3), (2,)]
 
     Args:
-        loader: a ``DataLoader``, of which a copy with another ``collate_fn`` is returned, or a list of batches.
+        loader: a ``DataLoader``, of which a copy with another ``collate_fn`` is returned, or an iterable of batches.
         x, y: names of inputs and labels in the mappings, named tuples or data classes that it yields.
         mask: name of a mask that is True at real tokens.
         padding_mask: name of a mask that is True at padding.
 
     Raises:
-        TypeError: another kind of loader.
         ValueError: both kinds of mask; a batch without one of the fields, when it is read.
     """
     if mask is not None and padding_mask is not None:
@@ -171,9 +166,7 @@ def select_fields(
         selected = copy.copy(loader)
         selected.collate_fn = partial(_collate, loader.collate_fn, select)
         return selected
-    if isinstance(loader, list | tuple):
-        return [select(batch) for batch in loader]
-    raise TypeError(f"select_fields takes a DataLoader or a list of batches, got {_described(loader)}")
+    return [select(batch) for batch in loader]
 
 
 def _collate(collate: Callable[[list], Any], select: Callable[[Any], Batch], examples: list) -> Batch:

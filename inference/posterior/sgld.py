@@ -12,7 +12,7 @@ from torch.distributions import biject_to
 from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
-from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.messages import is_global_latent, is_latent
 
 

@@ -93,7 +93,7 @@ def _starts_with_batch(value: Tensor | Distribution, law: Distribution) -> bool:
 
 
 class View(dist.TorchDistribution):
-    """Distributions as one, whose values are those of its parts, rearranged.
+    """Base class of distributions whose values are those of their parts, rearranged.
 
     Args:
         parts: the distributions, of one batch shape.

@@ -1,6 +1,9 @@
 """Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Self
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -14,7 +17,6 @@ from probattn.draws import draws
 from probattn.guides import Program, sample_priors, unwrapped
 from probattn.inference.coverage import check_coverage
 from probattn.inference.guide_checks import lacks_prototype, materialise
-from probattn.inference.prediction.posterior_samples import PosteriorSamples
 from probattn.inference.programs import device, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_global_latent, is_latent, is_local
@@ -140,6 +142,38 @@ class Latents:
 
     def finish(self, num_examples: int) -> None:
         """Check the number of predicted examples at the end."""
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorSamples:
+    """R joint samples of the latent sites: row r of all sites is one sample.
+
+    Args:
+        samples: by site: ``(R, *event)`` for global sites, ``(R, n, *event)`` for local sites of n examples.
+    """
+
+    samples: Mapping[str, Tensor]
+
+    @classmethod
+    def from_source(cls, source: Any) -> Self | None:
+        """Convert a mapping, the result of :func:`~probattn.inference.nuts`, or Pyro's ``MCMC``; None for other types.
+
+        Raises:
+            ValueError: no samples, or different numbers of samples per site.
+        """
+        if isinstance(source, cls):
+            return source
+        samples = source if isinstance(source, Mapping) else getattr(source, "draws", None)
+        if samples is None and callable(getattr(source, "get_samples", None)):
+            samples = source.get_samples()
+        if not isinstance(samples, Mapping):
+            return None
+        numbers = {len(values) for values in samples.values()}
+        if len(numbers) != 1 or 0 in numbers:
+            raise ValueError(
+                f"posterior samples must have the same number R ≥ 1 for every site, got {numbers or 'none'}"
+            )
+        return cls(samples)
 
 
 class SampleLatents(Latents):

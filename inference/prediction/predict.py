@@ -23,8 +23,14 @@ from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.batch_views import stack
-from probattn.inference.prediction.latents import Latents, SampleLatents, labels_at, one_draw, prior_trace
-from probattn.inference.prediction.posterior_samples import PosteriorSamples
+from probattn.inference.prediction.latents import (
+    Latents,
+    PosteriorSamples,
+    SampleLatents,
+    labels_at,
+    one_draw,
+    prior_trace,
+)
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.vectorization import (
     NON_BROADCASTING,

@@ -6,15 +6,15 @@ from weakref import WeakSet
 
 import pyro.poutine as poutine
 import torch
-from pyro.nn import PyroModule
 from pyro.poutine import Trace
-from torch import Tensor, nn
+from torch import nn
 
 from probattn.draws import draws
 from probattn.guides import Guide, Program, latent_sites, unwrapped
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.programs import own_parameters
 from probattn.messages import is_global_latent, is_of_draws
+from probattn.pyro_internals import sampled_attributes
 
 NON_BROADCASTING = (ValueError, RuntimeError, IndexError, TypeError, AssertionError)
 """Errors of a model whose shapes do not broadcast over a dimension of samples."""
@@ -25,7 +25,8 @@ _LOGGER = logging.getLogger("probattn")
 def has_bayesian_weights(model: Program) -> bool:
     """Return True if a weight of a PyTorch module is a ``PyroSample``; these do not broadcast over samples."""
     module = _module(model)
-    return module is not None and any(_has_samples(part) and _is_torch_module(part) for part in module.modules())
+    paths = () if module is None else {name.rpartition(".")[0] for name in sampled_attributes(module)}
+    return any(_is_torch_module(module.get_submodule(path)) for path in paths)
 
 
 def broadcasts(model: nn.Module, guide: nn.Module, batch: Callable[[], tuple]) -> bool:
@@ -78,15 +79,6 @@ def warn_sequential(model: nn.Module, reason: str) -> None:
 def _module(program: Program) -> nn.Module | None:
     inner = unwrapped(program)
     return inner if isinstance(inner, nn.Module) else None
-
-
-def _has_samples(module: nn.Module) -> bool:
-    """Return True for a PyroModule with an attribute of its own that is sampled."""
-    if not isinstance(module, PyroModule):
-        return False
-    fixed = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
-    names = [name for name in ("weight", "bias", "in_proj_weight", "weight_ih_l0") if name not in fixed]
-    return any(isinstance(getattr(module, name, None), Tensor) for name in names)
 
 
 def _is_torch_module(module: nn.Module) -> bool:

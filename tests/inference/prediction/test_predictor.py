@@ -97,11 +97,11 @@ def test_class_probs_are_those_of_one_class_per_example():
     assert class_probs(Prediction(probs=probs)) is probs
     x = torch.randn(2, 5, 4, dtype=F64)
     model, guide = build(Bernoulli())
-    with pytest.raises(ValueError, match="needs probabilities"):
+    with pytest.raises(ValueError, match="probabilities .*, got None"):
         class_probs(posterior_predictive(model, guide).predict(x))
     model, _ = build(TokenCategorical())
     model.network.forward = lambda x: model.network.head(x)
-    with pytest.raises(ValueError, match=r"got those of shape \(2, 5, 3\)"):
+    with pytest.raises(ValueError, match=r"got \(2, 5, 3\)"):
         class_probs(posterior_predictive(model, None).predict(x))
-    with pytest.raises(ValueError, match=r"got those of shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"got \(2, 1\)"):
         class_probs(Prediction(probs=torch.ones(2, 1)))

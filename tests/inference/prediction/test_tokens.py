@@ -151,6 +151,7 @@ def test_tokens_are_the_real_ones_in_order(layer):
     assert metrics.nll(tokens.probs, tokens.labels) == pytest.approx(-tokens.log_prob(tokens.labels).mean().item())
 
 
+@pytest.mark.filterwarnings("ignore:the temperature")  # of 23 tokens
 def test_tokens_go_where_examples_go():
     model, guide = build(KEP)
 
