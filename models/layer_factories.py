@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from torch import nn
-
 from probattn.attention.base import LayerFactory
 from probattn.attention.cgp import CGPAttention
 from probattn.attention.kep_svgp import KEPSVGPAttention
@@ -43,17 +41,11 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
 
     Raises:
         ValueError: an unknown name.
-        TypeError: a layer, where a factory is needed, or another object.
     """
     if isinstance(attention, str):
         if attention not in LAYERS:
             raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a class")
         return LAYERS[attention]
-    if isinstance(attention, nn.Module) or not callable(attention):
-        raise TypeError(
-            f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer, "
-            f"KEPSVGPAttention.partial(rank=8) for example, got {attention!r}"
-        )
     return attention
 
 
@@ -62,7 +54,6 @@ def layer_factories(attention: Attention, *, depth: int) -> list[LayerFactory]:
 
     Raises:
         ValueError: a number of factories other than ``depth``; an unknown name.
-        TypeError: as for :func:`layer_factory`.
     """
     is_sequence = isinstance(attention, Sequence) and not isinstance(attention, str)
     factories = list(map(layer_factory, attention if is_sequence else [attention] * depth))

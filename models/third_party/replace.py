@@ -12,9 +12,7 @@ from probattn.models.third_party.attention_kinds import KINDS, find_attention, r
 from probattn.models.third_party.build_layer import build_layer, check_softmax_attention
 from probattn.models.third_party.converted_network import ConvertedNetwork
 
-ALTERNATIVE = (
-    "add a transformer block after the network and replace its attention (see “Your own network” in the documentation)"
-)
+ALTERNATIVE = "add a transformer block after the network and replace its attention"
 """Advice where attention cannot be replaced."""
 
 
