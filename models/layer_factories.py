@@ -2,13 +2,8 @@
 
 from collections.abc import Sequence
 
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
-from probattn.attention.cgp import CGPAttention
-from probattn.attention.kep_svgp import KEPSVGPAttention
-from probattn.attention.kernel import KernelAttention
-from probattn.attention.sgpa import SGPAttention
-from probattn.attention.softmax import SoftmaxAttention
-from probattn.attention.sparse_cgp import SparseCGPAttention
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
 """Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence of one per block."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from lightning_utilities import apply_to_collection
@@ -36,7 +36,6 @@ class ConvertedNetwork(nn.Module):
         super().__init__()
         self.wrapped, self.training = wrapped, wrapped.training
         name_layers(self)
-        self._rest_frozen = False
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the network's output ``(*draws, batch, ...)``; see :func:`call_network`.
@@ -64,23 +63,6 @@ class ConvertedNetwork(nn.Module):
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
         return [module.layer for module in self.wrapped.modules() if isinstance(module, Adapter)]
-
-    def freeze_rest(self) -> None:
-        """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
-        trained = [p for layer in self.layers() for p in layer.parameters() if p.requires_grad]
-        self.requires_grad_(False)
-        for parameter in trained:
-            parameter.requires_grad_()
-        self._rest_frozen = True
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; batch norms of a frozen rest stay in evaluation mode."""
-        super().train(mode)
-        for module in self.modules():
-            if self._rest_frozen and getattr(module, "running_mean", None) is not None:
-                module.eval()  # layers of this library have no running statistics
-        return self
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
