@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from torch import nn
+
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
 
@@ -36,11 +38,17 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
 
     Raises:
         ValueError: an unknown name.
+        TypeError: a layer, where a factory is needed, or another object.
     """
     if isinstance(attention, str):
         if attention not in LAYERS:
             raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a class")
         return LAYERS[attention]
+    if isinstance(attention, nn.Module) or not callable(attention):
+        raise TypeError(
+            f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer, "
+            f"KEPSVGPAttention.partial(rank=8) for example, got {attention!r}"
+        )
     return attention
 
 
