@@ -4,13 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.attention.base import LayerFactory
-from probattn.attention.cgp import CGPAttention
-from probattn.attention.kep_svgp import KEPSVGPAttention
-from probattn.attention.kernel import KernelAttention
-from probattn.attention.sgpa import SGPAttention
-from probattn.attention.softmax import SoftmaxAttention
-from probattn.attention.sparse_cgp import SparseCGPAttention
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
 """Argument ``attention`` of networks: a name, a class or a factory, for every block, or a sequence of one per block."""
@@ -62,7 +57,6 @@ def layer_factories(attention: Attention, *, depth: int) -> list[LayerFactory]:
 
     Raises:
         ValueError: a number of factories other than ``depth``; an unknown name.
-        TypeError: as for :func:`layer_factory`.
     """
     is_sequence = isinstance(attention, Sequence) and not isinstance(attention, str)
     factories = list(map(layer_factory, attention if is_sequence else [attention] * depth))

@@ -80,15 +80,9 @@ class Supervised(StoredModule):
 
         Raises:
             ValueError: outputs whose batch shape does not end with the batch.
-            TypeError: a network that does not return one tensor.
         """
         x, extra = padding.zeroed(x, mask), () if mask is None else (mask,)
-        outputs = self.network(x, *extra)
-        if not isinstance(outputs, Tensor):
-            raise TypeError(
-                f"the network returned a {type(outputs).__name__}: wrap it in a module that returns the outputs alone"
-            )
-        likelihood = self.likelihood(outputs, *extra)
+        likelihood = self.likelihood(self.network(x, *extra), *extra)
         if likelihood.batch_shape[-1:] != x.shape[:1]:
             raise ValueError(
                 f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "

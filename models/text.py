@@ -1,11 +1,11 @@
 """Transformers for texts of varying length with an exchangeable attention layer in each block."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Transformer
-from probattn.models.layer_factories import Attention
 
 
 class TextTransformer(Transformer):
@@ -18,10 +18,9 @@ class TextTransformer(Transformer):
             :mod:`probattn.models.embeddings`, or ``nn.Linear`` where tokens come as features of another network.
         max_length: maximum number of tokens.
         classes: number of outputs.
-        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
-        dropout: dropout rate.
-        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
-            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
+        dim: width.
+        options: ``depth``, ``heads``, ``mlp_dim``, ``dropout`` and ``attention`` of :meth:`Transformer.add_blocks
+            <probattn.models.blocks.Transformer.add_blocks>`.
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -34,16 +33,12 @@ class TextTransformer(Transformer):
         max_length: int,
         classes: int,
         dim: int,
-        depth: int,
-        heads: int,
-        mlp_dim: int,
-        dropout: float = 0.0,
-        attention: Attention = SoftmaxAttention,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.positions = nn.Parameter(0.1 * torch.randn(max_length, dim))
-        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+        self.add_blocks(outputs=classes, dim=dim, **options)
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return embedded tokens plus positions, ``(batch, tokens, dim)``.

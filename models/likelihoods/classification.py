@@ -39,11 +39,9 @@ class Categorical(nn.Module):
     def forward(self, outputs: Tensor, mask: Tensor | None = None) -> dist.TorchDistribution:
         """Return the distribution of the labels; the token mask is ignored."""
         logits = at_least_float32(outputs)
-        if self.class_weights is None:
-            return CategoricalWithEnergy(logits)
-        if logits.shape[-1] != len(self.class_weights):
+        if self.class_weights is not None and logits.shape[-1] != len(self.class_weights):
             raise ValueError(f"{len(self.class_weights)} class_weights for outputs of {logits.shape[-1]} classes")
-        return WeightedCategorical(logits, self.class_weights)
+        return CategoricalWithEnergy(logits, self.class_weights)
 
 
 class Bernoulli(nn.Module):
@@ -101,56 +99,38 @@ class _BernoulliOfAnyDtype(dist.Bernoulli):
 class CategoricalWithEnergy(dist.Categorical):
     """Categorical distribution that keeps its logits as they are before their normalisation, for their free energy.
 
+    With class weights the log density is multiplied by the weight of the class, and ``exp(log_prob)`` does not sum to
+    1. Probabilities, entropy and samples are those without weights.
+
     Args:
         logits: ``(..., classes)``, normalised or not.
+        class_weights: ``(classes,)``, positive, or None.
 
     Attributes:
         given_logits: ``logits``.
     """
 
-    def __init__(self, logits: Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self, logits: Tensor, class_weights: Tensor | None = None, *, validate_args: bool | None = None
+    ) -> None:
         super().__init__(logits=logits, validate_args=validate_args)
-        self.given_logits = logits
+        self.given_logits, self.class_weights = logits, class_weights
 
     @property
     def energy(self) -> Tensor:
         """Free energy −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4)."""
         return -self.given_logits.logsumexp(-1)
 
-    def expand(
-        self, batch_shape: torch.Size, _instance: "CategoricalWithEnergy | None" = None
-    ) -> "CategoricalWithEnergy":
+    def expand(self, batch_shape: torch.Size, _instance: None = None) -> "CategoricalWithEnergy":
         """Return the same distribution with another batch shape."""
-        new = super().expand(batch_shape, self.__new__(type(self)) if _instance is None else _instance)
-        new.given_logits = self.given_logits.expand(*batch_shape, -1)
-        return new
-
-
-class WeightedCategorical(CategoricalWithEnergy):
-    """Categorical distribution whose log density is multiplied by a weight of the class.
-
-    Probabilities, entropy and samples are those without weights; ``exp(log_prob)`` does not sum to 1.
-
-    Args:
-        logits: ``(..., classes)``, normalised or not.
-        class_weights: ``(classes,)``, positive.
-    """
-
-    def __init__(self, logits: Tensor, class_weights: Tensor, *, validate_args: bool | None = None) -> None:
-        super().__init__(logits, validate_args=validate_args)
-        self.class_weights = class_weights.expand(logits.shape)
-
-    def expand(self, batch_shape: torch.Size, _instance: "WeightedCategorical | None" = None) -> "WeightedCategorical":
-        """Return the same distribution with another batch shape."""
-        new = super().expand(batch_shape, _instance)
-        new.class_weights = self.class_weights.expand(*batch_shape, -1)
+        new = super().expand(batch_shape, self.__new__(type(self)))
+        new.given_logits, new.class_weights = self.given_logits.expand(*batch_shape, -1), self.class_weights
         return new
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return w_value log p(value), in nats."""
+        """Return w_value log p(value), in nats; without weights log p(value)."""
         log_prob = super().log_prob(value)
-        weights = self.class_weights.expand(*log_prob.shape, -1)
-        return log_prob * weights.gather(-1, value.long().expand(log_prob.shape).unsqueeze(-1)).squeeze(-1)
+        return log_prob if self.class_weights is None else log_prob * self.class_weights[value.long()]
 
 
 class OrderedCategorical(dist.Categorical):

@@ -83,46 +83,40 @@ class MultiheadAttentionAdapter(Adapter):
         """
         is_cross = any(tokens is not query and not torch.equal(tokens, query) for tokens in (key, value))
         self.reject_options(**options, **{"cross-attention": is_cross})
-        mask = key_padding_mask
-        if mask is not None:
-            mask = masks.visible(mask) if mask.is_floating_point() else ~mask
-        if self.batch_first:
-            return self.in_original_form(self.attend(query, mask))
-        return self.in_original_form(self.attend(query.transpose(0, 1), mask).transpose(0, 1))
+        if key_padding_mask is not None:
+            is_added = key_padding_mask.is_floating_point()
+            key_padding_mask = masks.visible(key_padding_mask) if is_added else ~key_padding_mask
+        turned = (lambda x: x) if self.batch_first else (lambda x: x.transpose(0, 1))
+        return self.in_original_form(turned(self.attend(turned(query), key_padding_mask)))
 
 
-class TimmAdapter(Adapter):
-    """Replacement for timm's attention."""
+class TokenAdapter(Adapter):
+    """Replacement for the attention of timm and of Hugging Face encoders."""
 
-    def forward(self, x: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Outputs:
-        """Attend over the real tokens of x ``(batch, tokens, dim)``, by a mask ``(batch, 1, queries, tokens)``.
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        *others: Any,
+        attn_mask: Tensor | None = None,
+        **options: Any,
+    ) -> Outputs:
+        """Attend over the real tokens ``(batch, tokens, dim)``.
+
+        The mask is called ``attention_mask`` by Hugging Face and ``attn_mask`` by timm.
 
         Raises:
-            ValueError: a mask of anything but padding, or any other option that is set, such as is_causal or rope.
+            ValueError: a mask of anything but padding, or any other argument that is set, such as is_causal, rope, a
+                cache, encoder_hidden_states or a bias of the scores.
         """
-        self.reject_options(**options)
-        return self.in_original_form(self.proj_drop(self.attend(x, masks.key_mask(attn_mask, x))))
+        self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
+        mask = masks.key_mask(attention_mask if attn_mask is None else attn_mask, hidden_states)
+        return self.in_original_form(self.proj_drop(self.attend(hidden_states, mask)))
 
 
-class ClassAttentionAdapter(TimmAdapter):
+class ClassAttentionAdapter(TokenAdapter):
     """Replacement for timm's class attention, as in CaiT: the first token attends over all tokens."""
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the first token's output ``(batch, 1, dim)``."""
         return super().attend(x, mask)[:, :1]
-
-
-class HuggingFaceAdapter(Adapter):
-    """Replacement for the attention of Hugging Face encoders."""
-
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **options: Any
-    ) -> Outputs:
-        """Attend over the real tokens ``(batch, tokens, dim)``.
-
-        Raises:
-            ValueError: a mask of anything but padding, or any other argument that is set, such as is_causal, a cache,
-                encoder_hidden_states or a bias of the scores.
-        """
-        self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
-        return self.in_original_form(self.attend(hidden_states, masks.key_mask(attention_mask, hidden_states)))

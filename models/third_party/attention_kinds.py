@@ -34,18 +34,18 @@ class Layout(NamedTuple):
 
 def _nested(inner: str, dropout: str) -> Layout:
     maps = f"{inner}.query. {inner}.key. {inner}.value. output.dense."
-    return Layout(adapters.HuggingFaceAdapter, maps, f"{inner}.num_attention_heads", f"{inner}.{dropout}", inner)
+    return Layout(adapters.TokenAdapter, maps, f"{inner}.num_attention_heads", f"{inner}.{dropout}", inner)
 
 
 TORCH = (Layout(adapters.MultiheadAttentionAdapter, "in_proj_ out_proj.", "num_heads", "dropout"),)
-TIMM = (Layout(adapters.TimmAdapter, "qkv. proj.", "num_heads", "attn_drop"),)
+TIMM = (Layout(adapters.TokenAdapter, "qkv. proj.", "num_heads", "attn_drop"),)
 TIMM_CLASS = (Layout(adapters.ClassAttentionAdapter, "q. k. v. proj.", "num_heads", "attn_drop"),)
 HUGGING_FACE = (
     _nested("self", "dropout"),
     _nested("attention", "dropout_prob"),
-    Layout(adapters.HuggingFaceAdapter, "q_lin. k_lin. v_lin. out_lin.", "n_heads", "dropout"),
-    Layout(adapters.HuggingFaceAdapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
-    Layout(adapters.HuggingFaceAdapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
+    Layout(adapters.TokenAdapter, "q_lin. k_lin. v_lin. out_lin.", "n_heads", "dropout"),
+    Layout(adapters.TokenAdapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
+    Layout(adapters.TokenAdapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
 )
 HUGGING_FACE_CLASSES = (
     "BertAttention RobertaAttention XLMRobertaAttention CamembertAttention ElectraAttention DistilBertSelfAttention "
@@ -64,23 +64,21 @@ POOLING = (("timm", "AttentionPoolLatent"), ("transformers", "SiglipMultiheadAtt
 """Heads that attend by a learned query, which are no attention layers of the network."""
 
 
-class LinearMap(NamedTuple):
-    """Weight and bias of a linear map."""
-
-    weight: Tensor
-    bias: Tensor | None
+LinearMap = tuple[Tensor, Tensor]
+"""Weight and bias of a linear map; a missing bias is 0."""
 
 
 class AttentionParts(NamedTuple):
-    """Layout, heads, linear maps and dropout of an attention layer."""
+    """Layout, heads, dropout and linear maps of an attention layer, and whether its inputs' maps have biases."""
 
     layout: Layout
     heads: int
+    dropout: float
+    biased: bool
     query: LinearMap
     key: LinearMap
     value: LinearMap
     out: LinearMap
-    dropout: float
 
 
 def find_attention(module: nn.Module, path: str = "") -> Iterator[tuple[str, bool]]:
@@ -109,15 +107,16 @@ def read_attention(module: nn.Module) -> AttentionParts:
 
 
 def _read(module: nn.Module, layout: Layout) -> AttentionParts:
-    *maps, out = (LinearMap(*attrgetter(f"{name}weight", f"{name}bias")(module)) for name in layout.maps.split())
+    *maps, out = (attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split())
     if len(maps) == 1:
         weight, bias = maps[0]
         if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
             bias = torch.cat([module.q_bias, torch.zeros_like(module.q_bias), module.v_bias])
-        biases = (None,) * 3 if bias is None else bias.chunk(3)
-        maps = list(map(LinearMap, weight.chunk(3), biases))
+        maps = list(zip(weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3), strict=True))
     heads, dropout = attrgetter(layout.heads, layout.dropout)(module)
-    return AttentionParts(layout, heads, *maps, out, float(getattr(dropout, "p", dropout)))
+    biased = any(bias is not None for _, bias in maps)
+    filled = [(weight, weight.new_zeros(len(weight)) if bias is None else bias) for weight, bias in (*maps, out)]
+    return AttentionParts(layout, heads, float(getattr(dropout, "p", dropout)), biased, *filled)
 
 
 def _keys(module: nn.Module) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probattn.attention.base import LayerFactory, ProbabilisticAttention
 from probattn.attention.mean import SoftmaxMean
 from probattn.attention.softmax import SoftmaxAttention
-from probattn.models.third_party.attention_kinds import AttentionParts, LinearMap, read_attention
+from probattn.models.third_party.attention_kinds import AttentionParts, read_attention
 
 JOINT_MAPS = ("query_key_value", "query_value", "query_key")
 """Attributes of our layers that hold the joint linear map, named by its parts; without a key, W_q = W_k."""
@@ -31,19 +31,19 @@ def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAtte
     Raises:
         ValueError: a factory that does not return a layer of this library.
     """
-    layer = factory(old.query.weight.shape[1], old.heads, **_options(factory, old))
+    layer = factory(old.query[0].shape[1], old.heads, **_options(factory, old))
     if not isinstance(layer, ProbabilisticAttention):
         raise ValueError(f"attention must build attention layers of probattn, got {type(layer).__name__}")
-    layer.to(old.query.weight)
+    layer.to(old.query[0])
     for name in JOINT_MAPS:
-        if isinstance(getattr(layer, name, None), nn.Linear):
-            parts = [(getattr(old, part), 1.0 if part == "value" else layer.gain) for part in name.split("_")]
-            _copy(getattr(layer, name), *parts)
+        if isinstance(joint := getattr(layer, name, None), nn.Linear):
+            gains = {"query": layer.gain, "key": layer.gain, "value": 1.0}
+            _copy(joint, *(tuple(gains[part] * x for x in getattr(old, part)) for part in name.split("_")))
             if name.endswith("value"):
-                _copy(layer.out, (old.out, 1.0))
+                _copy(layer.out, old.out)
     if isinstance(getattr(layer, "mean", None), SoftmaxMean):
-        _copy(layer.mean.value, (old.value, 1.0))
-        _copy(layer.mean.out, (old.out, 1.0))
+        _copy(layer.mean.value, old.value)
+        _copy(layer.mean.out, old.out)
     return layer
 
 
@@ -64,7 +64,7 @@ def check_softmax_attention(module: nn.Module) -> int | None:
     for parameter in probe.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1:].numel() ** 0.5)
     old = read_attention(probe)
-    weight, inner = old.query.weight, probe.get_submodule(old.layout.inner)
+    weight, inner = old.query[0], probe.get_submodule(old.layout.inner)
     x = (torch.randn(2, 5, weight.shape[1], generator=generator).to(weight),)
     x *= 3 if isinstance(module, nn.MultiheadAttention) else 1
     output = inner(*x)
@@ -81,18 +81,14 @@ def check_softmax_attention(module: nn.Module) -> int | None:
 def _options(factory: LayerFactory, old: AttentionParts) -> dict[str, Any]:
     """Return ``bias`` and ``dropout`` of the old layer where the factory takes and has not set them."""
     fixed = factory.keywords if isinstance(factory, functools.partial) else {}
-    biased = any(part.bias is not None for part in (old.query, old.key, old.value))
-    options = {"bias": biased, "dropout": old.dropout}
+    options = {"bias": old.biased, "dropout": old.dropout}
     return {name: options[name] for name in options.keys() & (inspect.signature(factory).parameters.keys() - fixed)}
 
 
 @torch.no_grad()
-def _copy(linear: nn.Linear, *parts: tuple[LinearMap, float]) -> None:
-    """Copy linear maps, each times a factor, into the rows of one; a missing bias is 0."""
-    linear.weight.copy_(torch.cat([factor * part.weight for part, factor in parts]))
+def _copy(linear: nn.Linear, *parts: tuple[Tensor, ...]) -> None:
+    """Copy linear maps into the rows of one."""
+    weights, biases = zip(*parts, strict=True)
+    linear.weight.copy_(torch.cat(weights))
     if linear.bias is not None:
-        linear.bias.copy_(torch.cat([factor * _bias(part) for part, factor in parts]))
-
-
-def _bias(part: LinearMap) -> Tensor:
-    return part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias
+        linear.bias.copy_(torch.cat(biases))

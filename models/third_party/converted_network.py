@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
+from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
@@ -35,7 +36,6 @@ class ConvertedNetwork(nn.Module):
         super().__init__()
         self.wrapped, self.training = wrapped, wrapped.training
         name_layers(self)
-        self._frozen_statistics: tuple[nn.Module, ...] = ()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the network's output ``(*draws, batch, ...)``; see :func:`call_network`.
@@ -56,32 +56,13 @@ class ConvertedNetwork(nn.Module):
             if number is None or num_folded() is not None or not (stochastic or at_input):
                 return call(x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
-            fold_at_input = at_input or self.training or torch.compiler.is_exporting()
-            return run_with_draws(
-                self.wrapped, call, x, mask, number=number, stochastic=stochastic, fold_at_input=fold_at_input
-            )
+            if at_input or self.training or torch.compiler.is_exporting():
+                stochastic = set()
+            return run_with_draws(self.wrapped, call, x, mask, number=number, stochastic=stochastic)
 
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
         return [module.layer for module in self.wrapped.modules() if isinstance(module, Adapter)]
-
-    def freeze_rest(self) -> None:
-        """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
-        trained = {parameter for layer in self.layers() for parameter in layer.parameters()}
-        for parameter in self.parameters():
-            parameter.requires_grad_(parameter.requires_grad and parameter in trained)
-        # Layers of this library have no running statistics.
-        self._frozen_statistics = tuple(
-            module for module in self.modules() if getattr(module, "running_mean", None) is not None
-        )
-        self.train(self.training)
-
-    def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; modules with frozen statistics stay in evaluation mode."""
-        super().train(mode)
-        for module in self._frozen_statistics:
-            module.eval()
-        return self
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
@@ -115,13 +96,12 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     Raises:
         TypeError: several tensors without such a name, or none.
     """
-    name = getattr(network, "main_input_name", None)
     if isinstance(network, (nn.TransformerEncoder, nn.TransformerEncoderLayer)):
-        first = network.layers[0] if isinstance(network, nn.TransformerEncoder) else network
         padding = None if mask is None else ~mask
-        if first.self_attn.batch_first:
+        if next(part.batch_first for part in network.modules() if hasattr(part, "batch_first")):
             return network(x, src_key_padding_mask=padding)
         return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
+    name = getattr(network, "main_input_name", None)
     if isinstance(name, str) and hasattr(network, "config"):
         return _logits(network(**{name: x}, **({} if mask is None else {"attention_mask": mask.long()})))
     return _logits(network(x) if mask is None else network(x, mask))
@@ -133,23 +113,14 @@ def _logits(output: Any) -> Tensor:
         value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if isinstance(value, Tensor):
             return value
-    tensors = list(_tensors(output))
+    tensors: list[Tensor] = []
+    apply_to_collection(output, Tensor, tensors.append)
     if len(tensors) != 1:
         raise TypeError(
-            f"the network returned a {type(output).__name__} with {len(tensors)} tensors, of shapes "
-            f"{[tuple(tensor.shape) for tensor in tensors]}, and none called logits: wrap it in a module that returns "
-            "the logits"
+            f"the network returned a {type(output).__name__} with {len(tensors)} tensors and none called logits: wrap "
+            "it in a module that returns the logits"
         )
     return tensors[0]
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    """Iterate over the tensors in nested tuples, lists and mappings."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, (tuple, list, Mapping)):
-        for part in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(part)
 
 
 @contextmanager
@@ -161,9 +132,6 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
             checkpointing, whose recomputation runs outside the handlers and would draw again.
     """
     reached: list[nn.Module] = []
-
-    def record(layer: nn.Module, *_: Any) -> None:
-        reached.append(layer)
 
     def check(norm: nn.Module, args: tuple) -> None:
         if reached:
@@ -181,7 +149,7 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
                     "switch it off, gradient_checkpointing_disable() or set_grad_checkpointing(False)"
                 )
             if module in stochastic:
-                stack.callback(module.register_forward_hook(record).remove)
+                stack.callback(module.register_forward_hook(lambda layer, *_: reached.append(layer)).remove)
             elif isinstance(module, BATCH_NORMS) and (module.training or module.running_mean is None):
                 stack.callback(module.register_forward_pre_hook(check).remove)
         yield

@@ -5,8 +5,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
+from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
 from probattn.draws import draws_in_batch
@@ -16,14 +18,7 @@ Stored = deque[tuple[list[torch.Size], Any]]
 
 
 def run_with_draws(
-    network: nn.Module,
-    call: Callable[[Tensor, Tensor | None], Tensor],
-    x: Tensor,
-    mask: Tensor | None,
-    *,
-    number: int,
-    stochastic: Collection[nn.Module],
-    fold_at_input: bool,
+    network: nn.Module, call: Callable, x: Tensor, mask: Tensor | None, *, number: int, stochastic: set[nn.Module]
 ) -> Tensor:
     """Return the outputs of S draws ``(S, batch, ...)``.
 
@@ -38,25 +33,21 @@ def run_with_draws(
         x: inputs ``(batch, ...)``.
         mask: ``(batch, tokens)``, or None.
         number: S.
-        stochastic: the stochastic layers.
-        fold_at_input: run the whole network on the repeated batch.
+        stochastic: the stochastic layers; without any, the whole network runs on the repeated batch.
 
     Raises:
         ValueError: an output that is not batch first.
     """
     batch = x.shape[0]  # len() would fix it in an exported program
     stored: dict[nn.Module, Stored] = {}
-    if number > 1 and not fold_at_input:
+    if stochastic and number > 1:
         stored = {module: deque() for module in _largest_without(stochastic, network)}
-        forwards = {module: partial(_run_and_store, outputs) for module, outputs in stored.items()}
-        with (
-            suppress(_FirstStochasticLayer),
-            draws_in_batch(1),
-            _replaced_forwards(forwards | dict.fromkeys(stochastic, _stop)),
-        ):
+        stores = {module: partial(_run_and_store, calls) for module, calls in stored.items()}
+        stops = dict.fromkeys(stochastic, _stop)
+        with suppress(_FirstStochasticLayer), draws_in_batch(1), _replaced_forwards({**stores, **stops}):
             return call(x, mask)
-    repeat = partial(_repeat, number=number, dim=0, size=batch)
-    replays = {module: partial(_replay, outputs, number, batch) for module, outputs in stored.items()}
+    repeat = partial(_repeat, number=number, dim=0, batch=batch)
+    replays = {module: partial(_replay, calls, number, batch) for module, calls in stored.items()}
     with draws_in_batch(number), _replaced_forwards(replays):
         output = call(repeat(x), None if mask is None else repeat(mask))
     if output.shape[0] != number * batch:
@@ -85,50 +76,40 @@ def _stop(forward: Callable, *args: Any, **kwargs: Any) -> None:
     raise _FirstStochasticLayer
 
 
-def _run_and_store(outputs: Stored, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+def _run_and_store(calls: Stored, forward: Callable, *args: Any, **kwargs: Any) -> Any:
     """Run a module and store a copy of its output, which the network may change in place."""
     output = forward(*args, **kwargs)
-    outputs.append((_shapes(args, kwargs), _map(Tensor.clone, output)))
+    calls.append((_shapes(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone)))
     return output
 
 
-def _replay(outputs: Stored, number: int, batch: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+def _replay(calls: Stored, number: int, batch: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
     """Return the stored output repeated S times; run the module where that is not what it would return."""
-    if outputs:
-        shapes, output = outputs.popleft()
-        for before, now in zip(shapes, _shapes(args, kwargs), strict=False):
-            for dim, sizes in enumerate(zip(before, now, strict=False)):
-                if sizes == (batch, number * batch):
-                    with suppress(ValueError):
-                        return _map(partial(_repeat, number=number, dim=dim, size=batch), output)
+    if calls:
+        shapes, output = calls.popleft()
+        pairs = zip(shapes, _shapes(args, kwargs), strict=False)
+        sizes = [size for before, now in pairs for size in enumerate(zip(before, now, strict=False))]
+        grown = [dim for dim, pair in sizes if pair == (batch, number * batch)]
+        with suppress(ValueError, IndexError):
+            return apply_to_collection(output, Tensor, _repeat, number=number, dim=grown[0], batch=batch)
     return forward(*args, **kwargs)
 
 
-def _shapes(args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Size]:
+def _shapes(args: tuple, kwargs: dict[str, Any]) -> list[torch.Size]:
     """Return the shapes of all tensor arguments."""
     return [value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
 
 
-def _map(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Apply a function to a tensor, or to all tensors in tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, Mapping):
-        return type(value)(**{name: _map(function, part) for name, part in value.items()})
-    if type(value) in (tuple, list):
-        return type(value)(_map(function, part) for part in value)
-    return value
-
-
-def _repeat(x: Tensor, *, number: int, dim: int, size: int) -> Tensor:
+def _repeat(x: Tensor, *, number: int, dim: int, batch: int) -> Tensor:
     """Repeat a tensor along the dimension of the batch.
 
     Raises:
         ValueError: the dimension has another size.
+        IndexError: there is no such dimension.
     """
-    if x.dim() <= dim or x.shape[dim] != size:
-        raise ValueError(f"a dimension {dim} of size {size} is needed, got {tuple(x.shape)}")
-    return x.repeat([number if each == dim else 1 for each in range(x.dim())])
+    if x.shape[dim] != batch:
+        raise ValueError(f"dimension {dim} must have the size {batch}, got {tuple(x.shape)}")
+    return torch.cat([x] * number, dim)
 
 
 @contextmanager
@@ -136,9 +117,5 @@ def _replaced_forwards(replacements: Mapping[nn.Module, Callable]) -> Iterator[N
     """Context manager that replaces the ``forward`` of modules; replacements get the original as first argument."""
     with ExitStack() as stack:
         for module, forward in replacements.items():
-            if "forward" in vars(module):
-                stack.callback(setattr, module, "forward", module.forward)
-            else:
-                stack.callback(delattr, module, "forward")
-            module.forward = partial(forward, module.forward)
+            stack.enter_context(mock.patch.object(module, "forward", partial(forward, module.forward)))
         yield

@@ -12,9 +12,7 @@ from probattn.models.third_party.attention_kinds import KINDS, find_attention, r
 from probattn.models.third_party.build_layer import build_layer, check_softmax_attention
 from probattn.models.third_party.converted_network import ConvertedNetwork
 
-ALTERNATIVE = (
-    "add a transformer block after the network and replace its attention (see “Your own network” in the documentation)"
-)
+ALTERNATIVE = "add a transformer block after the network and replace its attention"
 """Advice where attention cannot be replaced."""
 
 
@@ -42,7 +40,7 @@ def replace_attention(
             leaves open is set as in the old layer.
         layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end; attention of
             unknown kinds does not count.
-        freeze_rest: train only the new layers; the running statistics of batch norms elsewhere do not change, either.
+        freeze_rest: train only the parameters of the new layers; batch norms still update their statistics.
 
     Returns:
         ``converted(x, mask=None)``, which supports draws like networks of this library.
@@ -70,7 +68,9 @@ def replace_attention(
             raise ValueError(f"{name} cannot be replaced: {error}; leave it out of layers, or {ALTERNATIVE}") from error
     converted = ConvertedNetwork(copied)
     if freeze_rest:
-        converted.freeze_rest()
+        trained = {parameter for layer in converted.layers() for parameter in layer.parameters()}
+        for parameter in converted.parameters():
+            parameter.requires_grad_(parameter.requires_grad and parameter in trained)
     return converted
 
 

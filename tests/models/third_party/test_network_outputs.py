@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SoftmaxAttention, guides
 from probattn.inference import TrainOptions, fit, predict
-from probattn.models import Classifier, Supervised, likelihoods, replace_attention
+from probattn.models import Classifier, replace_attention
 
 X, Y = torch.randn(4, 5, 8), torch.tensor([0, 1, 1, 0])
 Named = namedtuple("Named", ("features", "logits"))
@@ -66,13 +66,6 @@ def test_several_outputs_without_that_name_are_refused(form, kind):
         converted(X)
     with pytest.raises(TypeError, match=kind):
         predict(model := Classifier(converted, num_data=4), guides.for_model(model), [(X, Y)], num_samples=3)
-
-
-@pytest.mark.parametrize("likelihood", [likelihoods.Categorical(), likelihoods.Gaussian()])
-@pytest.mark.parametrize("form", [lambda *both: both, lambda *both: {"features": both[0], "logits": both[1]}])
-def test_a_network_of_ones_own_returns_one_tensor(form, likelihood):
-    with pytest.raises(TypeError, match="the network returned a (tuple|dict)"):
-        Supervised(Network(form), likelihood, num_data=4)(X)
 
 
 def test_distilled_training_of_timm_is_refused_and_its_mean_is_the_output():
