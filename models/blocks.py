@@ -1,7 +1,5 @@
 """Transformer blocks with an exchangeable attention layer, used by all networks of this library."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -63,14 +61,17 @@ class Blocks(nn.Sequential):
         attention: layer of every block, or a sequence of one per block, as for :func:`layer_factories
             <probattn.models.layer_factories.layer_factories>` (see :func:`last`).
         depth: number of blocks.
-        options: ``dim``, ``heads``, ``mlp_dim`` and ``dropout`` of each :class:`Block`.
+        dim, heads, mlp_dim, dropout: of each :class:`Block`.
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate out of bounds.
     """
 
-    def __init__(self, attention: Attention, *, depth: int, **options: Any) -> None:
-        super().__init__(*(Block(attention=layer, **options) for layer in layer_factories(attention, depth=depth)))
+    def __init__(self, attention: Attention, *, depth: int, dim: int, heads: int, mlp_dim: int, dropout: float) -> None:
+        factories = layer_factories(attention, depth=depth)
+        super().__init__(
+            *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
+        )
         self.connect_inducing_inputs()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -122,23 +123,11 @@ class Transformer(nn.Module):
     """
 
     def add_blocks(
-        self, *, outputs: int, dim: int, dropout: float = 0.0, attention: Attention = SoftmaxAttention, **options: int
+        self, attention: Attention, *, outputs: int, dim: int, depth: int, heads: int, mlp_dim: int, dropout: float
     ) -> None:
-        """Add dropout, blocks, norm and head.
-
-        Args:
-            outputs: number of outputs.
-            dim: width.
-            dropout: dropout rate.
-            attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a
-                factory ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
-            options: ``depth``, ``heads`` and ``mlp_dim``: number of blocks, heads of each, hidden width.
-
-        Raises:
-            ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
-        """
+        """Add dropout, blocks, norm and head; arguments as for :class:`Blocks`, and the number of outputs."""
         self.dropout = make_dropout(dropout)
-        self.blocks = Blocks(attention, dim=dim, dropout=dropout, **options)
+        self.blocks = Blocks(attention, depth=depth, dim=dim, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, outputs)
         name_layers(self)

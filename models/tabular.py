@@ -1,12 +1,13 @@
 """Transformer for tables, whose tokens are the columns, with an exchangeable attention layer in each block."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Transformer
+from probattn.models.layer_factories import Attention
 
 
 class TabularTransformer(Transformer):
@@ -18,9 +19,9 @@ class TabularTransformer(Transformer):
     Args:
         sizes: number of codes of each column of categories, None for a column of numbers.
         outputs: number of outputs.
-        dim: width.
-        options: ``depth``, ``heads``, ``mlp_dim``, ``dropout`` and ``attention`` of :meth:`Transformer.add_blocks
-            <probattn.models.blocks.Transformer.add_blocks>`.
+        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dropout: dropout rate.
+        attention: factory ``(dim, heads) -> layer`` for every block, or one factory per block (see :func:`last`).
         units: mean and standard deviation of the labels of a regression: outputs are ``mean + std * head(...)``, in the
             units of the labels. None for classes.
 
@@ -34,12 +35,16 @@ class TabularTransformer(Transformer):
         *,
         outputs: int,
         dim: int,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention: Attention = SoftmaxAttention,
         units: tuple[float, float] | None = None,
-        **options: Any,
     ) -> None:
         super().__init__()
         self.embedding = ColumnEmbedding(sizes, dim)
-        self.add_blocks(outputs=outputs, dim=dim, **options)
+        self.add_blocks(attention, outputs=outputs, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
         self.register_buffer("units", None if units is None else torch.tensor(units))
 
     def forward(self, x: Tensor) -> Tensor:

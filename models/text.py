@@ -1,11 +1,11 @@
 """Transformers for texts of varying length with an exchangeable attention layer in each block."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Transformer
+from probattn.models.layer_factories import Attention
 
 
 class TextTransformer(Transformer):
@@ -18,9 +18,10 @@ class TextTransformer(Transformer):
             :mod:`probattn.models.embeddings`, or ``nn.Linear`` where tokens come as features of another network.
         max_length: maximum number of tokens.
         classes: number of outputs.
-        dim: width.
-        options: ``depth``, ``heads``, ``mlp_dim``, ``dropout`` and ``attention`` of :meth:`Transformer.add_blocks
-            <probattn.models.blocks.Transformer.add_blocks>`.
+        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dropout: dropout rate.
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
+            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
         ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
@@ -33,12 +34,16 @@ class TextTransformer(Transformer):
         max_length: int,
         classes: int,
         dim: int,
-        **options: Any,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention: Attention = SoftmaxAttention,
     ) -> None:
         super().__init__()
         self.embedding = embedding
         self.positions = nn.Parameter(0.1 * torch.randn(max_length, dim))
-        self.add_blocks(outputs=classes, dim=dim, **options)
+        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return embedded tokens plus positions, ``(batch, tokens, dim)``.

@@ -1,11 +1,11 @@
 """Vision transformer with an exchangeable attention layer in each block."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
+from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.blocks import Transformer
+from probattn.models.layer_factories import Attention
 
 
 class ViT(Transformer):
@@ -16,9 +16,10 @@ class ViT(Transformer):
         patch_size: side of a patch in pixels.
         channels: channels of the images.
         classes: number of outputs.
-        dim: width.
-        options: ``depth``, ``heads``, ``mlp_dim``, ``dropout`` and ``attention`` of :meth:`Transformer.add_blocks
-            <probattn.models.blocks.Transformer.add_blocks>`.
+        dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
+        dropout: dropout rate.
+        attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
+            ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
 
     Raises:
         ValueError: a patch size that does not divide the image; a number of factories other than ``depth``; a dropout
@@ -33,7 +34,11 @@ class ViT(Transformer):
         channels: int = 3,
         classes: int,
         dim: int,
-        **options: Any,
+        depth: int,
+        heads: int,
+        mlp_dim: int,
+        dropout: float = 0.0,
+        attention: Attention = SoftmaxAttention,
     ) -> None:
         super().__init__()
         if image_size % patch_size:
@@ -43,7 +48,15 @@ class ViT(Transformer):
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
-        self.add_blocks(outputs=classes, dim=dim, **options)
+        self.add_blocks(attention, outputs=classes, dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, dropout=dropout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(*draws, batch, classes)`` of images ``(batch, channels, height, width)``.
+
+        Raises:
+            ValueError: images of another shape.
+        """
+        return super().forward(images)
 
     def tokens(self, images: Tensor) -> Tensor:
         """Return embedded patches plus positions, ``(batch, tokens, dim)``."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from lightning_utilities import apply_to_collection
@@ -34,7 +34,7 @@ class ConvertedNetwork(nn.Module):
 
     def __init__(self, wrapped: nn.Module) -> None:
         super().__init__()
-        self.wrapped, self.training = wrapped, wrapped.training
+        self.wrapped, self.training, self.is_frozen = wrapped, wrapped.training, False
         name_layers(self)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -63,6 +63,22 @@ class ConvertedNetwork(nn.Module):
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
         return [module.layer for module in self.wrapped.modules() if isinstance(module, Adapter)]
+
+    def freeze_rest(self) -> None:
+        """Freeze all but the layers of this library: their parameters, and the running statistics of batch norms."""
+        trained = {parameter for layer in self.layers() for parameter in layer.parameters()}
+        for parameter in self.parameters():
+            parameter.requires_grad_(parameter.requires_grad and parameter in trained)
+        self.is_frozen = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; frozen modules with running statistics stay in evaluation mode."""
+        super().train(mode)
+        for module in self.modules() if self.is_frozen else ():
+            if getattr(module, "running_mean", None) is not None:  # no layer of this library has any
+                module.eval()
+        return self
 
     @torch.no_grad()
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:

@@ -40,7 +40,7 @@ def replace_attention(
             leaves open is set as in the old layer.
         layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end; attention of
             unknown kinds does not count.
-        freeze_rest: train only the parameters of the new layers; batch norms still update their statistics.
+        freeze_rest: train only the new layers; the running statistics of batch norms elsewhere do not change, either.
 
     Returns:
         ``converted(x, mask=None)``, which supports draws like networks of this library.
@@ -68,9 +68,7 @@ def replace_attention(
             raise ValueError(f"{name} cannot be replaced: {error}; leave it out of layers, or {ALTERNATIVE}") from error
     converted = ConvertedNetwork(copied)
     if freeze_rest:
-        trained = {parameter for layer in converted.layers() for parameter in layer.parameters()}
-        for parameter in converted.parameters():
-            parameter.requires_grad_(parameter.requires_grad and parameter in trained)
+        converted.freeze_rest()
     return converted
 
 

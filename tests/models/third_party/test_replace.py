@@ -153,6 +153,36 @@ def test_a_frozen_rest_does_not_move(third_party, name):
     assert {key.rsplit(".layer.")[-1] for key in trained} >= {"query_key.weight", "out.weight"}
 
 
+def test_frozen_batch_norm_keeps_its_statistics():
+    """Also after model.train(), which users call before training; without freezing it updates them."""
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.attention = nn.BatchNorm1d(8), nn.MultiheadAttention(8, 2, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.norm(x.mT).mT
+            return self.head(self.attention(x, x, x)[0].mean(1))
+
+    for frozen in (True, False):
+        converted = replace_attention(Network(), attention=KEPSVGPAttention.partial(rank=2), freeze_rest=frozen)
+        model = Classifier(converted, num_data=6).train()
+        before = copy.deepcopy(converted.wrapped.norm.state_dict())
+        fit(
+            model,
+            guides.for_model(model),
+            [(torch.randn(6, 4, 8), torch.arange(6) % 3)],
+            options=TrainOptions(epochs=2),
+            progress=False,
+        )
+        after = converted.wrapped.norm.state_dict()
+        assert [torch.equal(after[name], value) for name, value in before.items()] == [frozen] * 5
+        assert converted.training
+        assert converted.wrapped.norm.training != frozen
+
+
 def test_saved_and_loaded(third_party, name, tmp_path):
     given = third_party(name)
     model, y = model_of(given)
