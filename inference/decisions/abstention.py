@@ -10,7 +10,6 @@ share δ equally (Bauer, 1991; Angelopoulos et al., "Learn then test", 2021).
 """
 
 import math
-from collections.abc import Iterable
 from typing import Self
 
 import numpy as np
@@ -61,13 +60,6 @@ class RiskThreshold(FittedPredictor):
                 raise ValueError(f"{name} must lie between 0 and 1, got {value}")
         self.target, self.delta = target, delta
 
-    def fit(self, data: Iterable) -> Self:
-        """Choose the threshold on labelled validation data.
-
-        They must not have been used for training or for fitting anything else, such as a temperature.
-        """
-        return self.fit_prediction(self.base().predict(data))
-
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Choose the threshold on a prediction of validation data with its labels.
 
@@ -80,14 +72,6 @@ class RiskThreshold(FittedPredictor):
         self.confidence, self.bound, self.coverage = _choose(confidence, wrong, self.target, self.delta)
         self.error_free, self.fitted = int((wrong == 0).sum()), True
         return self
-
-    def predict(self, data: Tensor | Iterable) -> Prediction:
-        """Predict as the predictor does; :meth:`accepts` decides on the result."""
-        return self.base().predict(data)
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch as the predictor does."""
-        return self.base().predict_batch(x, mask)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch, with ``accepted``."""

@@ -80,14 +80,6 @@ class ConformalPredictor(FittedPredictor):
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for a coverage of 90 %")
         self.alpha = alpha
 
-    def predict(self, data: Tensor | Iterable) -> Prediction:
-        """Predict as the predictor does."""
-        return self.base().predict(data)
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch as the predictor does."""
-        return self.base().predict_batch(x, mask)
-
 
 class ConformalSets(ConformalPredictor):
     """Base class of conformal prediction sets: the classes whose score is at most the calibrated quantile.
@@ -110,10 +102,6 @@ class ConformalSets(ConformalPredictor):
     @abstractmethod
     def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
         """Return the nonconformity scores ``(n, classes)`` of probabilities of that shape, in float64."""
-
-    def fit(self, data: Iterable, *, generator: Generator | None = None) -> Self:
-        """Calibrate on labelled batches, which nothing was fitted to."""
-        return self.fit_prediction(self.base().predict(data), generator=generator)
 
     def fit_prediction(self, prediction: Prediction, *, generator: Generator | None = None) -> Self:
         """Calibrate on a prediction with its labels.
@@ -224,10 +212,6 @@ class ConformalIntervals(ConformalPredictor):
     @abstractmethod
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
         """Return lower and upper ends ``(n, ...)`` before calibration, and the unit of q̂."""
-
-    def fit(self, data: Iterable) -> Self:
-        """Calibrate on labelled batches, which nothing was fitted to."""
-        return self.fit_prediction(self.base().predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Calibrate on a prediction with its labels, which nothing was fitted to.

@@ -27,7 +27,7 @@ def export(
         weights (:func:`~probattn.inference.save_safetensors`) and its settings.
 
     Args:
-        path: the file, ending in ``.pt2``; written atomically, with its digest as the archive's comment.
+        path: the file, ending in ``.pt2``; written atomically.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
         example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are not exported.
         files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.

@@ -25,29 +25,23 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     """
     if not predictions:
         raise ValueError("a mixture has at least one member")
-    shapes = [tuple(class_probs(each).shape) for each in predictions]
-    if any(shape != shapes[0] for shape in shapes):
+    shapes = [tuple(class_probs(member).shape) for member in predictions]
+    labels = predictions[0].labels
+    if any(shape != shapes[0] for shape in shapes):  # sizes of programs are symbols, which no set takes
         raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
-    labels = [each.labels for each in predictions]
-    if not all(_same(each, labels[0]) for each in labels):
-        raise ValueError(
-            "the labels of the members differ: each must see the same examples in the same order; do not shuffle"
-        )
+    if not all(_same(member.labels, labels) for member in predictions):
+        raise ValueError("the labels of the members differ: each must see the examples in one order; do not shuffle")
     names = ("probs", "expected_entropy", "energy", "draws")
-    fields = {name: [getattr(each, name) for each in predictions] for name in names}
+    fields = {name: [getattr(member, name) for member in predictions] for name in names}
     known = {name: values for name, values in fields.items() if all(value is not None for value in values)}
     draws = known.pop("draws", None)
     if draws and len(set(map(len, draws))) > 1:
-        numbers = ", ".join(str(len(each)) for each in draws)
-        raise ValueError(
-            f"members keep different numbers of draws: {numbers}; use the same number for all, or keep none"
-        )
-    means = {name: torch.stack(values).mean(0) for name, values in known.items()}
-    samples = [each.num_samples for each in predictions]
+        raise ValueError(f"members have different numbers of draws: {', '.join(str(len(each)) for each in draws)}")
+    samples = [member.num_samples for member in predictions]
     return Prediction(
-        **means,
+        **{name: torch.stack(values).mean(0) for name, values in known.items()},
         draws=torch.cat(draws) if draws else None,
-        labels=labels[0],
+        labels=labels,
         num_samples=None if None in samples else sum(samples),
     )
 
@@ -72,18 +66,14 @@ class Ensemble(Predictor):
         members = tuple(members)
         if not members:
             raise ValueError("an ensemble has at least one member")
-        wrong = [type(each).__name__ for each in members if not isinstance(each, Predictor)]
-        if wrong:
-            raise TypeError(f"members are predictors, got {', '.join(wrong)}: for a model PosteriorPredictive(model)")
+        if not all(isinstance(member, Predictor) for member in members):
+            raise TypeError("members are predictors: for a model PosteriorPredictive(model, guide)")
         self.members = nn.ModuleList(members)
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""
         if isinstance(data, Iterator):
-            raise ValueError(
-                f"an ensemble iterates over its data once per member, which a {type(data).__name__} does not allow: "
-                "pass a list of its batches, or a loader"
-            )
+            raise ValueError("an ensemble reads its data once per member, an iterator once: pass a list or a loader")
         return mix([member.predict(data) for member in self.members])
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
@@ -92,6 +82,4 @@ class Ensemble(Predictor):
 
 
 def _same(labels: Tensor | None, others: Tensor | None) -> bool:
-    if labels is None or others is None:
-        return labels is others
-    return torch.equal(labels, others)
+    return labels is others if labels is None or others is None else torch.equal(labels, others)

@@ -1,7 +1,7 @@
 """Last-layer features: inputs of a network's final linear layer, which post-hoc methods use."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -46,25 +46,18 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
         TypeError: a predictor that runs no model.
         ValueError: a network that does not end in an ``nn.Linear``, or another likelihood; as ``predict`` raises.
     """
+    return _features(predictor, predictor.predict, data)
+
+
+def _features(predictor: SampledPredictor, predict: Callable[..., Prediction], *data: Tensor | Iterable) -> Features:
     check_sampled(predictor, "features")
     with _last_calls(predictor.model) as calls:
-        prediction = predictor.predict(data)
-    return _join(calls, prediction)
-
-
-def batch_features(predictor: SampledPredictor, x: Tensor, mask: Tensor | None = None) -> Features:
-    """Compute the features of one batch by operations that ``torch.export`` records."""
-    with _last_calls(predictor.model) as calls:
-        prediction = predictor.predict_batch(x, mask)
-    return _join(calls, prediction)
-
-
-def _join(calls: list[tuple[nn.Linear, Tensor]], prediction: Prediction) -> Features:
+        prediction = predict(*data)
     number, values = class_probs(prediction).shape[0], torch.cat([inputs for _, inputs in calls], dim=-2)
     if values.shape[-2] != number:
         raise ValueError(
             f"the network ran on {values.shape[-2]} examples for {number} predictions: features are ambiguous if the "
-            "guide runs the network, too (an AutoGuide does the first time: materialise it before)"
+            "guide runs it, as an AutoGuide without parameters does"
         )
     return Features(values if values.dim() == 3 else values.unsqueeze(0), calls[0][0], prediction)
 
@@ -102,7 +95,7 @@ class FeaturePredictor(FittedPredictor):
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch, with new samples of the last layer."""
         self.check_fitted()
-        return self.predict_features(batch_features(self.predictor, x, mask))
+        return self.predict_features(_features(self.predictor, self.predictor.predict_batch, x, mask))
 
     @abstractmethod
     def fit_features(self, features: Features) -> Self:
@@ -155,9 +148,7 @@ def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
 
     def record(network: nn.Module, _: tuple, output: Tensor) -> None:
         if not latest or not _same(latest[2], output):
-            raise ValueError(
-                f"the last layer must be nn.Linear: what {type(network).__name__} returns is not the output of one"
-            )
+            raise ValueError(f"the last layer must be nn.Linear: {type(network).__name__} returns no output of one")
         layer, inputs, _ = latest
         inputs = inputs.reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
         calls.append((layer, inputs.clone()))  # a view would keep its base tensor in memory
@@ -176,8 +167,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
     Tensors of a program that is being exported have no memory; only their shapes are compared.
     """
-    if torch.compiler.is_exporting():
-        return one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
-    return one is other or (
-        one.data_ptr() == other.data_ptr() and one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
-    )
+    if one.numel() != other.numel() or one.shape[-1:] != other.shape[-1:]:
+        return False
+    return one is other or torch.compiler.is_exporting() or one.data_ptr() == other.data_ptr()

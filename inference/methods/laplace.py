@@ -1,5 +1,6 @@
 """Last-layer Laplace approximation with Kronecker factors (KFLLLA), by laplace-torch."""
 
+import copy
 import math
 import warnings
 from collections.abc import Iterable
@@ -51,7 +52,7 @@ class Laplace(FeaturePredictor):
         basis: eigenvectors of the features' second moments ``(D, D)``, in columns.
         out_basis: eigenvectors of the log-likelihood's curvature in the logits ``(classes, classes)``, in columns.
         variances: posterior variances of the weights in both bases ``(classes, D)``.
-        bias_basis, bias_variances: eigenvectors and variances for the bias, ``(classes, classes)``, ``(classes,)``.
+        bias_variances: posterior variances of the bias in ``out_basis``, ``(classes,)``; 0 without a bias.
 
     Raises:
         ImportError: laplace-torch is not installed, which :meth:`fit` needs.
@@ -64,7 +65,6 @@ class Laplace(FeaturePredictor):
     basis: Tensor
     out_basis: Tensor
     variances: Tensor
-    bias_basis: Tensor
     bias_variances: Tensor
 
     def __init__(
@@ -79,21 +79,12 @@ class Laplace(FeaturePredictor):
         if prior_precision is not None and not prior_precision > 0:
             raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
         if num_logit_samples < 1 or link not in LINKS:
-            raise ValueError(
-                f"num_logit_samples must be positive and link one of {', '.join(LINKS)}; got {num_logit_samples}, "
-                f"{link!r}"
-            )
+            raise ValueError(f"num_logit_samples must be positive and link one of {', '.join(LINKS)}")
         self.num_logit_samples, self.link, self._given_precision = num_logit_samples, link, prior_precision
         weight = last_linear(predictor.model).weight
         classes, size = weight.shape
-        shapes = {
-            "basis": (size, size),
-            "out_basis": (classes, classes),
-            "variances": (classes, size),
-            "bias_basis": (classes, classes),
-            "bias_variances": (classes,),
-        }
-        for name, shape in shapes.items():
+        shapes = {"basis": (size, size), "out_basis": (classes, classes), "variances": (classes, size)}
+        for name, shape in (shapes | {"bias_variances": (classes,)}).items():
             self.register_buffer(name, weight.new_full(shape, math.nan, requires_grad=False))
 
     def fit(self, data: Iterable) -> Self:
@@ -103,19 +94,16 @@ class Laplace(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Fit the posterior to features with labels."""
-        library, labels = _import_laplace(), training_labels(features)
-        posterior = _posterior(library, features, labels, self._given_precision)
+        posterior = _posterior(features, training_labels(features), self._given_precision)
         delta = posterior.prior_precision
-        (out_basis, basis), *bias = posterior.H.eigenvectors
+        out_basis, basis = posterior.H.eigenvectors[0]
+        # The bias has the curvature of the logits alone, hence the eigenvectors of the weights' first factor.
         (out_values, in_values), *bias_values = posterior.H.eigenvalues
-        zeros = torch.zeros_like(out_basis)
-        bias_basis, bias_variances = (bias[0][0], 1 / (bias_values[0][0] + delta)) if bias else (zeros, zeros[0])
         factors = {
             "basis": basis,
             "out_basis": out_basis,
             "variances": 1 / (torch.outer(out_values, in_values) + delta),
-            "bias_basis": bias_basis,
-            "bias_variances": bias_variances,
+            "bias_variances": 1 / (bias_values[0][0] + delta) if bias_values else torch.zeros_like(out_values),
         }
         for name, value in factors.items():
             setattr(self, name, value.to(features.values).clone(memory_format=torch.contiguous_format))
@@ -139,14 +127,13 @@ class Laplace(FeaturePredictor):
 
     def logit_variances(self, values: Tensor) -> Tensor:
         """Compute the variances of the logits ``(..., classes)`` for features ``(..., D)``."""
-        of_bias = self.bias_basis.square() @ self.bias_variances
-        return self._weight_variances(values) @ self.out_basis.square().mT + of_bias
+        return (self._weight_variances(values) + self.bias_variances) @ self.out_basis.square().mT
 
     def logit_noise(self, values: Tensor) -> Tensor:
         """Sample the logits minus their mean ``(..., classes)``, independently for each feature vector."""
         spread = self._weight_variances(values).sqrt()
-        noise = (spread * torch.randn_like(spread)) @ self.out_basis.mT
-        return noise + (self.bias_variances.sqrt() * torch.randn_like(spread)) @ self.bias_basis.mT
+        noise = spread * torch.randn_like(spread) + self.bias_variances.sqrt() * torch.randn_like(spread)
+        return noise @ self.out_basis.mT
 
     def _average_samples(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Average probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over antithetic pairs of samples."""
@@ -173,17 +160,13 @@ def _import_laplace() -> "type[KronLaplace]":
     return KronLaplace
 
 
-def _posterior(
-    library: "type[KronLaplace]", found: Features, labels: Tensor, prior_precision: float | None
-) -> "KronLaplace":
+def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> "KronLaplace":
     """Fit laplace-torch's posterior of a copy of the head to one sample of the features per example."""
-    draws, number, _ = found.values.shape
+    draws, number, _ = features.values.shape
     examples = torch.arange(number)
-    inputs = found.values[examples % draws, examples].double()
-    shape, bias = (found.head.in_features, found.head.out_features), found.head.bias is not None
-    head = nn.utils.skip_init(nn.Linear, *shape, bias=bias, device=inputs.device, dtype=inputs.dtype)
-    head.load_state_dict(found.head.state_dict())
-    posterior = library(nn.Sequential(head), "classification")
+    inputs = features.values[examples % draws, examples].double()
+    head = copy.deepcopy(features.head).to(inputs).requires_grad_()
+    posterior = _import_laplace()(nn.Sequential(head), "classification")
     posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
     if prior_precision is None:
         with warnings.catch_warnings():

@@ -7,7 +7,6 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.options import dropout_rate
 from probattn.draws import num_folded, num_samples, stochastic_input
 from probattn.evaluation_mode import DROPOUTS
@@ -22,8 +21,7 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
     Dropout modules are PyTorch's, and modules with a float attribute ``dropout``, such as softmax attention. Under
     ``draws(S)`` each sample has its own masks, from PyTorch's global generator: the first dropout module of a forward
     pass expands its input to S samples, ``(batch, ...)`` → ``(S, batch, ...)``, unless a latent site has added that
-    dimension before. So sample s of the latent sites is paired with mask s, and the layers before run once. Modules
-    that an attention layer calls but does not own, to transform its inducing inputs, apply no dropout there.
+    dimension before. So sample s of the latent sites is paired with mask s, and the layers before run once.
 
     From that point on, the network must be a chain of layers that broadcast over samples on the left, as those of this
     library do; ``nn.MultiheadAttention``, convolutions and batch norm do not. Networks converted by
@@ -40,14 +38,10 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
     """
     if rate is not None:
         dropout_rate(rate)
-    with ExitStack() as stack, _DropoutSampling() as state:
+    with ExitStack() as stack, _Masks() as masks:
         # Networks with stored samples run the network of a Supervised model, not the model itself.
         outer = model.network if hasattr(model, "likelihood_of") else model
-        stack.callback(outer.register_forward_pre_hook(state.begin, with_kwargs=True).remove)
-        for layer in model.modules():
-            if isinstance(layer, ProbabilisticAttention):
-                stack.callback(layer.register_forward_pre_hook(state.enter).remove)
-                stack.callback(layer.register_forward_hook(state.leave).remove)
+        stack.callback(outer.register_forward_pre_hook(masks.begin, with_kwargs=True).remove)
         for path, module, attribute in _dropouts(model):
             own = getattr(module, attribute)
             if rate is None and math.isnan(own):
@@ -56,9 +50,9 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
             stack.callback(setattr, module, "training", module.training)
             setattr(module, attribute, own if rate is None else rate)
             if getattr(module, attribute) > 0:
-                stack.callback(module.register_forward_pre_hook(partial(state.switch_on, path)).remove)
+                stack.callback(module.register_forward_pre_hook(partial(masks.activate, path)).remove)
                 if isinstance(module, DROPOUTS):
-                    stack.callback(module.register_forward_hook(state.unfold).remove)
+                    stack.callback(module.register_forward_hook(masks.unfold).remove)
         yield
 
 
@@ -101,58 +95,34 @@ class MCDropout(Predictor):
             return self.predictor.predict_batch(x, mask)
 
 
-class _DropoutSampling(stochastic_input):
-    """State of a forward pass: batch size, ``drawn`` (True once samples have a dimension), active attention layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.batch_size, self.layer = 0, None
+class _Masks(stochastic_input):
+    """Hooks that give each sample its own masks; ``drawn`` is True once samples have a dimension in this pass."""
 
     def begin(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Pre-hook of the model."""
-        x = (*args, *kwargs.values())[0]
-        self.batch_size, self.drawn, self.layer = x.shape[0], False, None
+        self.batch_size, self.drawn = (*args, *kwargs.values())[0].shape[0], False
 
-    def enter(self, layer: nn.Module, args: tuple) -> None:
-        """Pre-hook of attention layers."""
-        self.layer = layer
-
-    def leave(self, layer: nn.Module, args: tuple, output: Tensor) -> None:
-        """Hook of attention layers."""
-        self.layer = None
-
-    def switch_on(self, path: str, module: nn.Module, args: tuple) -> tuple:
-        """Pre-hook of dropout modules."""
-        module.training = not self._is_borrowed(module)
-        number = _num_unfolded()
-        if number is None or not module.training:
+    def activate(self, path: str, module: nn.Module, args: tuple) -> tuple:
+        """Pre-hook of dropout modules: add the dimension of the samples if nothing has before."""
+        module.training, number = True, _num_unfolded()
+        if number is None:
             return args
         if isinstance(module, nn.MultiheadAttention):
-            raise ValueError(
-                f"{path} is an nn.MultiheadAttention, which takes no draws: use SoftmaxAttention, or replace_attention"
-            )
-        x = self._with_draws(args[0], number, path)
-        # Channels are dropped by their position among the dimensions, so samples are folded into the batch.
-        return (x.contiguous().flatten(0, 1) if isinstance(module, DROPOUTS) else x, *args[1:])
-
-    def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
-        """Hook of PyTorch's dropout modules."""
-        number = _num_unfolded()
-        return output if number is None or not module.training else output.unflatten(0, (number, self.batch_size))
-
-    def _is_borrowed(self, module: nn.Module) -> bool:
-        """Return True if an attention layer is calling a module that it does not own."""
-        return self.layer is not None and all(module is not own for own in self.layer.modules())
-
-    def _with_draws(self, x: Tensor, number: int, path: str) -> Tensor:
-        leading = (number, self.batch_size) if self.drawn else (self.batch_size,)
+            raise ValueError(f"{path} is an nn.MultiheadAttention, which takes no draws: use replace_attention")
+        x, leading = args[0], (number, self.batch_size) if self.drawn else (self.batch_size,)
         if x.shape[: len(leading)] != leading:
             raise ValueError(
                 f"dropout at {path} got an input of shape {tuple(x.shape)}, which does not start with {leading}: "
                 "after the first dropout or latent site, each layer must pass on (draws, batch, ...)"
             )
         x, self.drawn = x if self.drawn else x.expand(number, *x.shape), True
-        return x
+        # Channels are dropped by their position among the dimensions, so samples are folded into the batch.
+        return (x.contiguous().flatten(0, 1) if isinstance(module, DROPOUTS) else x, *args[1:])
+
+    def unfold(self, module: nn.Module, args: tuple, output: Tensor) -> Tensor:
+        """Hook of PyTorch's dropout modules."""
+        number = _num_unfolded()
+        return output if number is None else output.unflatten(0, (number, self.batch_size))
 
 
 def _dropouts(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import Features, features
+from probattn.inference.methods.features import Features, features, training_labels
 from probattn.inference.prediction.predictor import SampledPredictor, check_sampled
 
 
@@ -35,23 +35,18 @@ class OODDetector(nn.Module):
         check_sampled(predictor, "OODDetector")
         kinds = [kind for kind in ("features", "logits") if hasattr(detector, f"predict_{kind}")]
         if not kinds:
-            raise TypeError(
-                f"{type(detector).__name__} takes neither features nor logits: use a detector of pytorch-ood with "
-                "predict_features or predict_logits, such as Mahalanobis, ViM, KNN or EnergyBased"
-            )
+            raise TypeError(f"{type(detector).__name__} takes neither features nor logits, as Mahalanobis or ViM do")
         self.predictor, self.detector, self._kind = predictor, detector, kinds[0]
 
     def fit(self, data: Iterable) -> Self:
         """Fit the detector to in-distribution training data without augmentation, batches ``(x, y)``.
 
         Raises:
-            ValueError: no labels; as :func:`~probattn.inference.methods.features.features` raises.
+            ValueError: no labels, or no class indices; as :func:`~probattn.inference.methods.features.features`.
         """
-        found = features(self.predictor, data)
-        if found.labels is None:
-            raise ValueError("detectors are fitted on labelled batches (x, y), and these data have no labels")
-        inputs = self._inputs(found)
-        getattr(self.detector, f"fit_{self._kind}")(inputs, found.labels.to(inputs.device))
+        training = features(self.predictor, data)
+        inputs, labels = self._inputs(training), training_labels(training)
+        getattr(self.detector, f"fit_{self._kind}")(inputs, labels)
         return self
 
     def predict(self, data: Tensor | Iterable) -> Tensor:
@@ -59,6 +54,6 @@ class OODDetector(nn.Module):
         return getattr(self.detector, f"predict_{self._kind}")(self._inputs(features(self.predictor, data)))
 
     @torch.no_grad()
-    def _inputs(self, found: Features) -> Tensor:
-        values = found.values if self._kind == "features" else found.head(found.values)
+    def _inputs(self, features: Features) -> Tensor:
+        values = features.values if self._kind == "features" else features.head(features.values)
         return values.mean(0)

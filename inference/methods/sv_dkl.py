@@ -101,10 +101,7 @@ class SVDKL(FeaturePredictor):
             NotImplementedError: inside ``torch.export``.
         """
         if torch.compiler.is_exporting():
-            raise NotImplementedError(
-                "SV-DKL cannot be exported: GPyTorch's interpolation on a grid branches on values, which torch.export "
-                "cannot record; Laplace can"
-            )
+            raise NotImplementedError("SV-DKL cannot be exported: GPyTorch's grid branches on values; Laplace can")
         return super().predict_batch(x, mask)
 
     @torch.no_grad()
@@ -114,11 +111,9 @@ class SVDKL(FeaturePredictor):
         num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
         chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
         averages = zip(*(self._average_samples(chunk, num_gp_samples) for chunk in chunks), strict=True)
-        prediction = features.prediction
-        probs, expected_entropy, energy = (
-            torch.cat(each).unflatten(0, (num_samples, number)).mean(0).to(prediction.probs) for each in averages
-        )
-        return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
+        names, prediction = ("probs", "expected_entropy", "energy"), features.prediction
+        means = [torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in averages]
+        return replace(prediction, **dict(zip(names, (mean.to(prediction.probs) for mean in means), strict=True)))
 
     def _average_samples(self, values: Tensor, num_gp_samples: int) -> tuple[Tensor, Tensor, Tensor]:
         """Average probabilities, entropies and energies of features ``(n, D)`` over samples of the GPs."""

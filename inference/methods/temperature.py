@@ -137,13 +137,6 @@ class TemperatureScaling(FittedPredictor):
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__(predictor)
 
-    def fit(self, data: Iterable) -> Self:
-        """Fit the temperature by :func:`fit_temperature` to batches with labels.
-
-        The data must be used neither for training nor for evaluation.
-        """
-        return self.fit_prediction(self.base().predict(data))
-
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the temperature to a prediction with its labels."""
         self.temperature, self.fitted = fit_temperature(prediction), True

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,8 +57,7 @@ class Predictor(nn.Module, ABC):
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        fields = {name: getattr(prediction, name) for name in names}
-        return {name: value for name, value in fields.items() if value is not None}
+        return {name: getattr(prediction, name) for name in names if getattr(prediction, name) is not None}
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -120,7 +119,7 @@ def check_sampled(predictor: Predictor, method: str) -> None:
 
 
 class FittedPredictor(Predictor):
-    """Base class of methods with a state that :meth:`fit` computes.
+    """Base class of methods with a state that :meth:`fit` computes; predictions are by default the predictor's own.
 
     Numbers of the state are attributes named by ``fitted_values``, NaN before the fit; the state dict holds them in one
     tensor, its extra state. Tensors are buffers or parameters.
@@ -145,6 +144,27 @@ class FittedPredictor(Predictor):
         self.predictor, self.fitted = predictor, False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
+
+    def fit(self, data: Iterable, **options: Any) -> Self:
+        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else.
+
+        Args:
+            data: batches ``(x, y)`` or ``(x, y, mask)``.
+            options: as for ``fit_prediction``.
+        """
+        return self.fit_prediction(self.base().predict(data), **options)
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Fit the method to a prediction with its labels."""
+        raise NotImplementedError
+
+    def predict(self, data: Tensor | Iterable) -> Prediction:
+        """Predict as the predictor does."""
+        return self.base().predict(data)
+
+    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
+        """Predict one batch as the predictor does."""
+        return self.base().predict_batch(x, mask)
 
     def base(self) -> Predictor:
         """Return the predictor inside.

@@ -152,7 +152,7 @@ class Foreign(nn.Module):
 
 def test_torchs_attention_drops_out_but_takes_no_draws():
     model, _ = chain(Foreign(), nn.Flatten(-2), nn.Linear(12, 3))
-    with pytest.raises(ValueError, match=r"network\.0\.attention is an nn\.MultiheadAttention.* use SoftmaxAttention"):
+    with pytest.raises(ValueError, match="nn.MultiheadAttention"):
         mc_dropout(model, None).predict(torch.randn(2, 3, 4, dtype=F64))
     x = torch.randn(1, 3, 4, dtype=F64).expand(64, 3, 4)
     model.eval()

@@ -148,7 +148,7 @@ def test_an_iterator_is_refused_before_any_work():
     member = Fixed(None)
     batches = [torch.zeros(2, 3)]
     for data in (iter(batches), (x for x in batches)):
-        with pytest.raises(ValueError, match="once per member, which a .*(iterator|generator) .*pass a list"):
+        with pytest.raises(ValueError, match="once per member"):
             Ensemble([member]).predict(data)
     assert next(data) is batches[0]
 

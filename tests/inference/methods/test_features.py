@@ -166,7 +166,7 @@ def test_of_a_layer_that_runs_twice_the_last_run_counts():
 )
 def test_a_network_that_ends_in_something_else_is_refused(network):
     model = Supervised(network, Categorical(), num_data=4)
-    with pytest.raises(ValueError, match=r"last layer must be nn\.Linear: what Sequential returns"):
+    with pytest.raises(ValueError, match="last layer must be"):
         features_of(model, None, torch.randn(2, 3))
     assert hooks(model) == 0
 
