@@ -55,7 +55,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, mean, in units of the targets, 0 or more.
 
     In closed form for Gaussian likelihoods, as a mixture over posterior samples (Grimit et al., 2006, eq. 3); otherwise
-    an unbiased estimate from 200 samples of Y (Gneiting & Raftery, 2007, eq. 21), which may be below 0 by chance. NaN
+    an unbiased estimate from 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21), which may be below 0 by chance. NaN
     if a target has no mean.
     """
     values = validate(prediction, labels)
