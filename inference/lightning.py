@@ -95,9 +95,18 @@ class SVIModule(LightningModule):
         self._predictions.clear()
         self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Prediction:
-        """Return the posterior predictive of a batch."""
-        return self._predict(batch)
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Return the posterior predictive of a batch: the fields of :class:`~probattn.inference.Prediction` by name.
+
+        Classifiers have ``probs``, ``expected_entropy`` and ``mutual_information``, other models ``mean`` and
+        ``variance``.
+        """
+        prediction = self._predict(batch)
+        shared = ("mask", "labels")
+        of_classes = prediction.probs is not None
+        names = ("probs", "expected_entropy", "mutual_information") if of_classes else ("mean", "variance")
+        values = {name: getattr(prediction, name) for name in (*names, *shared)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return the optimiser and the scheduler of ``fit``, which is stepped after every training step."""
