@@ -31,12 +31,7 @@ class Adapter(nn.Module):
         self.proj_drop = getattr(original, "proj_drop", nn.Identity())
 
     def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        *others: Any,
-        attn_mask: Tensor | None = None,
-        **options: Any,
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **options: Any
     ) -> Outputs:
         """Attend over the real tokens ``(batch, tokens, dim)``; the call is that of timm and of Hugging Face encoders.
 
@@ -46,8 +41,9 @@ class Adapter(nn.Module):
             ValueError: a mask of anything but padding, or any other argument that is set, such as is_causal, rope, a
                 cache, encoder_hidden_states or a bias of the scores.
         """
+        mask = options.pop("attn_mask", attention_mask)
         self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
-        return self.attend(hidden_states, attention_mask if attn_mask is None else attn_mask)
+        return self.attend(hidden_states, mask)
 
     def attend(self, x: Tensor, mask: Tensor | None) -> Outputs:
         """Apply the layer; draws folded into the batch are unfolded around it.
@@ -67,10 +63,7 @@ class Adapter(nn.Module):
         unfolded = x if number is None else x.unflatten(0, (number, -1))
         output = self.layer(unfolded, None if mask is None else mask[: unfolded.shape[-3]])
         if output.shape != unfolded.shape:
-            raise ValueError(
-                f"{self.layer.label} returned {tuple(output.shape)} for tokens {tuple(unfolded.shape)}: several draws "
-                "at once need `with draws(number)` around the converted network"
-            )
+            raise ValueError(f"{self.layer.label}: several draws at once need `with draws(number)` around the network")
         output = self.proj_drop(output.reshape(x.shape))
         output = output if self.batch_first else output.transpose(0, 1)
         return output if self.num_outputs is None else (output, *[None] * (self.num_outputs - 1))
@@ -136,6 +129,4 @@ def token_mask(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def _unsupported(what: str) -> ValueError:
-    return ValueError(
-        f"{what}, which layers of this library do not support: leave the layer out of replace_attention's layers"
-    )
+    return ValueError(f"{what}, which layers of this library lack: leave the layer out of replace_attention's layers")

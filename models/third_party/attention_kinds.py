@@ -100,7 +100,7 @@ def read_attention(module: nn.Module) -> AttentionParts:
         ValueError: they are not where its kind has them.
     """
     for layout in LAYOUTS:
-        with suppress(AttributeError):
+        with suppress(AttributeError, TypeError):
             maps = [attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split()]
             if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
                 maps[0] = module.qkv.weight, torch.cat([module.q_bias, 0 * module.q_bias, module.v_bias])

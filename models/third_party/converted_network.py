@@ -1,6 +1,6 @@
 """Network of another library with attention layers of this one."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -47,7 +47,8 @@ class ConvertedNetwork(nn.Module):
 
         Raises:
             ValueError: a mask of anything but padding, cross-attention and the like, naming the layer; in training
-                mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
+                mode, batch norm after a stochastic layer; gradient checkpointing.
+            RuntimeError: an output that is not batch first.
             TypeError: several outputs, of which none is called logits.
         """
         adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
@@ -59,7 +60,7 @@ class ConvertedNetwork(nn.Module):
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
             if at_input or self.training or torch.compiler.is_exporting():
                 stochastic = set()
-            return _run_with_draws(self.wrapped, x, mask, number=number, stochastic=stochastic)
+            return _run_with_draws(self.wrapped, x, mask, number, stochastic)
 
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
@@ -129,10 +130,8 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     tensors: list[Tensor] = []
     apply_to_collection(output, Tensor, tensors.append)
     if len(tensors) != 1:
-        raise TypeError(
-            f"the network returned a {type(output).__name__} with {len(tensors)} tensors and none called logits: wrap "
-            "it in a module that returns the logits"
-        )
+        kind = f"{type(output).__name__} with {len(tensors)} tensors and none called logits"
+        raise TypeError(f"the network returned a {kind}: wrap it in a module that returns the logits")
     return tensors[0]
 
 
@@ -148,18 +147,14 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
 
     def check(norm: nn.Module, args: tuple) -> None:
         if reached:
-            raise ValueError(
-                f"{type(norm).__name__} runs after a stochastic layer and would mix its draws: replace it by layer or "
-                "group norm, or put it into evaluation mode"
-            )
+            raise ValueError(f"{type(norm).__name__} runs after a stochastic layer and mixes its draws: use layer norm")
 
     with ExitStack() as stack:
         for module in network.modules() if stochastic else ():
-            is_checkpointing = getattr(module, "gradient_checkpointing", getattr(module, "grad_checkpointing", False))
-            if is_checkpointing and torch.is_grad_enabled():
+            hugging_face, timm = (getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", ""))
+            if torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
                 raise ValueError(
-                    f"{type(module).__name__} uses gradient checkpointing, which draws again in the backward pass: "
-                    "switch it off, gradient_checkpointing_disable() or set_grad_checkpointing(False)"
+                    f"switch off the gradient checkpointing of {type(module).__name__}: its backward pass draws again"
                 )
             if module in stochastic:
                 stack.callback(module.register_forward_hook(lambda *_: reached.append(True)).remove)
@@ -168,9 +163,7 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
         yield
 
 
-def _run_with_draws(
-    network: nn.Module, x: Tensor, mask: Tensor | None, *, number: int, stochastic: set[nn.Module]
-) -> Tensor:
+def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: int, stochastic: set) -> Tensor:
     """Return the outputs of S draws ``(S, batch, ...)``.
 
     The network runs on the plain batch up to the first stochastic layer, and then completely on the batch repeated S
@@ -186,24 +179,40 @@ def _run_with_draws(
         stochastic: the stochastic layers; without any, the whole network runs on the repeated batch.
 
     Raises:
-        ValueError: an output that is not batch first.
+        RuntimeError: an output that is not batch first.
     """
     batch = x.shape[0]  # len() would fix it in an exported program
-    stored: dict[nn.Module, deque] = {}
+    stored: dict[nn.Module, deque] = defaultdict(deque)
+
+    def repeat(value: Tensor, dim: int = 0) -> Tensor:
+        if value.shape[dim] != batch:
+            raise ValueError(f"dimension {dim} must be the batch of {batch}, got {tuple(value.shape)}")
+        return torch.cat([value] * number, dim)
+
+    def run_once(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Run a module and store a copy of its output, which the network may change in place."""
+        if module in stochastic:
+            raise _FirstStochasticLayer
+        output = forward(*args, **kwargs)
+        stored[module].append((_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone)))
+        return output
+
+    def replay(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Return the stored output repeated S times; run the module where that is not what it would return."""
+        if stored[module]:
+            shape, output = stored[module].popleft()
+            sizes = enumerate(zip(shape, _shape(args, kwargs), strict=False))
+            grown = [dim for dim, pair in sizes if pair == (batch, number * batch)]
+            with suppress(ValueError, IndexError):
+                return apply_to_collection(output, Tensor, repeat, grown[0])
+        return forward(*args, **kwargs)
+
     if stochastic and number > 1:
-        stored = {module: deque() for module in _largest_without(stochastic, network)}
-        stores = {module: partial(_run_and_store, calls) for module, calls in stored.items()}
-        stops = dict.fromkeys(stochastic, _stop)
-        with suppress(_FirstStochasticLayer), draws_in_batch(1), _replaced_forwards({**stores, **stops}):
+        parts = {*stochastic, *_largest_without(stochastic, network)}
+        with suppress(_FirstStochasticLayer), draws_in_batch(1), _replaced_forwards(parts, run_once):
             return call_network(network, x, mask)
-    replays = {module: partial(_replay, calls, number, batch) for module, calls in stored.items()}
-    with draws_in_batch(number), _replaced_forwards(replays):
-        output = call_network(network, torch.cat([x] * number), None if mask is None else torch.cat([mask] * number))
-    if output.shape[0] != number * batch:
-        raise ValueError(
-            f"the network returned {tuple(output.shape)} for a batch of {number} draws times {batch} examples: its "
-            "output must start with the batch"
-        )
+    with draws_in_batch(number), _replaced_forwards(list(stored), replay):
+        output = call_network(network, repeat(x), None if mask is None else repeat(mask))
     return output.unflatten(0, (number, batch))
 
 
@@ -220,49 +229,21 @@ class _FirstStochasticLayer(Exception):  # noqa: N818
     """Signal that the first stochastic layer is reached."""
 
 
-def _stop(forward: Callable, *args: Any, **kwargs: Any) -> None:
-    raise _FirstStochasticLayer
-
-
-def _run_and_store(calls: deque, forward: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Run a module and store a copy of its output, which the network may change in place."""
-    output = forward(*args, **kwargs)
-    calls.append((_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone)))
-    return output
-
-
-def _replay(calls: deque, number: int, batch: int, forward: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Return the stored output repeated S times; run the module where that is not what it would return."""
-    if calls:
-        shape, output = calls.popleft()
-        sizes = zip(shape, _shape(args, kwargs), strict=True)
-        grown = [dim for dim, pair in enumerate(sizes) if pair == (batch, number * batch)]
-        with suppress(ValueError, IndexError):
-            return apply_to_collection(output, Tensor, _repeat, number=number, dim=grown[0], batch=batch)
-    return forward(*args, **kwargs)
-
-
 def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
     """Return the shape of the first tensor among the arguments."""
     return next((value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), torch.Size())
 
 
-def _repeat(x: Tensor, *, number: int, dim: int, batch: int) -> Tensor:
-    if x.shape[dim] != batch:
-        raise ValueError(f"dimension {dim} does not hold the batch")
-    return torch.cat([x] * number, dim)
-
-
 @contextmanager
-def _replaced_forwards(replacements: Mapping[nn.Module, Callable]) -> Iterator[None]:
-    """Context manager that replaces the ``forward`` of modules; replacements get the original as first argument."""
+def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) -> Iterator[None]:
+    """Context manager that replaces the ``forward`` of modules by ``replacement(module, forward, ...)``."""
     with ExitStack() as stack:
-        for module, forward in replacements.items():
-            stack.enter_context(mock.patch.object(module, "forward", partial(forward, module.forward)))
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "forward", partial(replacement, module, module.forward)))
         yield
 
 
 def _initialise(layer: ProbabilisticAttention, args: tuple[Tensor, Tensor | None]) -> None:
     """Forward pre-hook that initialises a layer's inducing inputs from its real tokens."""
     x, mask = args
-    layer.initialise(x if mask is None else x[mask])
+    layer.initialise(x[... if mask is None else mask])
