@@ -28,6 +28,8 @@ class CategoricalWithEnergy(dist.Categorical):
         given_logits: ``logits``.
     """
 
+    class_weights: Tensor | None = None  # also of copies without the attribute, as predictions make them
+
     def __init__(self, logits: Tensor, class_weights: Tensor | None = None, **options: bool | None) -> None:
         super().__init__(logits=logits, **options)
         self.given_logits, self.class_weights = logits, class_weights

@@ -86,7 +86,7 @@ class Supervised(StoredModule):
         if likelihood.batch_shape[-1:] != x.shape[:1]:
             raise ValueError(
                 f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must end "
-                "with the batch: draws are on the left, so a network indexes from the right, z.mean(-2) not z.mean(1)"
+                "with the batch: draws are on the left, so networks index from the right, z.mean(-2) and not z.mean(1)"
             )
         return likelihood
 
@@ -116,12 +116,11 @@ def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
     classes = getattr(tokens, "base_dist", tokens)
     if isinstance(classes, dist.Categorical):
         number = classes.param_shape[-1]
-        outside = (y < 0) | (y >= number)
         if isinstance(tokens, Masked):
-            outside &= tokens.real.reshape(-1, *y.shape)[0]  # of any draw
+            y = y.where(tokens.real.reshape(-1, *y.shape)[0], 0)  # of any draw
 
         def error(rows: list[int]) -> ValueError:
             actual = f"{y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch)"
             return ValueError(f"labels must lie in 0..{number - 1} for {number} classes, got {actual}")
 
-        errors.refuse(outside, error)
+        errors.refuse((y < 0) | (y >= number), error)
