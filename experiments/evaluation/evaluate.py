@@ -32,7 +32,6 @@ from probattn.inference import (
     posterior_variants,
     token_similarity,
 )
-from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary
 from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
@@ -217,7 +216,7 @@ def _run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
-    posterior = [*posterior_summary(model, guide), *layer_posterior_summary(model)]
+    posterior = posterior_summary(model, guide)
     has_latents = posterior or posterior_draws(model, guide, examples[0][0][:2], num_samples=1)
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image, is_table = isinstance(data, Images), isinstance(data, Table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence_records import Convergence, PredictiveSpread, SiteConvergence
+from probattn.inference.diagnostics.convergence import Convergence, PredictiveSpread, SiteConvergence
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""
@@ -33,7 +33,7 @@ def describe_spread(found: Convergence) -> str:
 def warnings(result: RunResult) -> list[str]:
     """Return a line for each site whose posterior has not converged, for the terminal."""
     found = result.convergence
-    return [f"posterior of {each.site}: {each.verdict}" for each in (found.sites if found else ()) if _warns(each)]
+    return [f"posterior of {each.site}: {each.state}" for each in (found.sites if found else ()) if _warns(each)]
 
 
 def describe_energy(result: RunResult) -> str:

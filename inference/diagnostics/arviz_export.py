@@ -47,20 +47,18 @@ def to_datatree(
     batches = list(iterate_batches(data))
     groups, dims = {}, {"y": ["example"]}
     for kind, source in (("posterior", guide), ("prior", None)):
-        with record(sites) as drawn:
+        with record(num_samples, sites) as drawn:
             replicates = replicate(model, source, batches, num_samples=num_samples)
-        groups[kind] = drawn.latents
-        groups[f"{kind}_predictive"] = {"y": _signed(replicates.replicated_labels)}
+        groups |= {kind: drawn.latents, f"{kind}_predictive": {"y": _signed(replicates.replicated_labels)}}
         if kind == "posterior":
             groups["log_likelihood"] = {"y": replicates.log_likelihood}
         dims |= {name: ["example"] for name in drawn.local}
     chains = {
-        group: {name: values.unsqueeze(0).cpu().numpy() for name, values in draws.items()}
+        group: {name: values[None].cpu().numpy() for name, values in draws.items()}
         for group, draws in groups.items()
         if draws
     }
-    observed = {"y": _signed(replicates.labels).cpu().numpy()}
-    return arviz_base.from_dict(chains | {"observed_data": observed}, dims=dims)
+    return arviz_base.from_dict(chains | {"observed_data": {"y": _signed(replicates.labels).cpu().numpy()}}, dims=dims)
 
 
 def _signed(labels: Tensor) -> Tensor:

@@ -95,12 +95,12 @@ def simulation_based_calibration(
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
-        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
-        y = truth.pop("y")
+        batch = (x, trace.nodes["y"]["value"], *mask)
         if not ranks:
-            check_unit_scales(model, (x, y, *mask))
-        draws = infer(x, y, *mask)
-        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in truth if name in draws})
+            check_unit_scales(model, batch)
+        draws = infer(*batch)
+        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes if name in draws}
+        ranks.append({name: _rank(name, value, draws[name], num_samples) for name, value in truth.items()})
     table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
     scalars = [
         f"{name}[{', '.join(map(str, index))}]" if index else name

@@ -1,7 +1,8 @@
-"""Models with fixed parameters, and the check that their log joint is the density of a whole data set."""
+"""Fixed models and prepared guides, and the check that a log joint is the density of a whole data set."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyro.poutine as poutine
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, unwrapped
-from probattn.inference.programs import own_parameters
+from probattn.inference import guide_checks
+from probattn.inference.batches import unpack_batch
+from probattn.inference.programs import as_module, own_parameters
 
 
 @contextmanager
@@ -21,14 +24,26 @@ def frozen(model: Program) -> Iterator[None]:
     """
     inner = unwrapped(model)
     module = inner if isinstance(inner, nn.Module) else nn.Module()
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with own_parameters(model), evaluation_mode(module):
-        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         try:
             module.requires_grad_(False)
             yield
         finally:
             for parameter in trainable:
                 parameter.requires_grad_(True)
+
+
+def prepared(model: Program, guide: Program, batch: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return the guide as a module with its parameters, and a batch as ``(x, y)`` or ``(x, y, mask)``.
+
+    Raises:
+        ValueError: a guide of another model.
+    """
+    guide, batch = as_module(guide), unpack_batch(batch).arguments()
+    guide_checks.materialise(guide, batch)
+    guide_checks.check(model, guide)
+    return guide, batch
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:

@@ -68,7 +68,7 @@ def ranks(x, truth, model, simulations, replicates=39):
     for _ in range(simulations):
         with torch.no_grad():
             y = truth(x)  # the program itself, under no handler
-        check = prior_predictive_check(model, [(x, y)], statistics=[agreement], num_replicates=replicates)
+        check = prior_predictive_check(model, [(x, y)], statistics={"agreement": agreement}, num_replicates=replicates)
         observed, replicated = check.observed["agreement"], check.replicated["agreement"]
         ties = int((replicated == observed).sum())
         found.append(int((replicated > observed).sum()) + int(torch.randint(ties + 1, ())))
