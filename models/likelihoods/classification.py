@@ -110,6 +110,8 @@ class CategoricalWithEnergy(dist.Categorical):
         given_logits: ``logits``.
     """
 
+    class_weights: Tensor | None = None
+
     def __init__(
         self, logits: Tensor, class_weights: Tensor | None = None, *, validate_args: bool | None = None
     ) -> None:
