@@ -72,9 +72,6 @@ class Objective:
 
         Returns:
             ELBOs ``(batches,)`` in nats, and the batches' sizes.
-
-        Raises:
-            ValueError: no data.
         """
         elbos, sizes = [], []
         with torch.random.fork_rng(), torch.set_grad_enabled(scale is not None):
@@ -86,8 +83,6 @@ class Objective:
                 terms = self.loss_of.terms().items()
                 elbos.append(-sum(value.item() for name, value in terms if not name.startswith("penalty/")))
                 sizes.append(len(batch[0]))
-        if not sizes:
-            raise ValueError("no data: the loader gave no batch")
         return torch.tensor(elbos, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64)
 
 
@@ -198,7 +193,10 @@ def refit_guide(
         NonFiniteError: the loss is NaN or Inf; names its source. The guide keeps its best parameters.
         ValueError: no data, or a guide of another model.
     """
-    guide, _ = prepared(model, guide, next(iter(data), None))
+    first = next(iter(data), None)
+    if first is None:
+        raise ValueError("no data: the loader gave no batch")
+    guide, _ = prepared(model, guide, first)
     with frozen(model):
         objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
         elbos, sizes = objective.estimate()

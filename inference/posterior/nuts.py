@@ -9,6 +9,7 @@ import torch
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import diagnostics
+from pyro.ops.integrator import register_exception_handler
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
@@ -16,6 +17,8 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
 
 MAX_R_HAT, MIN_EFFECTIVE = 1.05, 100.0
+
+register_exception_handler("probattn", lambda error: isinstance(error, NumericalError))  # Pyro rejects the trajectory
 
 
 class ConvergenceWarning(UserWarning):
@@ -46,10 +49,7 @@ class Chains:
         for site, r_hats in self.r_hat.items():
             r_hat, effective = r_hats.max().item(), self.effective[site].min().item()
             if not (r_hat <= MAX_R_HAT and effective >= MIN_EFFECTIVE):  # NaN counts, too
-                problems.append(
-                    f"{site} has R̂ up to {r_hat:.3g} (at most {MAX_R_HAT}) and an effective sample size of "
-                    f"{effective:.0f} (at least {MIN_EFFECTIVE:.0f})"
-                )
+                problems.append(f"{site} has R̂ up to {r_hat:.3g} and an effective sample size of {effective:.0f}")
         return tuple(problems)
 
 
@@ -98,8 +98,6 @@ def nuts(
     """
     batch = unpack_batch(batch).arguments()
     trace = check_unit_scales(model, batch)
-    if not trace.stochastic_nodes:
-        raise ValueError("this model has no latent sites: there is no posterior to sample")
     is_padded = len(batch) > 2 and not batch[2].all()
     for name in trace.stochastic_nodes:
         site = trace.nodes[name]
@@ -108,23 +106,15 @@ def nuts(
                 f"{name}: its posterior is improper, at padding or by alpha=0: pass examples of equal length without "
                 'mask; build the layer with collapsed=True, or with alpha=1 and regulariser_norm="example"'
             )
-
-    def program(*args: Any) -> Any:
-        """Run the model; Pyro rejects a trajectory that raises PyTorch's error of a singular matrix."""
-        try:
-            return model(*args)
-        except NumericalError as error:
-            raise RuntimeError(f"singular: {error}") from error
-
     runs, divergences = [], 0
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):
-            kernel = NUTS(program, init_strategy=init_to_sample, **options)
+            kernel = NUTS(model, init_strategy=init_to_sample, **options)
             mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=disable_progbar)
             mcmc.run(*batch)
-            runs.append(mcmc.get_samples())
+            runs.append(mcmc.get_samples(group_by_chain=True))
             divergences += len(mcmc.diagnostics()["divergences"]["chain 0"])
-    draws = {site: torch.stack([run[site] for run in runs]) for site in runs[0]}
+    draws = {site: torch.cat([run[site] for run in runs]) for site in runs[0]}
     quality = diagnostics(draws)
     chains = Chains(
         draws={site: values.flatten(0, 1) for site, values in draws.items()},
