@@ -15,7 +15,7 @@ from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
-from probattn.inference.diagnostics.convergence import Convergence, convergence, posterior_summary, posterior_variants
+from probattn.inference.diagnostics.convergence import Convergence, convergence, posterior_summary
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat

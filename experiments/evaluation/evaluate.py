@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.data.tables.datasets import Table
@@ -27,9 +28,10 @@ from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import (
     Prediction,
     attention_spectra,
+    metrics,
     posterior_draws,
     posterior_summary,
-    posterior_variants,
+    predict,
     token_similarity,
 )
 from probattn.inference.distributed import (
@@ -200,6 +202,20 @@ def _labels(predictions: Mapping[str, Prediction]) -> dict[str, torch.Tensor]:
     return {name: each.labels for name, each in predictions.items() if each.labels is not None}
 
 
+def _variants(run: TrainedRun, drawn: Prediction, *, num_samples: int) -> dict[str, dict[str, float]]:
+    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior.
+
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
+    equal those at the mean.
+    """
+    data = run.batches_by_length(run.dataset.test)
+    with at_mean():
+        mean = predict(run.model, run.guide, data, num_samples=1)
+    prior = predict(run.model, None, data, num_samples=num_samples)
+    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+
+
 def _run_result(
     run: TrainedRun,
     predictions: Mapping[str, Prediction],
@@ -240,9 +256,7 @@ def _run_result(
         convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
         if posterior and options.convergence
         else None,
-        variants=posterior_variants(model, guide, run.batches_by_length(data), num_samples=num_samples, drawn=test)
-        if has_latents
-        else {},
+        variants=_variants(run, test, num_samples=num_samples) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,
         shift_source=shift_source,

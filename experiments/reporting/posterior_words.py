@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence import Convergence, PredictiveSpread, SiteConvergence
+from probattn.inference.diagnostics.convergence import Convergence, SiteConvergence
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""
@@ -19,10 +19,10 @@ def describe_spread(found: Convergence) -> str:
     if spread is None:
         return ""
     numbers = (
-        f"On validation data the mutual information of label and latent variables is {spread.mutual_information:.1e} "
-        f"nats (95 % quantile {spread.mutual_information_95:.1e}), {_percent(_share(spread))} of the entropy of "
-        f"{spread.entropy:.2f} nats; the total variation between a sample and the mean prediction is "
-        f"{_percent(spread.total_variation)}."
+        "On validation data the mutual information of label and latent variables is "
+        f"{spread['mutual_information']:.1e} nats (95 % quantile {spread['mutual_information_95']:.1e}), {_percent(_share(spread))} of the entropy of "
+        f"{spread['entropy']:.2f} nats; the total variation between a sample and the mean prediction is "
+        f"{_percent(spread['total_variation'])}."
     )
     if _share(spread) >= SMALL_SHARE or not found.sites:
         return numbers
@@ -60,8 +60,8 @@ def _warns(site: SiteConvergence) -> bool:
     return site.is_converged is False or site.is_collapsed
 
 
-def _share(spread: PredictiveSpread) -> float:
-    return spread.mutual_information / spread.entropy if spread.entropy > 0 else 0.0
+def _share(spread: dict[str, float]) -> float:
+    return spread["mutual_information"] / spread["entropy"] if spread["entropy"] > 0 else 0.0
 
 
 def _reason(found: Convergence) -> str:

@@ -103,12 +103,10 @@ def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     Returns:
         ``(..., 2)``, NaN for K = 0.
     """
-    basis, lengths, _ = torch.linalg.svd(scores, full_matrices=False)
-    rank = lengths > lengths[..., :1] * scores.shape[-2] * torch.finfo(lengths.dtype).eps
-    energy = matrix.square().sum((-2, -1))
-    captured = (basis * rank.unsqueeze(-2)).mT.matmul(matrix).square().sum((-2, -1))
+    projected = scores @ (torch.linalg.pinv(scores) @ matrix)  # repeated columns count once
+    captured = projected.square().sum((-2, -1))
     best = values[..., : scores.shape[-1]].square().sum(-1)
-    return torch.stack([captured, best], dim=-1) / energy.unsqueeze(-1)
+    return torch.stack([captured, best], dim=-1) / matrix.square().sum((-2, -1)).unsqueeze(-1)
 
 
 def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, float]:

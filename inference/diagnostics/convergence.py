@@ -11,16 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
 
-from probattn.draws import at_mean
 from probattn.families import has_stddev, robust_moments
 from probattn.guides import Guide, latent_sites
-from probattn.inference import metrics
 from probattn.inference.batches import unpack_batch
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.posterior.fit_guide import Objective, refit_guide
 from probattn.inference.posterior.frozen import frozen, prepared
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import attribute
 
 DRAWS = 1000
@@ -87,32 +84,17 @@ class SiteConvergence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictiveSpread:
-    """Spread of single draws in predictions of classes, averaged over examples.
-
-    Args:
-        total_variation: ½ Σ_c |p_s(c) − p̄(c)| between a draw and the mean prediction, in [0, 1].
-        entropy: of the mean prediction, in nats.
-        mutual_information, mutual_information_95: between label and latent variables in nats, mean and 95 % quantile.
-    """
-
-    total_variation: float
-    entropy: float
-    mutual_information: float
-    mutual_information_95: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Convergence:
     """Convergence of a guide; ``print`` displays a table.
 
     Args:
         sites: one entry per global latent site.
-        predictive: spread of the predictions on validation data; None without them, or without classes.
+        predictive: spread of the predictions on validation data (see :func:`predictive_spread`); None without them, or
+            without classes.
     """
 
     sites: tuple[SiteConvergence, ...]
-    predictive: PredictiveSpread | None = None
+    predictive: dict[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all numbers and verdicts as a dict of JSON's types."""
@@ -186,23 +168,29 @@ def convergence(
 
 def predictive_spread(
     model: nn.Module, guide: nn.Module, data: Tensor | Iterable, *, num_samples: int = 10
-) -> PredictiveSpread | None:
+) -> dict[str, float] | None:
     """Measure how far the predictions of single draws are apart; None for likelihoods other than categorical.
 
     Args:
         model, guide, data, num_samples: as for :func:`~probattn.inference.predict`.
+
+    Returns:
+        Means over examples: ``total_variation``, ½ Σ_c |p_s(c) − p̄(c)| between a draw and the mean prediction, in
+        [0, 1]; ``entropy`` of the mean prediction, in nats; ``mutual_information`` between label and latent variables,
+        and its 95 % quantile over examples, ``mutual_information_95``, in nats.
     """
     prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
     if prediction.draws is None:
         return None
     prediction = prediction if prediction.mask is None else prediction.tokens()
     information = prediction.mutual_information.double()
-    return PredictiveSpread(
-        total_variation=0.5 * (prediction.draws - prediction.probs).abs().sum(-1).mean().item(),
-        entropy=prediction.entropy.mean().item(),
-        mutual_information=information.mean().item(),
-        mutual_information_95=information.quantile(0.95).item(),
-    )
+    spread = {
+        "total_variation": 0.5 * (prediction.draws - prediction.probs).abs().sum(-1).mean(),
+        "entropy": prediction.entropy.mean(),
+        "mutual_information": information.mean(),
+        "mutual_information_95": information.quantile(0.95),
+    }
+    return {name: value.item() for name, value in spread.items()}
 
 
 def posterior_summary(model: nn.Module, guide: Guide, *, num_samples: int = 100) -> list[dict[str, Any]]:
@@ -255,30 +243,6 @@ def _summary(
 def _spread(values: Tensor) -> tuple[float, float, float]:
     """Return mean, smallest and largest value."""
     return values.mean().item(), values.min().item(), values.max().item()
-
-
-def posterior_variants(
-    model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int = 10, drawn: Prediction | None = None
-) -> dict[str, dict[str, float]]:
-    """Compute metrics with all latent sites, global and local, at the mean of q, drawn from q, and from the prior.
-
-    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
-    equal those at the mean. A site whose posterior is its prior, such as the output of CGP attention, does not change.
-
-    Args:
-        model, guide: the model and its guide.
-        data: batches ``(x, y)`` or ``(x, y, mask)``.
-        num_samples: number of draws from q and from the prior.
-        drawn: a prediction with draws from q, if it has already been computed.
-    """
-    with at_mean():
-        mean = predict(model, guide, data, num_samples=1)
-    variants = {
-        "at its mean": mean,
-        "drawn from q": drawn or predict(model, guide, data, num_samples=num_samples),
-        "drawn from the prior": predict(model, None, data, num_samples=num_samples),
-    }
-    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
 
 
 def _moments(model: nn.Module, guide: nn.Module, x: Tensor) -> list[dict[str, Any]]:

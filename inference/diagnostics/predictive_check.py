@@ -23,53 +23,31 @@ from torch import Tensor, nn
 from probattn.inference import metrics
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.posterior_draws import Replicates, record, replicate
-from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
 
 Statistic = Callable[..., Tensor | float]
 
 
-def accuracy(labels: Tensor, prediction: Prediction) -> float:
-    """Fraction of labels that are the most probable class of the mean prediction, 0 to 1."""
-    return metrics.accuracy(prediction.probs, labels)
-
-
-def class_frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Fraction of each class among the labels ``(classes,)``, 0 to 1."""
-    classes = prediction.probs.shape[-1]
-    labels = class_labels(labels, examples=len(labels), classes=classes)
-    return labels.bincount(minlength=classes).double() / len(labels)
-
-
-def ece(labels: Tensor, prediction: Prediction) -> float:
-    """Expected calibration error of the mean prediction in 15 bins, positive by chance even for a calibrated model."""
-    return metrics.ece(prediction.probs, labels)
-
-
-def entropy(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Entropy of the labels' empirical distribution over classes, in nats, 0 to log(classes)."""
-    return torch.special.entr(class_frequencies(labels, prediction)).sum()
-
-
-def mean(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Mean of each target, or the fraction of each binary label ``(targets,)``."""
-    return labels.double().mean(0)
-
-
-def std(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Standard deviation of each target over examples, in its units ``(targets,)``."""
-    return labels.double().std(0, correction=0)
-
-
-def rmse(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Root mean squared error of the predictive mean for each target, in its units ``(targets,)``."""
-    return (labels - prediction.mean).double().square().mean(0).sqrt()
+def _frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
+    return labels.long().bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
 
 
 CLASSIFICATION: dict[str, Statistic] = {
-    statistic.__name__: statistic for statistic in (accuracy, class_frequencies, ece, entropy)
+    "accuracy": lambda labels, prediction: metrics.accuracy(prediction.probs, labels),
+    "class_frequencies": _frequencies,
+    "ece": lambda labels, prediction: metrics.ece(prediction.probs, labels),
+    "entropy": lambda labels, prediction: torch.special.entr(_frequencies(labels, prediction)).sum(),
 }
-REGRESSION: dict[str, Statistic] = {statistic.__name__: statistic for statistic in (mean, std, rmse)}
+"""Statistics of classes: accuracy of the mean prediction; fraction ``(classes,)`` of each class among the labels;
+expected calibration error of the mean prediction in 15 bins, positive by chance even for a calibrated model; entropy of
+the labels' empirical distribution in nats."""
+REGRESSION: dict[str, Statistic] = {
+    "mean": lambda labels, prediction: labels.double().mean(0),
+    "std": lambda labels, prediction: labels.double().std(0, correction=0),
+    "rmse": lambda labels, prediction: (labels - prediction.mean).double().square().mean(0).sqrt(),
+}
+"""Statistics of each target ``(targets,)`` in its units, over examples: mean (the fraction of a binary label), standard
+deviation, and root mean squared error of the predictive mean."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

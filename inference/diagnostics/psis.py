@@ -45,9 +45,8 @@ class PSIS:
         return (-(2 * self.smoothed).logsumexp(0)).exp().item()
 
     def __str__(self) -> str:
-        verdict = "is close to the posterior" if self.khat < KHAT_THRESHOLD else "is far from the posterior"
         size = f"effective sample size {self.ess:.0f} of {len(self.log_weights)} draws"
-        return f"k̂ = {self.khat:.2f} (threshold {KHAT_THRESHOLD}): the guide {verdict}; {size}"
+        return f"k̂ = {self.khat:.2f} (reliable below {KHAT_THRESHOLD}), {size}"
 
 
 def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int = 1000) -> PSIS:

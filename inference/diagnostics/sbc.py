@@ -14,8 +14,6 @@ from probattn.inference.posterior.frozen import check_unit_scales, frozen
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
 
-MAX_BINS, MIN_EXPECTED_COUNT = 20, 5
-
 
 @dataclass(frozen=True, eq=False)
 class SBC:
@@ -42,7 +40,7 @@ class SBC:
             of ranks in a bin, which varies by one if ``bins`` does not divide L + 1.
         """
         simulations, values = len(self.ranks), self.num_samples + 1
-        bins = min(MAX_BINS, values, max(2, simulations // MIN_EXPECTED_COUNT)) if bins is None else bins
+        bins = min(20, values, max(2, simulations // 5)) if bins is None else bins
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)
         return counts, simulations * torch.bincount(bin_of_rank).double() / values

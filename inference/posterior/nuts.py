@@ -98,14 +98,13 @@ def nuts(
     """
     batch = unpack_batch(batch).arguments()
     trace = check_unit_scales(model, batch)
+    if not trace.stochastic_nodes:
+        raise ValueError("this model has no latent sites: there is no posterior to sample")
     is_padded = len(batch) > 2 and not batch[2].all()
     for name in trace.stochastic_nodes:
         site = trace.nodes[name]
         if site["infer"].get("local") and (is_padded or site["mask"] is False):
-            raise ValueError(
-                f"{name}: its posterior is improper, at padding or by alpha=0: pass examples of equal length without "
-                'mask; build the layer with collapsed=True, or with alpha=1 and regulariser_norm="example"'
-            )
+            raise ValueError(f"{name}: its posterior is improper, at padding or by alpha=0: see collapsed=True")
     runs, divergences = [], 0
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):

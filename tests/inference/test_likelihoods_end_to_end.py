@@ -11,7 +11,7 @@ from torch.distributions.transforms import SigmoidTransform
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, conformal, fit, metrics, posterior_predictive_check, predict
-from probattn.inference.diagnostics.predictive_check import rmse
+from probattn.inference.diagnostics.predictive_check import REGRESSION
 from probattn.inference.metrics import multilabel, regression
 from probattn.models import Supervised
 from probattn.models.likelihoods import (
@@ -265,7 +265,7 @@ def test_user_defined_likelihoods_from_training_to_checks(name):
     if not has_mean:
         with pytest.raises(ValueError, match="no finite mean"):
             intervals(conformal.Absolute, prediction, y_test, alpha=0.1)
-        options = {"statistics": {"rmse": rmse}, "num_replicates": 3}
+        options = {"statistics": {"rmse": REGRESSION["rmse"]}, "num_replicates": 3}
         with pytest.raises(ValueError, match="'rmse' is NaN"):
             posterior_predictive_check(model, guide, batches(x_test, y_test), **options)
 

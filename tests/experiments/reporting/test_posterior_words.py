@@ -7,7 +7,6 @@ import pytest
 from probattn.experiments.reporting import posterior_words, report
 from probattn.inference.diagnostics.convergence import (
     Convergence,
-    PredictiveSpread,
     SiteConvergence,
 )
 
@@ -23,9 +22,8 @@ def found(*, std=0.5, gain=0.0, kl=60.0, information=0.1, sites=True):
         num_data=100,
         **numbers,
     )
-    spread = PredictiveSpread(
-        total_variation=0.005, entropy=0.25, mutual_information=information, mutual_information_95=2 * information
-    )
+    spread = {"total_variation": 0.005, "entropy": 0.25, "mutual_information": information}
+    spread["mutual_information_95"] = 2 * information
     return Convergence(sites=(site,) if sites else (), predictive=spread)
 
 

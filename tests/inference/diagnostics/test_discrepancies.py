@@ -8,7 +8,7 @@ from scipy import stats
 from torch import nn
 
 from probattn import guides, local_sites
-from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, std
+from probattn.inference.diagnostics.predictive_check import REGRESSION, posterior_predictive_check
 from probattn.models import Supervised
 from probattn.models.likelihoods import Gaussian, TokenCategorical
 
@@ -88,7 +88,7 @@ def test_a_trend_that_the_model_misses_shows_in_a_statistic_of_the_inputs(consta
         model,
         guides.for_model(model),
         batches(x, y, size=60),
-        statistics={"std": std, "slope": slope},
+        statistics={"std": REGRESSION["std"], "slope": slope},
         num_replicates=400,
     )
     assert check.p_values["slope"] < 0.005

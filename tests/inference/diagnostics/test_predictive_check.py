@@ -7,8 +7,7 @@ import torch
 
 from probattn.inference import metrics, predict
 from probattn.inference.diagnostics.predictive_check import (
-    accuracy,
-    class_frequencies,
+    CLASSIFICATION,
     p_value,
     posterior_predictive_check,
 )
@@ -86,7 +85,7 @@ def test_tokens_count_as_examples_and_padding_not_at_all(batches, build, data):
         model.network.head.bias.zero_()  # so that tokens differ in their class
     x, y = data(likelihood=TokenCategorical)
     mask = torch.arange(5) < torch.tensor([5, 2, 3, 1] * 3)[:, None]
-    statistics = {"accuracy": accuracy, "class_frequencies": class_frequencies}
+    statistics = {name: CLASSIFICATION[name] for name in ("accuracy", "class_frequencies")}
     results = []
     for padding in (0, 2):  # what stands in padding changes nothing
         torch.manual_seed(0)
