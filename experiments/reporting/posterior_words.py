@@ -18,11 +18,11 @@ def describe_spread(found: Convergence) -> str:
     spread = found.predictive
     if spread is None:
         return ""
+    information, quantile = spread["mutual_information"], spread["mutual_information_95"]
     numbers = (
-        "On validation data the mutual information of label and latent variables is "
-        f"{spread['mutual_information']:.1e} nats (95 % quantile {spread['mutual_information_95']:.1e}), {_percent(_share(spread))} of the entropy of "
-        f"{spread['entropy']:.2f} nats; the total variation between a sample and the mean prediction is "
-        f"{_percent(spread['total_variation'])}."
+        f"On validation data the mutual information of label and latent variables is {information:.1e} nats (95 % "
+        f"quantile {quantile:.1e}), {_percent(_share(spread))} of the entropy of {spread['entropy']:.2f} nats; the "
+        f"total variation between a sample and the mean prediction is {_percent(spread['total_variation'])}."
     )
     if _share(spread) >= SMALL_SHARE or not found.sites:
         return numbers

@@ -1,16 +1,13 @@
 """Export of prior and posterior draws to ArviZ."""
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import record, replicate
 from probattn.inference.imports import extra
-
-if TYPE_CHECKING:
-    import xarray
 
 
 def to_datatree(
@@ -20,7 +17,7 @@ def to_datatree(
     *,
     num_samples: int = 200,
     sites: Collection[str] | None = None,
-) -> "xarray.DataTree":
+) -> Any:
     """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all posterior groups.
 
     Groups: ``posterior`` and ``prior`` hold the latent sites by their paths; ``posterior_predictive`` and

@@ -152,7 +152,7 @@ def convergence(
     batches = [unpack_batch(batch).arguments() for batch in islice(data, BATCHES)]
     if not batches:
         raise ValueError("convergence needs training data, and there is no batch")
-    prepared(model, guide, batches[0])
+    prepared(model, guide, batches)
     model, guide = copy.deepcopy((model, guide))
     guide.requires_grad_(True)
     with torch.random.fork_rng(), frozen(model):

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from probattn.distributions import MarginalsOfJoint
 from probattn.draws import draws
+from probattn.inference.batches import unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.imports import extra
 from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
@@ -68,7 +69,8 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     """
     with extra("arviz", needed_by="psis_khat"):
         from arviz_stats.base import array_stats
-    guide, batch = prepared(model, guide, batch)
+    batch = unpack_batch(batch).arguments()
+    guide = prepared(model, guide, [batch])
     check_unit_scales(model, batch)
     pieces = torch.arange(num_samples).split(max(2, CHUNK_SIZE // len(batch[0])))
     with frozen(model), torch.no_grad():

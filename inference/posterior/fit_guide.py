@@ -72,6 +72,9 @@ class Objective:
 
         Returns:
             ELBOs ``(batches,)`` in nats, and the batches' sizes.
+
+        Raises:
+            ValueError: no data.
         """
         elbos, sizes = [], []
         with torch.random.fork_rng(), torch.set_grad_enabled(scale is not None):
@@ -83,6 +86,8 @@ class Objective:
                 terms = self.loss_of.terms().items()
                 elbos.append(-sum(value.item() for name, value in terms if not name.startswith("penalty/")))
                 sizes.append(len(batch[0]))
+        if not sizes:
+            raise ValueError("no data: the loader gave no batch")
         return torch.tensor(elbos, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64)
 
 
@@ -115,7 +120,8 @@ def fit_guide(
         NonFiniteError: the loss is NaN or Inf; the message names the source.
         ValueError: a guide of another model.
     """
-    guide, batch = prepared(model, guide, batch)
+    batch = unpack_batch(batch).arguments()
+    guide = prepared(model, guide, [batch])
     losses: list[Tensor] = []
     with frozen(model):
         parameters = [parameter for parameter in guide.parameters() if parameter.requires_grad]
@@ -193,10 +199,7 @@ def refit_guide(
         NonFiniteError: the loss is NaN or Inf; names its source. The guide keeps its best parameters.
         ValueError: no data, or a guide of another model.
     """
-    first = next(iter(data), None)
-    if first is None:
-        raise ValueError("no data: the loader gave no batch")
-    guide, _ = prepared(model, guide, first)
+    guide = prepared(model, guide, data)
     with frozen(model):
         objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
         elbos, sizes = objective.estimate()
@@ -248,10 +251,8 @@ def _solve_means(
 ) -> int:
     """Maximise the ELBO over the means by L-BFGS, with covariances and samples fixed; return the number of passes."""
     locs = [module.loc for module in gaussians]
-    change = tolerance / 100
-    solver = torch.optim.LBFGS(
-        locs, max_iter=steps, max_eval=steps, tolerance_change=change, history_size=50, line_search_fn="strong_wolfe"
-    )
+    options = {"max_iter": steps, "max_eval": steps, "tolerance_change": tolerance / 100}
+    solver = torch.optim.LBFGS(locs, **options, history_size=50, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         objective.guide.zero_grad()

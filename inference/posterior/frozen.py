@@ -1,8 +1,7 @@
 """Fixed models and prepared guides, and the check that a log joint is the density of a whole data set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyro.poutine as poutine
 import torch
@@ -34,16 +33,17 @@ def frozen(model: Program) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
-def prepared(model: Program, guide: Program, batch: Any) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """Return the guide as a module with its parameters, and a batch as ``(x, y)`` or ``(x, y, mask)``.
+def prepared(model: Program, guide: Program, data: Iterable) -> nn.Module:
+    """Return a guide as a module that has its parameters, some of which a first run on the data may create.
 
     Raises:
         ValueError: a guide of another model.
     """
-    guide, batch = as_module(guide), unpack_batch(batch).arguments()
-    guide_checks.materialise(guide, batch)
+    guide = as_module(guide)
+    if guide_checks.is_lazy(guide):
+        guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)
-    return guide, batch
+    return guide
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
@@ -68,7 +68,7 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
             if (scale - 1).abs().max() > 1e-6:
                 raise ValueError(
                     f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: pass the whole "
-                    "data set, with a model built for num_data of its size; build a layer with z_o with collapsed=True, or "
-                    'with alpha=1 and regulariser_norm="example"'
+                    "data set, with a model built for num_data of its size; build a layer with z_o with collapsed=True "
+                    'or alpha=1 and regulariser_norm="example"'
                 )
     return trace

@@ -9,7 +9,6 @@ import torch
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import diagnostics
-from pyro.ops.integrator import register_exception_handler
 from torch import Tensor, nn
 
 from probattn.functional.errors import NumericalError
@@ -17,8 +16,6 @@ from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import check_unit_scales, frozen
 
 MAX_R_HAT, MIN_EFFECTIVE = 1.05, 100.0
-
-register_exception_handler("probattn", lambda error: isinstance(error, NumericalError))  # Pyro rejects the trajectory
 
 
 class ConvergenceWarning(UserWarning):
@@ -105,10 +102,18 @@ def nuts(
         site = trace.nodes[name]
         if site["infer"].get("local") and (is_padded or site["mask"] is False):
             raise ValueError(f"{name}: its posterior is improper, at padding or by alpha=0: see collapsed=True")
+
+    def program(*args: Any) -> Any:
+        """Run the model; Pyro rejects a trajectory that raises PyTorch's error of a singular matrix."""
+        try:
+            return model(*args)
+        except NumericalError as error:
+            raise RuntimeError(f"singular: {error}") from error
+
     runs, divergences = [], 0
     with frozen(model), pyro.validation_enabled(False):  # a trajectory that overflows is rejected, not an error
         for _ in range(num_chains):
-            kernel = NUTS(model, init_strategy=init_to_sample, **options)
+            kernel = NUTS(program, init_strategy=init_to_sample, **options)
             mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=disable_progbar)
             mcmc.run(*batch)
             runs.append(mcmc.get_samples(group_by_chain=True))
