@@ -167,8 +167,7 @@ def _collect(
     def compute(path: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
         value = statistic(module, arguments["x"], arguments.get("mask"), output)
-        if value is not None:
-            collected.setdefault(path, []).append(value)
+        collected.setdefault(path, []).append(value)
 
     with ExitStack() as hooks, at_mean():
         for path, module in modules.items():
