@@ -15,9 +15,7 @@ from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
-from probattn.inference.diagnostics.convergence import convergence
-from probattn.inference.diagnostics.convergence_records import Convergence
-from probattn.inference.diagnostics.posterior_collapse import posterior_summary, posterior_variants
+from probattn.inference.diagnostics.convergence import Convergence, convergence, posterior_summary
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
@@ -38,9 +36,8 @@ from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling
 from probattn.inference.metrics import multilabel, ood, regression
 from probattn.inference.non_finite import NonFiniteError
-from probattn.inference.posterior.fit_guide import fit_guide
+from probattn.inference.posterior.fit_guide import GuideRefit, fit_guide, refit_guide
 from probattn.inference.posterior.nuts import nuts
-from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.inference.prediction.predict import predict

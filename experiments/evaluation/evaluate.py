@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.data.tables.datasets import Table
@@ -27,12 +28,12 @@ from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import (
     Prediction,
     attention_spectra,
+    metrics,
     posterior_draws,
     posterior_summary,
-    posterior_variants,
+    predict,
     token_similarity,
 )
-from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary
 from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
@@ -201,6 +202,20 @@ def _labels(predictions: Mapping[str, Prediction]) -> dict[str, torch.Tensor]:
     return {name: each.labels for name, each in predictions.items() if each.labels is not None}
 
 
+def _variants(run: TrainedRun, drawn: Prediction, *, num_samples: int) -> dict[str, dict[str, float]]:
+    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior.
+
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
+    equal those at the mean.
+    """
+    data = run.batches_by_length(run.dataset.test)
+    with at_mean():
+        mean = predict(run.model, run.guide, data, num_samples=1)
+    prior = predict(run.model, None, data, num_samples=num_samples)
+    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+
+
 def _run_result(
     run: TrainedRun,
     predictions: Mapping[str, Prediction],
@@ -217,7 +232,7 @@ def _run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
-    posterior = [*posterior_summary(model, guide), *layer_posterior_summary(model)]
+    posterior = posterior_summary(model, guide)
     has_latents = posterior or posterior_draws(model, guide, examples[0][0][:2], num_samples=1)
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image, is_table = isinstance(data, Images), isinstance(data, Table)
@@ -241,9 +256,7 @@ def _run_result(
         convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
         if posterior and options.convergence
         else None,
-        variants=posterior_variants(model, guide, run.batches_by_length(data), num_samples=num_samples, drawn=test)
-        if has_latents
-        else {},
+        variants=_variants(run, test, num_samples=num_samples) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,
         shift_source=shift_source,

@@ -9,9 +9,8 @@ import torch
 from probattn.experiments.runs.build import Loader, generator
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
-from probattn.inference.diagnostics.convergence import convergence
-from probattn.inference.diagnostics.convergence_records import Convergence
-from probattn.inference.posterior.refit_guide import refit_guide
+from probattn.inference.diagnostics.convergence import Convergence, convergence
+from probattn.inference.posterior.fit_guide import refit_guide
 from probattn.inference.training.step import StepCoefficients
 from probattn.models import Supervised
 from probattn.weights import alpha

@@ -13,7 +13,7 @@ from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
-from probattn.inference import Prediction, posterior_summary
+from probattn.inference import Prediction
 from probattn.inference import predict as posterior_prediction
 from probattn.inference.imports import require_extra
 from probattn.inference.methods.features import Features, features
@@ -162,7 +162,7 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
     first, *rest = check(name).split("+")
     if name != POSTERIOR and not run.dataset.classes:
         raise SettingsError(f"--method {name} is for classes, and {run.folder} predicts numbers; leave it out")
-    if first == "refit" and not (run.settings.train.kl_weight and posterior_summary(run.model, run.guide)):
+    if first == "refit" and not (run.settings.train.kl_weight and run.guide.sites):
         raise SettingsError(
             f"--method refit needs global latent variables with a KL weight above 0, which {run.folder} has not"
         )

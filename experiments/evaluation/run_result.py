@@ -9,7 +9,7 @@ from torch import Tensor
 from probattn.experiments.evaluation.decisions import Decisions, Intervals
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
-from probattn.inference.diagnostics.convergence_records import Convergence
+from probattn.inference.diagnostics.convergence import Convergence
 from probattn.inference.training.options import TrainOptions
 
 

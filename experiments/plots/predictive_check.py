@@ -25,12 +25,13 @@ def observed_and_replicated(check: PredictiveCheck) -> Figure:
         replicated = check.replicated[name]
         if check.is_discrepancy(name):
             observed, replicated = torch.zeros_like(observed[0]), replicated - observed
+        p = check.p_values[name]
         if observed.dim():
             _intervals(ax, observed, replicated)
-            note = f"smallest of {len(observed)} two-sided p: {check.two_sided[name].min():.3f}"
+            note = f"smallest of {len(observed)} two-sided p: {2 * torch.minimum(p, 1 - p).min():.3f}"
         else:
             _histogram(ax, observed, replicated)
-            note = f"P(replicated ≥ data) = {check.p_values[name]:.3f}"
+            note = f"P(replicated ≥ data) = {p:.3f}"
         ax.set_title(f"{style.wrapped(name.replace('_', ' '))}\n{note}", **style.TITLE)
         handles |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     style.legend(figure, most=4, handles=list(handles.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence_records import Convergence, PredictiveSpread, SiteConvergence
+from probattn.inference.diagnostics.convergence import Convergence, SiteConvergence
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""
@@ -18,11 +18,11 @@ def describe_spread(found: Convergence) -> str:
     spread = found.predictive
     if spread is None:
         return ""
+    information, quantile = spread["mutual_information"], spread["mutual_information_95"]
     numbers = (
-        f"On validation data the mutual information of label and latent variables is {spread.mutual_information:.1e} "
-        f"nats (95 % quantile {spread.mutual_information_95:.1e}), {_percent(_share(spread))} of the entropy of "
-        f"{spread.entropy:.2f} nats; the total variation between a sample and the mean prediction is "
-        f"{_percent(spread.total_variation)}."
+        f"On validation data the mutual information of label and latent variables is {information:.1e} nats (95 % "
+        f"quantile {quantile:.1e}), {_percent(_share(spread))} of the entropy of {spread['entropy']:.2f} nats; the "
+        f"total variation between a sample and the mean prediction is {_percent(spread['total_variation'])}."
     )
     if _share(spread) >= SMALL_SHARE or not found.sites:
         return numbers
@@ -33,7 +33,7 @@ def describe_spread(found: Convergence) -> str:
 def warnings(result: RunResult) -> list[str]:
     """Return a line for each site whose posterior has not converged, for the terminal."""
     found = result.convergence
-    return [f"posterior of {each.site}: {each.verdict}" for each in (found.sites if found else ()) if _warns(each)]
+    return [f"posterior of {each.site}: {each.state}" for each in (found.sites if found else ()) if _warns(each)]
 
 
 def describe_energy(result: RunResult) -> str:
@@ -60,8 +60,8 @@ def _warns(site: SiteConvergence) -> bool:
     return site.is_converged is False or site.is_collapsed
 
 
-def _share(spread: PredictiveSpread) -> float:
-    return spread.mutual_information / spread.entropy if spread.entropy > 0 else 0.0
+def _share(spread: dict[str, float]) -> float:
+    return spread["mutual_information"] / spread["entropy"] if spread["entropy"] > 0 else 0.0
 
 
 def _reason(found: Convergence) -> str:

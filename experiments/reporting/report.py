@@ -17,7 +17,7 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.diagnostics.convergence_records import Convergence
+from probattn.inference.diagnostics.convergence import Convergence
 from probattn.inference.io.files import write_text
 
 MEANINGS = {
@@ -189,7 +189,7 @@ def _verdicts_table(found: Convergence) -> Table:
     rows = []
     for site in found.sites:
         gain = math.nan if site.gain is None else site.gain / site.num_data
-        rows.append((site.site, site.verdict, gain, site.kl))
+        rows.append((site.site, site.state, gain, site.kl))
     return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL"), rows)
 
 

@@ -90,7 +90,7 @@ def compare_posteriors(
     expected = predict(model, reference, [batch], num_samples=count, seed=0).probs
     sites, predictive = [], {}
     for name, guide in guides.items():
-        with record() as drawn:
+        with record(num_samples) as drawn:
             probs = predict(model, guide, [batch], num_samples=num_samples).probs
         predictive[name] = math.nan if expected is None else 0.5 * (probs - expected).abs().sum(-1).mean().item()
         for site, draws in drawn.latents.items():

@@ -1,16 +1,13 @@
 """Export of prior and posterior draws to ArviZ."""
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch import Tensor, nn
 
 from probattn.inference.batches import iterate_batches
 from probattn.inference.diagnostics.posterior_draws import record, replicate
 from probattn.inference.imports import extra
-
-if TYPE_CHECKING:
-    import xarray
 
 
 def to_datatree(
@@ -20,7 +17,7 @@ def to_datatree(
     *,
     num_samples: int = 200,
     sites: Collection[str] | None = None,
-) -> "xarray.DataTree":
+) -> Any:
     """Convert a model's draws to ArviZ's ``DataTree``, with one chain; draw r is the same in all posterior groups.
 
     Groups: ``posterior`` and ``prior`` hold the latent sites by their paths; ``posterior_predictive`` and
@@ -47,20 +44,18 @@ def to_datatree(
     batches = list(iterate_batches(data))
     groups, dims = {}, {"y": ["example"]}
     for kind, source in (("posterior", guide), ("prior", None)):
-        with record(sites) as drawn:
+        with record(num_samples, sites) as drawn:
             replicates = replicate(model, source, batches, num_samples=num_samples)
-        groups[kind] = drawn.latents
-        groups[f"{kind}_predictive"] = {"y": _signed(replicates.replicated_labels)}
+        groups |= {kind: drawn.latents, f"{kind}_predictive": {"y": _signed(replicates.replicated_labels)}}
         if kind == "posterior":
             groups["log_likelihood"] = {"y": replicates.log_likelihood}
         dims |= {name: ["example"] for name in drawn.local}
     chains = {
-        group: {name: values.unsqueeze(0).cpu().numpy() for name, values in draws.items()}
+        group: {name: values[None].cpu().numpy() for name, values in draws.items()}
         for group, draws in groups.items()
         if draws
     }
-    observed = {"y": _signed(replicates.labels).cpu().numpy()}
-    return arviz_base.from_dict(chains | {"observed_data": observed}, dims=dims)
+    return arviz_base.from_dict(chains | {"observed_data": {"y": _signed(replicates.labels).cpu().numpy()}}, dims=dims)
 
 
 def _signed(labels: Tensor) -> Tensor:

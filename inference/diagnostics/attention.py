@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.ksvd import KSVDAttention
 from probattn.draws import at_mean
-from probattn.functional import ksvd, subspace
+from probattn.functional import ksvd
 from probattn.inference.prediction.predict import predict
 
 Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Any]
@@ -19,10 +19,9 @@ Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Any]
 
 
 BUDGET = 2.0**32
-"""Bound of Σ N³ over the examples of N tokens of which a layer's matrices are decomposed: 256 of 256 tokens, or 32 of
-512. All examples of a low-rank matrix are decomposed, which costs N head_dim²."""
+"""Bound of Σ N³ over the examples of N tokens of a batch that are decomposed: 256 of 256 tokens, or 32 of 512."""
 FEW = 2
-"""Number of examples that are decomposed even beyond :data:`BUDGET`."""
+"""Number of examples of a batch that are decomposed even beyond :data:`BUDGET`."""
 
 
 class Spectrum(NamedTuple):
@@ -56,9 +55,8 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
     attention probabilities; kernel attention, 𝒦_qk; KEP-SVGP, K_att = φ_q φ_kᵀ; SGPA, 𝒦 between tokens; CGP, dense or
     sparse, the map from the values to the mean of the output.
 
-    The cost of a singular value decomposition is cubic in the number of tokens N. So of long inputs only the first
-    examples count, with Σ N³ up to :data:`BUDGET`, but at least :data:`FEW`. K_att is decomposed as Q_q (R_q R_kᵀ) Q_kᵀ
-    from QR decompositions of its factors, at a cost linear in N.
+    The cost of a singular value decomposition is cubic in the number of tokens N. So of a batch of long inputs only the
+    first examples count, with Σ N³ up to :data:`BUDGET`, but at least :data:`FEW`.
 
     Args:
         model, guide: run once in evaluation mode, with the latent sites at their means.
@@ -68,44 +66,28 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
         By path of each layer with an ``attention_matrix``, in execution order.
     """
     layers = {path: layer for path, layer in _attention_layers(model).items() if hasattr(layer, "attention_matrix")}
-    spent: dict[nn.Module, tuple[int, float]] = dict.fromkeys(layers.values(), (0, 0.0))
-
-    def statistics(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, ...] | None:
-        if isinstance(layer, KSVDAttention):
-            return _low_rank(layer, x, mask)
-        (count, cost), cube = spent[layer], float(x.shape[-2]) ** 3
-        number = min(x.shape[-3], max(FEW - count, int((BUDGET - cost) / cube), 0))
-        spent[layer] = count + number, cost + number * cube
-        if number == 0:
-            return None
-        x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
-        matrix = layer.attention_matrix(x, mask)
-        if mask is not None:
-            matrix = matrix.where(mask[:, None, :, None], 0.0)
-        values = torch.linalg.svdvals(matrix.to(torch.promote_types(matrix.dtype, torch.float32)))
-        empty = values.new_empty(*values.shape[:-1], 0)
-        return values, empty, empty
-
     spectra = {}
-    for path, parts in _collect(model, guide, data, layers, statistics).items():
-        values, shares, scales = zip(*([part.flatten(0, -3) for part in row] for row in parts), strict=True)
+    for path, parts in _collect(model, guide, data, layers, _decomposed).items():
+        values, shares, scales = zip(*([part.flatten(0, -3).cpu() for part in row] for row in parts), strict=True)
         tokens = max(part.shape[-1] for part in values)
         padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
-        mean_shares, scale = torch.cat(shares).nanmean(0).cpu(), torch.cat(scales).mean(0).cpu()
+        mean_shares, scale = torch.cat(shares).nanmean(0), torch.cat(scales).mean(0)
         captured, best = mean_shares.unbind(-1) if mean_shares.numel() else (mean_shares.flatten(),) * 2
-        scale = scale.sort(descending=True).values
-        spectra[path] = Spectrum(padded.mean(0).cpu(), scale, captured, best, len(padded))
+        spectra[path] = Spectrum(padded.mean(0), scale.sort(descending=True).values, captured, best, len(padded))
     return spectra
 
 
-def _low_rank(layer: KSVDAttention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return σ of K_att = φ_q φ_kᵀ ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
-    phi = subspace.features(layer.queries_and_keys(layer.checked(x, mask)), mask)
-    (_, query), (_, key) = (torch.linalg.qr(factor) for factor in phi)
-    values = torch.linalg.svdvals(query @ key.mT)
-    values = nn.functional.pad(values, (0, max(0, x.shape[-2] - values.shape[-1])))[..., : x.shape[-2]]
-    columns = phi[0] @ key.mT  # K_att without the orthonormal factor on its right
-    shares = energy_shares(columns, values, layer.scores(x, mask)[0].to(columns))
+def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
+    number = max(FEW, int(BUDGET / x.shape[-2] ** 3))
+    x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
+    matrix = layer.attention_matrix(x, mask)
+    matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    matrix = matrix if mask is None else matrix.where(mask[:, None, :, None], 0.0)
+    values = torch.linalg.svdvals(matrix)
+    if not isinstance(layer, KSVDAttention):
+        return values, values[..., :0], values[..., :0]
+    shares = energy_shares(matrix, values, layer.scores(x, mask)[0].to(matrix))
     scale = layer.spectrum(x, mask) if getattr(layer, "solves", False) else layer.scale.expand(*values.shape[:-1], -1)
     return values, shares, scale
 
@@ -121,12 +103,10 @@ def energy_shares(matrix: Tensor, values: Tensor, scores: Tensor) -> Tensor:
     Returns:
         ``(..., 2)``, NaN for K = 0.
     """
-    basis, lengths, _ = torch.linalg.svd(scores, full_matrices=False)
-    rank = lengths > lengths[..., :1] * scores.shape[-2] * torch.finfo(lengths.dtype).eps
-    energy = matrix.square().sum((-2, -1))
-    captured = (basis * rank.unsqueeze(-2)).mT.matmul(matrix).square().sum((-2, -1))
+    projected = scores @ (torch.linalg.pinv(scores) @ matrix)  # repeated columns count once
+    captured = projected.square().sum((-2, -1))
     best = values[..., : scores.shape[-1]].square().sum(-1)
-    return torch.stack([captured, best], dim=-1) / energy.unsqueeze(-1)
+    return torch.stack([captured, best], dim=-1) / matrix.square().sum((-2, -1)).unsqueeze(-1)
 
 
 def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable) -> dict[str, float]:
@@ -187,8 +167,7 @@ def _collect(
     def compute(path: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
         value = statistic(module, arguments["x"], arguments.get("mask"), output)
-        if value is not None:
-            collected.setdefault(path, []).append(value)
+        collected.setdefault(path, []).append(value)
 
     with ExitStack() as hooks, at_mean():
         for path, module in modules.items():

@@ -13,7 +13,7 @@ without padding. Optional parameters, by name:
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,53 +23,31 @@ from torch import Tensor, nn
 from probattn.inference import metrics
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.diagnostics.posterior_draws import Replicates, record, replicate
-from probattn.inference.prediction.aggregate import longest, pad_to_shape
-from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.result import Prediction
 
 Statistic = Callable[..., Tensor | float]
 
 
-def accuracy(labels: Tensor, prediction: Prediction) -> float:
-    """Fraction of labels that are the most probable class of the mean prediction, 0 to 1."""
-    return metrics.accuracy(prediction.probs, labels)
+def _frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
+    return labels.long().bincount(minlength=prediction.probs.shape[-1]).double() / len(labels)
 
 
-def class_frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Fraction of each class among the labels ``(classes,)``, 0 to 1."""
-    classes = prediction.probs.shape[-1]
-    labels = class_labels(labels, examples=len(labels), classes=classes)
-    return labels.bincount(minlength=classes).double() / len(labels)
-
-
-def ece(labels: Tensor, prediction: Prediction) -> float:
-    """Expected calibration error of the mean prediction in 15 bins, positive by chance even for a calibrated model."""
-    return metrics.ece(prediction.probs, labels)
-
-
-def entropy(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Entropy of the labels' empirical distribution over classes, in nats, 0 to log(classes)."""
-    return torch.special.entr(class_frequencies(labels, prediction)).sum()
-
-
-def mean(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Mean of each target, or the fraction of each binary label ``(targets,)``."""
-    return labels.double().mean(0)
-
-
-def std(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Standard deviation of each target over examples, in its units ``(targets,)``."""
-    return labels.double().std(0, correction=0)
-
-
-def rmse(labels: Tensor, prediction: Prediction) -> Tensor:
-    """Root mean squared error of the predictive mean for each target, in its units ``(targets,)``."""
-    return (labels - prediction.mean).double().square().mean(0).sqrt()
-
-
-CLASSIFICATION, REGRESSION = (accuracy, class_frequencies, ece, entropy), (mean, std, rmse)
-STATISTICS: dict[str, Statistic] = {statistic.__name__: statistic for statistic in CLASSIFICATION + REGRESSION}
-"""Statistics by name."""
+CLASSIFICATION: dict[str, Statistic] = {
+    "accuracy": lambda labels, prediction: metrics.accuracy(prediction.probs, labels),
+    "class_frequencies": _frequencies,
+    "ece": lambda labels, prediction: metrics.ece(prediction.probs, labels),
+    "entropy": lambda labels, prediction: torch.special.entr(_frequencies(labels, prediction)).sum(),
+}
+"""Statistics of classes: accuracy of the mean prediction; fraction ``(classes,)`` of each class among the labels;
+expected calibration error of the mean prediction in 15 bins, positive by chance even for a calibrated model; entropy of
+the labels' empirical distribution in nats."""
+REGRESSION: dict[str, Statistic] = {
+    "mean": lambda labels, prediction: labels.double().mean(0),
+    "std": lambda labels, prediction: labels.double().std(0, correction=0),
+    "rmse": lambda labels, prediction: (labels - prediction.mean).double().square().mean(0).sqrt(),
+}
+"""Statistics of each target ``(targets,)`` in its units, over examples: mean (the fraction of a binary label), standard
+deviation, and root mean squared error of the predictive mean."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,26 +68,20 @@ class PredictiveCheck(Replicates):
         """P(T(replicate) ≥ T(data)) by name, in the shape of the statistic: see :func:`p_value`."""
         return {name: p_value(observed, self.replicated[name]) for name, observed in self.observed.items()}
 
-    @property
-    def two_sided(self) -> dict[str, Tensor]:
-        """Two-sided p-values 2 min(p, 1 − p) by name, small if the data lie in either tail."""
-        return {name: 2 * torch.minimum(p, 1 - p) for name, p in self.p_values.items()}
-
     def is_discrepancy(self, name: str) -> bool:
         """Return True for a discrepancy, for which the table has the mean over draws as observed value."""
         return self.observed[name].dim() == self.replicated[name].dim()
 
     def __str__(self) -> str:
-        lines = [f"{len(self.labels)} examples, {len(self.replicated_labels)} replicates"]
-        lines += [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)  two-sided"]
+        lines = [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
             observed = observed.mean(0) if self.is_discrepancy(name) else observed
             quantiles = self.replicated[name].quantile(levels, dim=0)
-            rows = torch.stack((observed, *quantiles, self.p_values[name], self.two_sided[name])).reshape(6, -1).T
-            for entry, row in enumerate(rows.tolist()):
+            rows = torch.stack((observed, *quantiles, self.p_values[name])).reshape(5, -1).T.tolist()
+            for entry, (*numbers, p) in enumerate(rows):
                 label = f"{name}[{entry}]" if observed.dim() else name
-                lines.append(f"{label:24}{''.join(f'{value:10.4g}' for value in row[:4])}{row[4]:14.3f}{row[5]:11.3f}")
+                lines.append(f"{label:24}{''.join(f'{value:10.4g}' for value in numbers)}{p:14.3f}")
         return "\n".join(lines)
 
 
@@ -118,7 +90,7 @@ def posterior_predictive_check(
     guide: nn.Module | None,
     data: Iterable,
     *,
-    statistics: Mapping[str, Statistic] | Sequence[str | Statistic] | None = None,
+    statistics: Mapping[str, Statistic] | None = None,
     num_replicates: int = 200,
 ) -> PredictiveCheck:
     """Compare test statistics of a data set with those of replicates from the posterior predictive.
@@ -133,10 +105,9 @@ def posterior_predictive_check(
     Args:
         model, guide: the model and its guide.
         data: batches ``(x, y)`` or ``(x, y, mask)``, with any likelihood.
-        statistics: callables ``(labels, prediction) -> number or vector`` by name, or a sequence of callables and names
-            in :data:`STATISTICS`. Optional parameters: ``x``, the inputs ``(n, ...)``, and ``latents``, a draw of the
-            latent sites by name. Default for classification: accuracy, class frequencies, ECE and entropy of the
-            labels; otherwise mean, standard deviation and RMSE.
+        statistics: callables ``(labels, prediction) -> number or vector`` by name. Optional parameters: ``x``, the
+            inputs ``(n, ...)``, and ``latents``, a draw of the latent sites by name. Default for classification:
+            accuracy, class frequencies, ECE and entropy of the labels; otherwise mean, standard deviation and RMSE.
         num_replicates: R; p-values lie between 1/(2 (R + 1)) and 1 − 1/(2 (R + 1)).
 
     Returns:
@@ -146,40 +117,37 @@ def posterior_predictive_check(
     Raises:
         RuntimeError: a statistic whose shape changes.
         ValueError: data without labels; a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
-        KeyError: an unknown name of a statistic.
     """
-    chosen = None if statistics is None else _by_name(statistics)
-    optional = {name: _optional_parameters(statistic) for name, statistic in (chosen or {}).items()}
-    needed = set().union(*optional.values())
-    if "x" in needed:
-        data = list(iterate_batches(data))
-    with record(None if "latents" in needed else ()) as drawn:
+    parameters = {name: {*inspect.signature(statistic).parameters} for name, statistic in (statistics or {}).items()}
+    needed = {"x", "latents"} & set().union(*parameters.values())
+    data = list(iterate_batches(data)) if "x" in needed else data
+    with record(num_replicates, None if "latents" in needed else ()) as drawn:
         replicates = replicate(model, guide, data, num_samples=num_replicates)
-    latents, prediction, mask = drawn.latents, replicates.prediction, replicates.prediction.mask
-    x = _inputs(data, mask) if "x" in needed else None
+    prediction, mask = replicates.prediction, replicates.prediction.mask
     prediction = prediction if mask is None else prediction.tokens()
-    if chosen is None:
-        regression = REGRESSION if prediction.probs is None and prediction.mean.isfinite().all() else (mean, std)
-        chosen = _by_name(regression if prediction.probs is None else CLASSIFICATION)
+    if statistics is None:
+        statistics = CLASSIFICATION if prediction.probs is not None else dict(REGRESSION)
+        if prediction.probs is None and not prediction.mean.isfinite().all():
+            del statistics["rmse"]
+    x, latents = _inputs(data, mask) if "x" in needed else None, drawn.latents
 
-    def value(name: str, labels: Tensor, draw: int) -> Tensor:
-        arguments = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
-        arguments = {key: arguments[key] for key in optional.get(name, ())}
-        result = chosen[name](labels if mask is None else labels[mask], prediction, **arguments)
-        result = torch.as_tensor(result, dtype=torch.float64).detach().cpu()
-        if result.isnan().any():
+    def evaluate(name: str, labels: Tensor, draw: int) -> Tensor:
+        optional = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
+        optional = {key: value for key, value in optional.items() if key in parameters.get(name, ())}
+        value = statistics[name](labels if mask is None else labels[mask], prediction, **optional)
+        value = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+        if value.isnan().any():
             raise ValueError(f"statistic {name!r} is NaN for some labels, and NaN cannot be ranked")
-        return result
+        return value
 
     observed, replicated = {}, {}
-    for name in chosen:
-        is_discrepancy = "latents" in optional.get(name, ())
-        of_data = [value(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
-        values = [value(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
+    for name in statistics:
+        is_discrepancy = "latents" in parameters.get(name, ())
+        of_data = [evaluate(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
+        values = [evaluate(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
         stacked = torch.stack(of_data + values)  # refuses different shapes, which would broadcast
-        observed[name], replicated[name] = stacked[:-num_replicates], stacked[-num_replicates:]
-        if not is_discrepancy:
-            observed[name] = observed[name][0]
+        observed[name] = stacked[:-num_replicates] if is_discrepancy else stacked[0]
+        replicated[name] = stacked[-num_replicates:]
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
 
 
@@ -210,24 +178,6 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
 
 def _inputs(data: list, mask: Tensor | None) -> Tensor:
     """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
-    parts = [unpack_batch(batch)[0] for batch in data]
-    x = torch.cat([pad_to_shape(part, longest(parts)) for part in parts])
+    examples = [example for batch in data for example in unpack_batch(batch).x]
+    x = torch.stack(examples) if examples[0].dim() == 0 else nn.utils.rnn.pad_sequence(examples, batch_first=True)
     return x if mask is None else x[mask.to(x.device)]
-
-
-def _by_name(statistics: Mapping[str, Statistic] | Sequence[str | Statistic]) -> dict[str, Statistic]:
-    if isinstance(statistics, Mapping):
-        return dict(statistics)
-    chosen = [STATISTICS[entry] if isinstance(entry, str) else entry for entry in statistics]
-    by_name = {statistic.__name__: statistic for statistic in chosen}
-    if len(by_name) < len(chosen):
-        raise ValueError("two test statistics have one name: pass a dict, {'first': ..., 'second': ...}")
-    return by_name
-
-
-def _optional_parameters(statistic: Statistic) -> set[str]:
-    """Return which of ``x`` and ``latents`` a statistic takes, after labels and prediction."""
-    try:
-        return {"x", "latents"}.intersection([*inspect.signature(statistic).parameters][2:])
-    except ValueError:  # a builtin has no signature
-        return set()

@@ -9,19 +9,20 @@ from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from probattn.distributions import MarginalsOfJoint
 from probattn.draws import draws
-from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.imports import extra
-from probattn.inference.posterior.frozen import check_unit_scales, frozen
-from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
+from probattn.inference.posterior.frozen import check_unit_scales, frozen, prepared
 from probattn.messages import is_global_latent
 
 KHAT_THRESHOLD = 0.7
 """Below it, importance sampling can correct the guide; above, the guide is too far away (Yao et al., 2018)."""
+CHUNK_SIZE = 256
+"""Examples times draws of a forward pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +46,8 @@ class PSIS:
         return (-(2 * self.smoothed).logsumexp(0)).exp().item()
 
     def __str__(self) -> str:
-        verdict = "is close to the posterior" if self.khat < KHAT_THRESHOLD else "is far from the posterior"
         size = f"effective sample size {self.ess:.0f} of {len(self.log_weights)} draws"
-        return f"k̂ = {self.khat:.2f} (threshold {KHAT_THRESHOLD}): the guide {verdict}; {size}"
+        return f"k̂ = {self.khat:.2f} (reliable below {KHAT_THRESHOLD}), {size}"
 
 
 def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int = 1000) -> PSIS:
@@ -70,10 +70,9 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     with extra("arviz", needed_by="psis_khat"):
         from arviz_stats.base import array_stats
     batch = unpack_batch(batch).arguments()
+    guide = prepared(model, guide, [batch])
     check_unit_scales(model, batch)
-    guide_checks.materialise(guide, batch)
-    guide_checks.check(model, guide)
-    pieces = torch.arange(num_samples).split(max(2, CPU_CHUNK_SIZE // len(batch[0])))
+    pieces = torch.arange(num_samples).split(max(2, CHUNK_SIZE // len(batch[0])))
     with frozen(model), torch.no_grad():
         log_weights = torch.cat([_log_weights(model, guide, batch, len(piece)) for piece in pieces]).cpu()
     rounding = math.sqrt(torch.finfo(log_weights.dtype).eps) * (1 + log_weights.abs().max())
@@ -88,41 +87,36 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
 
 
 def _log_weights(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], number: int) -> Tensor:
-    with _Proposal() as proposal, draws(number):
+    with _LocalPosteriors() as local, draws(number):
         guided = poutine.trace(guide).get_trace(*batch)
         joint = poutine.trace(poutine.replay(guided_by(guided)(model), trace=guided)).get_trace(*batch)
-    for name, node in proposal.nodes.items():
-        guided.add_node(name, **node)
+    for name, law in local.laws.items():
+        guided.add_node(name, **joint.nodes[name] | {"fn": law})
     check_coverage(joint, guided)
     for name, site in guided.nodes.items():
         if is_global_latent(site) and number > 1 and torch.equal(site["value"][0], site["value"][1]):
             raise ValueError(f"this guide has a point mass at {name} and no density: importance ratios do not exist")
-    joint.compute_log_prob()
-    guided.compute_log_prob()
     return _log_density(joint, number) - _log_density(guided, number)
 
 
-class _Proposal(Messenger):
-    """Handler that draws local sites from the posterior they carry, and keeps them for the guide's trace."""
+class _LocalPosteriors(Messenger):
+    """Handler that draws local sites from the posteriors that they carry, and keeps these."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.nodes: dict[str, dict] = {}
+        self.laws: dict[str, Distribution] = {}
 
     def _pyro_sample(self, msg: Message) -> None:
         if "posterior" in msg["infer"] and not msg["is_observed"] and msg["value"] is None:
             law = msg["infer"]["posterior"]
             law = law.base_dist if isinstance(law, MarginalsOfJoint) else law
-            law = law if law.batch_shape == msg["fn"].batch_shape else law.expand(msg["fn"].batch_shape)
+            shape = msg["fn"].batch_shape
+            self.laws[msg["name"]] = law = law if law.batch_shape == shape else law.expand(shape)
             msg["value"], msg["done"], msg["infer"]["from_prior"] = law.rsample(), True, True  # the replay has no value
-            self.nodes[msg["name"]] = {"fn": law}
-
-    def _pyro_post_sample(self, msg: Message) -> None:
-        if msg["name"] in self.nodes:
-            self.nodes[msg["name"]] = dict(msg) | self.nodes[msg["name"]]
 
 
 def _log_density(trace: Trace, number: int) -> Tensor:
     """Return the log density of each draw; ``draws`` has scaled sites with a draws dimension by 1/number."""
+    trace.compute_log_prob()
     log_probs = [site["log_prob"] for site in trace.nodes.values() if site["type"] == "sample"]
     return sum(number * log_prob.sum(-1) if log_prob.dim() > 1 else log_prob.sum() for log_prob in log_probs)

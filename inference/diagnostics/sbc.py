@@ -14,8 +14,6 @@ from probattn.inference.posterior.frozen import check_unit_scales, frozen
 Infer = Callable[..., Mapping[str, Tensor]]
 """A callable ``(x, y) -> draws`` or ``(x, y, mask) -> draws``; draws by site, of shape ``(draws, *site)``."""
 
-MAX_BINS, MIN_EXPECTED_COUNT = 20, 5
-
 
 @dataclass(frozen=True, eq=False)
 class SBC:
@@ -42,7 +40,7 @@ class SBC:
             of ranks in a bin, which varies by one if ``bins`` does not divide L + 1.
         """
         simulations, values = len(self.ranks), self.num_samples + 1
-        bins = min(MAX_BINS, values, max(2, simulations // MIN_EXPECTED_COUNT)) if bins is None else bins
+        bins = min(20, values, max(2, simulations // 5)) if bins is None else bins
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)
         return counts, simulations * torch.bincount(bin_of_rank).double() / values
@@ -95,12 +93,12 @@ def simulation_based_calibration(
     for _ in range(num_simulations):
         with frozen(model), torch.no_grad(), poutine.mask(mask=False):
             trace = poutine.trace(model).get_trace(x, None, *mask)
-        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
-        y = truth.pop("y")
+        batch = (x, trace.nodes["y"]["value"], *mask)
         if not ranks:
-            check_unit_scales(model, (x, y, *mask))
-        draws = infer(x, y, *mask)
-        ranks.append({name: _rank(name, truth[name], draws[name], num_samples) for name in truth if name in draws})
+            check_unit_scales(model, batch)
+        draws = infer(*batch)
+        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes if name in draws}
+        ranks.append({name: _rank(name, value, draws[name], num_samples) for name, value in truth.items()})
     table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
     scalars = [
         f"{name}[{', '.join(map(str, index))}]" if index else name

@@ -1,6 +1,6 @@
-"""Models with fixed parameters, and the check that their log joint is the density of a whole data set."""
+"""Fixed models and prepared guides, and the check that a log joint is the density of a whole data set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyro.poutine as poutine
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, unwrapped
-from probattn.inference.programs import own_parameters
+from probattn.inference import guide_checks
+from probattn.inference.batches import unpack_batch
+from probattn.inference.programs import as_module, own_parameters
 
 
 @contextmanager
@@ -21,14 +23,27 @@ def frozen(model: Program) -> Iterator[None]:
     """
     inner = unwrapped(model)
     module = inner if isinstance(inner, nn.Module) else nn.Module()
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with own_parameters(model), evaluation_mode(module):
-        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
         try:
             module.requires_grad_(False)
             yield
         finally:
             for parameter in trainable:
                 parameter.requires_grad_(True)
+
+
+def prepared(model: Program, guide: Program, data: Iterable) -> nn.Module:
+    """Return a guide as a module that has its parameters, some of which a first run on the data may create.
+
+    Raises:
+        ValueError: a guide of another model.
+    """
+    guide = as_module(guide)
+    if guide_checks.is_lazy(guide):
+        guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
+    guide_checks.check(model, guide)
+    return guide
 
 
 def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
@@ -48,13 +63,12 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
     for name, site in trace.nodes.items():
-        if site["type"] != "sample" or site["infer"].get("is_auxiliary"):
-            continue
-        scale = torch.as_tensor(site["scale"], dtype=torch.float64)
-        if torch.allclose(scale, torch.ones_like(scale), rtol=1e-6):
-            continue
-        remedy = "pass the whole data set as one batch, with a model built for num_data of its size"
-        if site["infer"].get("regulariser"):
-            remedy = 'build its layer with collapsed=True, without z_o, or with alpha=1 and regulariser_norm="example"'
-        raise ValueError(f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: {remedy}")
+        if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
+            scale = torch.as_tensor(site["scale"], dtype=torch.float64)
+            if (scale - 1).abs().max() > 1e-6:
+                raise ValueError(
+                    f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: pass the whole "
+                    "data set, with a model built for num_data of its size; build a layer with z_o with collapsed=True "
+                    'or alpha=1 and regulariser_norm="example"'
+                )
     return trace

@@ -46,10 +46,7 @@ class Chains:
         for site, r_hats in self.r_hat.items():
             r_hat, effective = r_hats.max().item(), self.effective[site].min().item()
             if not (r_hat <= MAX_R_HAT and effective >= MIN_EFFECTIVE):  # NaN counts, too
-                problems.append(
-                    f"{site} has R̂ up to {r_hat:.3g} (at most {MAX_R_HAT}) and an effective sample size of "
-                    f"{effective:.0f} (at least {MIN_EFFECTIVE:.0f})"
-                )
+                problems.append(f"{site} has R̂ up to {r_hat:.3g} and an effective sample size of {effective:.0f}")
         return tuple(problems)
 
 
@@ -104,10 +101,7 @@ def nuts(
     for name in trace.stochastic_nodes:
         site = trace.nodes[name]
         if site["infer"].get("local") and (is_padded or site["mask"] is False):
-            raise ValueError(
-                f"{name}: its posterior is improper, at padding or by alpha=0: pass examples of equal length without "
-                'mask; build the layer with collapsed=True, or with alpha=1 and regulariser_norm="example"'
-            )
+            raise ValueError(f"{name}: its posterior is improper, at padding or by alpha=0: see collapsed=True")
 
     def program(*args: Any) -> Any:
         """Run the model; Pyro rejects a trajectory that raises PyTorch's error of a singular matrix."""
@@ -122,9 +116,9 @@ def nuts(
             kernel = NUTS(program, init_strategy=init_to_sample, **options)
             mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=disable_progbar)
             mcmc.run(*batch)
-            runs.append(mcmc.get_samples())
+            runs.append(mcmc.get_samples(group_by_chain=True))
             divergences += len(mcmc.diagnostics()["divergences"]["chain 0"])
-    draws = {site: torch.stack([run[site] for run in runs]) for site in runs[0]}
+    draws = {site: torch.cat([run[site] for run in runs]) for site in runs[0]}
     quality = diagnostics(draws)
     chains = Chains(
         draws={site: values.flatten(0, 1) for site, values in draws.items()},

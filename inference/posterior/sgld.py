@@ -1,18 +1,17 @@
 """Posterior samples by stochastic gradient Langevin dynamics (Welling & Teh, 2011)."""
 
 from collections.abc import Iterable
-from functools import partial
 
 import pyro.poutine as poutine
 import torch
+from pyro.infer.autoguide.initialization import init_to_sample
+from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
-from torch.distributions import biject_to
 
 from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
-from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.messages import is_global_latent, is_latent
 
 
@@ -25,7 +24,7 @@ def sgld(
     step_size: float = 1e-3,
     decay: float = 0.0,
     thinning: int = 1,
-) -> PosteriorSamples:
+) -> dict[str, Tensor]:
     """Sample the posterior of the global latent sites given the labels, one step per batch; weights are held fixed.
 
     Each step moves the unconstrained values z by −½ ε ∇U + √ε N(0, I) with U = −log p(z, y) of the batch, whose
@@ -42,36 +41,27 @@ def sgld(
         thinning: steps between samples.
 
     Returns:
-        Samples that :func:`~probattn.inference.predict` and the predictive checks take instead of a guide.
+        Samples ``(num_samples, *event)`` by site, which :func:`~probattn.inference.predict` and the predictive checks
+        take instead of a guide.
 
     Raises:
         ValueError: a model without latent sites, or with local ones.
     """
     batches = [unpack_batch(batch).arguments() for batch in data]
-    with frozen(model), torch.no_grad():
+    with frozen(model):
         trace = poutine.trace(model).get_trace(*batches[0])
         sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}
         if not sites or not all(is_global_latent(node, trace) for node in sites.values()):
             raise ValueError(f"sgld samples global latent sites; this model has {', '.join(sites) or 'none'}")
-        transforms = {name: biject_to(node["fn"].support) for name, node in sites.items()}
-        state = {name: transforms[name].inv(node["value"]) for name, node in sites.items()}
-        samples: dict[str, list[Tensor]] = {name: [] for name in sites}
+        starts = [initialize_model(model, batch, init_strategy=init_to_sample) for batch in batches]
+        state, _, transforms, _ = starts[0]
+        samples: dict[str, list[Tensor]] = {name: [] for name in state}
         for step in range(warmup_steps + num_samples * thinning):
             epsilon = step_size * (1 + step / warmup_steps) ** -decay
-            potential = partial(_potential, model, batches[step % len(batches)], transforms)
-            with torch.enable_grad():
-                gradients, _ = potential_grad(potential, state)
+            _, potential, _, _ = starts[step % len(batches)]
+            gradients, _ = potential_grad(potential, state)
             for name, gradient in gradients.items():
                 state[name] = state[name] - 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
-            if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
-                for name, value in state.items():
-                    samples[name].append(transforms[name](value))
-    return PosteriorSamples({name: torch.stack(values) for name, values in samples.items()})
-
-
-def _potential(model: Program, batch: tuple, transforms: dict, state: dict[str, Tensor]) -> Tensor:
-    """Return −log p(z, y) of the unconstrained values, Jacobians of the transforms included."""
-    values = {name: transforms[name](value) for name, value in state.items()}
-    log_joint = poutine.trace(poutine.condition(model, data=values)).get_trace(*batch).log_prob_sum()
-    jacobians = [transforms[name].log_abs_det_jacobian(state[name], values[name]).sum() for name in state]
-    return -log_joint - sum(jacobians)
+                if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
+                    samples[name].append(transforms[name].inv(state[name]))
+    return {name: torch.stack(values) for name, values in samples.items()}

@@ -10,8 +10,7 @@ from torch.testing import assert_close
 from probattn import draws, guides
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
 from probattn.functional import kep_svgp
-from probattn.inference import predict
-from probattn.inference.diagnostics.posterior_collapse import layer_posterior_summary
+from probattn.inference import posterior_summary, predict
 from probattn.models import Classifier, ViT
 
 
@@ -117,7 +116,7 @@ def test_the_loss_is_mean_cross_entropy_plus_the_whole_kl_plus_the_penalty():
 
 def test_the_summary_of_its_posterior_is_that_of_its_law():
     network = torch.nn.Sequential(torch.nn.Linear(6, 6), make())
-    (row,) = layer_posterior_summary(network)
+    (row,) = posterior_summary(network, None)
     layer = network[1]
     loc, tril = posterior(layer)
     q = MultivariateNormal(loc, scale_tril=tril)
@@ -128,7 +127,7 @@ def test_the_summary_of_its_posterior_is_that_of_its_law():
     with torch.no_grad():
         layer.loc.zero_()
         layer.raw_tril.copy_(layer.scale.log().diag_embed()[:, None].expand_as(layer.raw_tril))
-    (row,) = layer_posterior_summary(network)
+    (row,) = posterior_summary(network, None)
     assert row["kl"] == pytest.approx(0.0, abs=1e-9)
     assert row["std_ratio"] == pytest.approx((1.0, 1.0, 1.0))
 

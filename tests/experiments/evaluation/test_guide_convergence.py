@@ -35,7 +35,7 @@ def test_evaluate_stores_it_unless_told_not_to(kep):
     result = evaluate.evaluate(kep).result
     content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))
     (site,) = content["convergence"]["sites"]
-    assert site["verdict"] == result.convergence.sites[0].verdict
+    assert site["state"] == result.convergence.sites[0].state
     assert content["convergence"]["predictive"]["mutual_information"] >= 0
     assert evaluate.evaluate(kep, convergence=False).result.convergence is None
     content = json.loads((kep / "metrics.json").read_text(encoding="utf-8"))

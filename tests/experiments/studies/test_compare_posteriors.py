@@ -98,8 +98,8 @@ def test_moments_and_correlations_are_those_of_numpy(monkeypatch):
     model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
     guide = guides.for_model(model)
     gaussian(guide, MEAN, TRIL)
-    truth, kept = reference(50), record()
-    monkeypatch.setattr(agreement, "record", lambda: kept)
+    truth, kept = reference(50), record(60)
+    monkeypatch.setattr(agreement, "record", lambda _: kept)
     (site,) = compare(model, batch, {"g": guide}, truth, num_samples=60).sites
     draws, theirs = (each[SITE].flatten(1).numpy() for each in (kept.latents, truth))
     assert draws.shape == (60, 4)

@@ -192,17 +192,18 @@ def test_leading_singular_vectors_capture_the_best_share_and_repeated_columns_co
 
 
 def test_of_long_inputs_few_examples_are_decomposed(monkeypatch):
-    """Budget for three matrices of nine tokens; all low-rank ones, of KEP-SVGP, are decomposed."""
+    """Budget for three matrices of nine tokens in each batch."""
     model, guide = vit_model()
-    x = torch.randn(5, 3, 6, 6, dtype=F64)
-    three = attention_spectra(model, guide, x[:3])
+    x = torch.randn(6, 3, 6, 6, dtype=F64)
+    five = attention_spectra(model, guide, x[:5])
     monkeypatch.setattr(module, "BUDGET", 3.5 * 9**3)
     bounded = attention_spectra(model, guide, [x[:2], x[2:]])
-    assert [spectrum.examples for spectrum in bounded.values()] == [3, 3, 5]
-    for path in list(bounded)[:2]:
-        torch.testing.assert_close(bounded[path].values, three[path].values)
+    for path, spectrum in bounded.items():
+        assert spectrum.examples == 5
+        torch.testing.assert_close(spectrum.values, five[path].values)
+        torch.testing.assert_close(spectrum.captured, five[path].captured)
     monkeypatch.setattr(module, "BUDGET", 0.0)
-    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 5]
+    assert [spectrum.examples for spectrum in attention_spectra(model, guide, x).values()] == [2, 2, 2]
 
 
 def test_layers_without_an_attention_matrix_have_no_spectrum():

@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributions import transform_to
 
 from probattn import KEPSVGPAttention, SGPAttention, guides, priors
-from probattn.inference import metrics, posterior_summary, posterior_variants
+from probattn.draws import at_mean
+from probattn.inference import metrics, posterior_summary, predict
 from probattn.models import Classifier
 
 F64 = torch.float64
@@ -94,6 +95,15 @@ def test_summary_estimates_a_kl_without_closed_form():
         assert math.isclose(row["kl"], kl.sum().item(), rel_tol=0.01)
 
 
+def posterior_variants(model, guide, data, *, num_samples):
+    """Metrics with all latent sites at the mean of q, drawn from q, and from the prior."""
+    with at_mean():
+        mean = predict(model, guide, data, num_samples=1)
+    q, prior = (predict(model, source, data, num_samples=num_samples) for source in (guide, None))
+    variants = {"at its mean": mean, "drawn from q": q, "drawn from the prior": prior}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+
+
 def batches():
     x, y = torch.randn(10, 5, 4, dtype=F64), torch.randint(3, (10,))
     return [(x[:6], y[:6]), (x[6:], y[6:])]
@@ -108,7 +118,6 @@ def test_with_the_prior_as_q_both_predict_the_same_in_distribution():
     data = batches()
     torch.manual_seed(0)
     variants = posterior_variants(model, guide, data, num_samples=20_000)
-    assert list(variants) == ["at its mean", "drawn from q", "drawn from the prior"]
     q, p = variants["drawn from q"], variants["drawn from the prior"]
     assert q != p
     for name in ("nll", "brier"):

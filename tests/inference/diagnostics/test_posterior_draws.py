@@ -75,7 +75,7 @@ def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, ev
     """Every row of the draws, put back into the model, gives that row of the probabilities and of the likelihood."""
     model, guide = build(attention)
     x, y = torch.randn(5, 5, 4, dtype=F64), torch.tensor([0, 2, 1, 1, 0])
-    with record() as drawn:
+    with record(3) as drawn:
         made = replicate(model, None if from_prior else guide, [(x[:3], y[:3]), (x[3:], y[3:])], num_samples=3)
     expected = {f"network.layers.{i}.{name}": event for i in (0, 1) for name, event in events.items()}
     assert {name: draws.shape[1 if name.endswith("u") else 2 :] for name, draws in drawn.latents.items()} == expected
@@ -86,7 +86,6 @@ def test_prediction_and_likelihood_are_those_of_the_recorded_draws(attention, ev
         torch.testing.assert_close(made.log_likelihood[s], likelihood.log_prob(y))
     torch.testing.assert_close(made.prediction.probs, probs)
     assert not events or not torch.allclose(made.log_likelihood[0], made.log_likelihood[1])
-    assert made.mask.all()
     assert torch.equal(made.labels, y)
 
 
@@ -105,7 +104,7 @@ def test_numbers_scatter_around_the_mean_of_their_draw_with_the_noise_of_the_lik
     model, guide = build(likelihood=Gaussian(0.3), outputs=2, gain=30.0)
     widen(guide)
     x, y = torch.randn(5, 5, 4, dtype=F64), torch.randn(5, 2, dtype=F64)
-    with record() as drawn:
+    with record(60) as drawn:
         made = replicate(model, guide, [(x[:4], y[:4]), (x[4:], y[4:])], num_samples=60)
     means = torch.stack([likelihood_at(model, drawn.latents, s, x).mean for s in range(60)])
     assert means.std(0).min() > 1
@@ -122,9 +121,9 @@ def test_padded_tokens_have_the_label_0_and_count_nothing():
     x, y = torch.randn(4, 5, 4, dtype=F64), torch.full((4, 5), 2)
     mask = torch.arange(5) < torch.tensor([[5], [2], [3], [5]])
     batches = [(x[:2], y[:2], mask[:2]), (x[2:3], y[2:3], mask[2:3]), (x[3:], y[3:])]
-    with record() as drawn:
+    with record(150) as drawn:
         made = replicate(model, guide, batches, num_samples=150)  # in pieces of one example
-    assert torch.equal(made.mask, mask)
+    assert torch.equal(made.prediction.mask, mask)
     assert (made.replicated_labels[:, ~mask] == 0).all()
     assert torch.equal(made.labels, y.where(mask, 0))
     for s in range(40):
@@ -139,7 +138,7 @@ def test_what_an_auto_guide_draws_for_itself_alone_is_no_latent_site():
     model.float()
     x, y = torch.randn(4, 5, 4), torch.zeros(4, dtype=torch.long)
     guide = AutoMultivariateNormal(model)
-    with record() as drawn:
+    with record(3) as drawn:
         made = replicate(model, guide, [(x, y)], num_samples=3)
     assert {name: draws.shape for name, draws in drawn.latents.items()} == {
         f"network.layers.{i}.u": (3, 2, 2, 2) for i in (0, 1)
@@ -160,7 +159,7 @@ def test_a_users_own_global_site_is_drawn_once_for_all_batches():
     model = Supervised(Weighted(), Categorical(), num_data=9)
     x = torch.randn(4, 5, 4)
     torch.manual_seed(0)
-    with record() as drawn:
+    with record(3) as drawn:
         result = predict(model, None, [x[:2], x[2:]], num_samples=3, keep_draws=True)
     weight = drawn.latents["network.weight"]
     assert weight.shape == (3, 3)
@@ -171,8 +170,8 @@ def test_a_users_own_global_site_is_drawn_once_for_all_batches():
 def test_data_without_labels_and_labels_of_another_shape_are_refused():
     model, guide = build()
     x, y = torch.randn(3, 5, 4, dtype=F64), torch.zeros(3, dtype=torch.long)
-    for wrong, number in ((x, 0), ([(x,)], 0), ([(x, y), (x, None)], 1)):
-        with pytest.raises(ValueError, match=f"batch {number} has 3 inputs and no labels"):
+    for wrong in (x, [(x,)], [(x, y), (x, None)]):
+        with pytest.raises(ValueError, match="labels"):
             replicate(model, guide, wrong, num_samples=2)
     with pytest.raises(ValueError, match=r"labels of shape \(3,\), got \(3, 1\)"):
         replicate(model, guide, [(x, y[:, None])], num_samples=2)

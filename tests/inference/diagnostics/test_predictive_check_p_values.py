@@ -54,7 +54,7 @@ def test_conjugate_model_has_the_p_values_of_its_gaussian_predictive(batches, co
         assert abs(check.p_values[name] - p) < 4 * (p * (1 - p) / 4000) ** 0.5
     independent = float(weights["along"] @ torch.diag(total.diag()) @ weights["along"]) ** 0.5
     law = stats.norm(float(weights["along"] @ mean), independent)
-    assert stats.kstest(check.replicated["along"], law.cdf).pvalue < 1e-6
+    assert stats.kstest(check.replicated["along"], law.cdf).pvalue < 1e-4
 
 
 def agreement(labels, prediction):
@@ -68,7 +68,7 @@ def ranks(x, truth, model, simulations, replicates=39):
     for _ in range(simulations):
         with torch.no_grad():
             y = truth(x)  # the program itself, under no handler
-        check = prior_predictive_check(model, [(x, y)], statistics=[agreement], num_replicates=replicates)
+        check = prior_predictive_check(model, [(x, y)], statistics={"agreement": agreement}, num_replicates=replicates)
         observed, replicated = check.observed["agreement"], check.replicated["agreement"]
         ties = int((replicated == observed).sum())
         found.append(int((replicated > observed).sum()) + int(torch.randint(ties + 1, ())))

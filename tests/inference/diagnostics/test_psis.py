@@ -63,9 +63,7 @@ def test_every_ratio_of_the_exact_posterior_is_the_evidence():
     assert torch.allclose(result.log_weights, evidence.expand(200), rtol=1e-9)
     assert result.khat == -math.inf
     assert result.ess == pytest.approx(200)
-    assert str(result).startswith(
-        "k̂ = -inf (threshold 0.7): the guide is close to the posterior; effective sample size 200 of"
-    )
+    assert str(result).startswith("k̂ = -inf (reliable below 0.7), effective sample size 200 of")
 
 
 class Kept(Messenger):
@@ -98,7 +96,6 @@ def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
     wide = psis_khat(model, exact(model, x, y, spread=1.2), (x, y))
     assert narrow.khat > 0.7
     assert narrow.ess < 100
-    assert "far from the posterior" in str(narrow)
     assert wide.khat < 0.3
     assert wide.ess > 700
     smoothed, khat = array_stats.psislw(-narrow.log_weights.numpy())
