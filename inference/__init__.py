@@ -4,10 +4,14 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
+import warnings
+
 from probattn.inference.imports import without_side_effects
 
 with without_side_effects():
-    import scipy.special  # noqa: F401
+    warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
+    import gpytorch  # noqa: F401
+    import scipy.optimize  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields, unpack_batch

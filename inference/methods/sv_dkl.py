@@ -1,17 +1,30 @@
-"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network."""
+"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by GPyTorch."""
 
 import math
-import warnings
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.likelihoods import Likelihood
+from gpytorch.means import ZeroMean
+from gpytorch.mlls import VariationalELBO
+from gpytorch.models import ApproximateGP
+from gpytorch.utils.grid import ScaleToBounds
+from gpytorch.variational import (
+    CholeskyVariationalDistribution,
+    GridInterpolationVariationalStrategy,
+    IndependentMultitaskVariationalStrategy,
+)
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy
 
+BOUNDS = (-1.0, 1.0)
 _CHUNK_SIZE = 256
 
 
@@ -60,14 +73,11 @@ class SVDKL(FeaturePredictor):
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        from gpytorch.mlls import VariationalELBO
-
         labels = training_labels(features)
         inputs = self._build(features.head, features.values)
         draws, number, _ = inputs.shape
-        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number)
+        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number).train()
         optimizer = torch.optim.Adam(elbo.parameters(), lr=self.lr)
-        elbo.train()
         for _ in range(self.epochs):
             for batch in torch.randperm(number).split(self.batch_size):
                 optimizer.zero_grad()
@@ -81,28 +91,12 @@ class SVDKL(FeaturePredictor):
 
     def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
         """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
-            from gpytorch.utils.grid import ScaleToBounds
-
-            from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
-
         self.scale = ScaleToBounds(*BOUNDS)
         inputs = self.scale(values)
         self.scale.eval()
         self.gps = FeatureGPs(values.shape[-1], grid_size=self.grid_size).to(inputs).eval()
         self.likelihood = MixedSoftmax(head, self.scale).to(inputs).eval()
         return inputs
-
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch, with new samples of the GPs.
-
-        Raises:
-            NotImplementedError: inside ``torch.export``.
-        """
-        if torch.compiler.is_exporting():
-            raise NotImplementedError("SV-DKL cannot be exported: GPyTorch's grid branches on values; Laplace can")
-        return super().predict_batch(x, mask)
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
@@ -111,9 +105,9 @@ class SVDKL(FeaturePredictor):
         num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
         chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
         averages = zip(*(self._average_samples(chunk, num_gp_samples) for chunk in chunks), strict=True)
-        names, prediction = ("probs", "expected_entropy", "energy"), features.prediction
-        means = [torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in averages]
-        return replace(prediction, **dict(zip(names, (mean.to(prediction.probs) for mean in means), strict=True)))
+        means = (torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in averages)
+        probs, expected_entropy, energy = (mean.to(features.prediction.probs) for mean in means)
+        return replace(features.prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
 
     def _average_samples(self, values: Tensor, num_gp_samples: int) -> tuple[Tensor, Tensor, Tensor]:
         """Average probabilities, entropies and energies of features ``(n, D)`` over samples of the GPs."""
@@ -122,3 +116,76 @@ class SVDKL(FeaturePredictor):
         logits = self.likelihood.mixing(f)
         probs = logits.softmax(-1)
         return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
+
+
+class FeatureGPs(ApproximateGP):
+    """D independent GPs, each a function of one feature, with an RBF kernel of its own.
+
+    They share one grid of inducing points. q(u) is initialised at the identity, f(z) = z, with the prior's covariance.
+    Calling it on features ``(n, D)`` within :data:`BOUNDS` returns the marginals of shape ``(n, D)``.
+
+    Args:
+        num_features: D.
+        grid_size: inducing points of each GP.
+    """
+
+    def __init__(self, num_features: int, *, grid_size: int) -> None:
+        batch = torch.Size([num_features])
+        posterior = CholeskyVariationalDistribution(grid_size, batch_shape=batch)
+        grid = MarginalGridStrategy(self, grid_size, [BOUNDS], posterior)
+        super().__init__(IndependentMultitaskVariationalStrategy(grid, num_tasks=num_features))
+        self.mean = ZeroMean()
+        self.kernel = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
+        with torch.no_grad():
+            posterior.initialize_variational_distribution(grid.prior_distribution)
+            posterior.variational_mean.copy_(grid.grid.mT.expand(num_features, grid_size))
+            grid.variational_params_initialized.fill_(1)
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        """Prior of all GPs at inputs ``(..., n, 1)``."""
+        return MultivariateNormal(self.mean(x), self.kernel(x))
+
+    def __call__(self, z: Tensor, **options: Any) -> MultivariateNormal:
+        """Posterior q(f) at features ``(n, D)``."""
+        return super().__call__(z.mT.unsqueeze(-1), **options)
+
+
+class MarginalGridStrategy(GridInterpolationVariationalStrategy):
+    """GPyTorch's grid interpolation, without covariances between examples.
+
+    A softmax likelihood needs marginals only, which dense weights compute many times faster than a lazy matrix.
+    """
+
+    def forward(self, x: Tensor, *args: Any, inducing_values: Tensor, **options: Any) -> MultivariateNormal:
+        """Posterior q(f) at inputs ``(D, n, 1)``: W m and the diagonal of W S Wᵀ."""
+        indices, values = self._compute_grid(x)
+        weights = values.new_zeros(*values.shape[:-1], len(self.grid)).scatter_add(-1, indices, values)
+        mean = (weights @ inducing_values.unsqueeze(-1)).squeeze(-1)
+        root = options["variational_inducing_covar"].cholesky().to_dense()
+        return MultivariateNormal(mean, DiagLinearOperator((weights @ root).square().sum(-1)))
+
+
+class MixedSoftmax(Likelihood):
+    """Softmax likelihood of a linear mixture of the GPs (Wilson et al., 2016).
+
+    The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits. GPyTorch's
+    ``SoftmaxLikelihood`` is not used because it confuses a batch of D examples with its transpose.
+
+    Args:
+        head: the last layer, which is copied.
+        scale: maps its features into the bounds.
+    """
+
+    def __init__(self, head: nn.Linear, scale: ScaleToBounds) -> None:
+        super().__init__()
+        low, high = scale(torch.stack([scale.min_val, scale.max_val]))
+        unit = (scale.max_val - scale.min_val) / (high - low)
+        centre = scale.min_val - low * unit
+        self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features)
+        with torch.no_grad():  # feature = centre + unit · z
+            self.mixing.weight.copy_(head.weight * unit)
+            self.mixing.bias.copy_(head(centre.expand(head.in_features)))
+
+    def forward(self, function_samples: Tensor, *args: Any, **options: Any) -> torch.distributions.Categorical:
+        """Distribution of the class given values of the GPs ``(..., D)``."""
+        return torch.distributions.Categorical(logits=self.mixing(function_samples), validate_args=False)

@@ -76,5 +76,5 @@ def test_what_does_not_fit_is_refused():
         OODDetector(predictor, ODIN(model.network))
     with pytest.raises(TypeError, match="PosteriorPredictive"):
         OODDetector(Ensemble([predictor]), EnergyBased(None))
-    with pytest.raises(ValueError, match="no labels"):
+    with pytest.raises(ValueError, match="have none"):
         OODDetector(predictor, Mahalanobis(None)).fit([x])
