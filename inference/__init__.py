@@ -40,7 +40,7 @@ from probattn.inference.methods.mc_dropout import MCDropout
 from probattn.inference.methods.ood_detector import OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling
-from probattn.inference.metrics import multilabel, ood, regression
+from probattn.inference.metrics import ood, regression
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.fit_guide import fit_guide
 from probattn.inference.posterior.nuts import nuts
@@ -94,7 +94,6 @@ __all__ = [
     "materialise",
     "mean_network",
     "metrics",
-    "multilabel",
     "nuts",
     "ood",
     "posterior_draws",
