@@ -29,10 +29,8 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
     valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & ((probs.sum(1) - 1).abs() <= tolerance)
     if not valid.all():
-        low, high, total = (float(value) for value in (probs.min(), probs.max(), probs.sum(1)[valid.int().argmin()]))
-        raise ValueError(
-            f"probs must sum to 1 (not {total:.6g}) and lie in [0, 1] (not {low:.6g}..{high:.6g}): logits?"
-        )
+        (low, high), total = probs.aminmax(), probs.sum(1)[valid.int().argmin()]
+        raise ValueError(f"probs must sum to 1, not {total:.6g}, in [0, 1], not {low:.6g}..{high:.6g}: apply softmax?")
     return probs.clamp(0, 1), labels
 
 

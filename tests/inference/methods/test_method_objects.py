@@ -152,7 +152,7 @@ def test_an_exported_program_drops_out_with_new_masks_in_each_call(tmp_path):
     [
         ("temperature", PosteriorPredictive, r"build the method on predictor_network\(model, guide\)"),
         ("sv-dkl", predictor_network, "data-dependent"),
-        ("cqr", predictor_network, "bisection"),
+        ("cqr", predictor_network, "data-dependent"),
     ],
 )
 def test_what_cannot_be_exported_says_why(tmp_path, name, base, message):

@@ -95,15 +95,15 @@ ZEROS = torch.zeros(4, dtype=torch.int64)
         (HALVES[:, :1], ZEROS, "classes ≥ 2"),
         (HALVES, ZEROS - 1, r"0..1 for 2 classes, got -1..-1"),
         (HALVES, ZEROS + 2, r"0..1 for 2 classes, got 2..2"),
-        (HALVES.index_fill(0, ZEROS[:1], math.nan), ZEROS, "logits"),
-        (HALVES / 0, ZEROS, "logits"),
-        (HALVES * 6 - 2, ZEROS + 1, "logits"),
-        (torch.tensor([[3.0, -2.0]]), ZEROS[:1], "logits"),
+        (HALVES.index_fill(0, ZEROS[:1], math.nan), ZEROS, "softmax"),
+        (HALVES / 0, ZEROS, "softmax"),
+        (HALVES * 6 - 2, ZEROS + 1, "softmax"),
+        (torch.tensor([[3.0, -2.0]]), ZEROS[:1], "softmax"),
         (torch.tensor([[1.0002, -0.0]]), ZEROS[:1], r"0..1.0002"),
         (torch.tensor([[1.0, -0.0002]]), ZEROS[:1], r"-0.0002..1"),
         (HALVES * 0.9, ZEROS, "not 0.9"),
         (torch.tensor([[0.5, 0.5], [0.5, 0.5015]]), ZEROS[:2], "not 1.0015"),
-        ((HALVES * 0.9).bfloat16(), ZEROS, "logits"),
+        ((HALVES * 0.9).bfloat16(), ZEROS, "softmax"),
     ],
 )
 @pytest.mark.parametrize("function", [metrics.evaluate, metrics.risk_coverage, metrics.mcc, metrics.nll])
@@ -114,7 +114,7 @@ def test_malformed_inputs_are_refused(function, probs, labels, word):
 
 @pytest.mark.parametrize("function", [*FUNCTIONS.values(), metrics.risk_coverage, metrics.evaluate])
 def test_every_metric_refuses_logits(function):
-    with pytest.raises(ValueError, match="logits"):
+    with pytest.raises(ValueError, match="softmax"):
         function(torch.tensor([[3.0, -2.0]]), torch.tensor([0]))
 
 
