@@ -161,7 +161,7 @@ class APS(ConformalSets):
     def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
         """Return the total probability of more probable classes, plus u times that of the class."""
         ordered, order = probs.sort(dim=1, descending=True, stable=True)
-        u = torch.empty_like(probs[:, :1]).uniform_(generator=generator)
+        u = torch.rand_like(probs[:, :1], generator=generator)
         scores = ordered.cumsum(dim=1) - (1 - u) * ordered
         return torch.empty_like(scores).scatter_(1, order, scores)
 
