@@ -45,8 +45,7 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
 
 
 def _features(predictor: SampledPredictor, predict: Callable[..., Prediction], *data: Tensor | Iterable) -> Features:
-    predictors.check_sampled(predictor, "features")
-    head = last_linear(predictor.model)
+    head = last_linear(predictor)
     with _recorded_inputs(predictor.model.network, head) as inputs:
         prediction = predict(*data)
     number, values = predictors.class_probs(prediction).shape[0], torch.cat(inputs, dim=-2)
@@ -70,10 +69,6 @@ class FeaturePredictor(FittedPredictor):
     """
 
     predictor: SampledPredictor
-
-    def __init__(self, predictor: SampledPredictor) -> None:
-        super().__init__(predictor)
-        predictors.check_sampled(predictor, type(self).__name__)
 
     def fit(self, data: Iterable) -> Self:
         """Fit the last layer to training data without augmentation, batches ``(x, y)`` or ``(x, y, mask)``.
@@ -111,15 +106,17 @@ def training_labels(features: Features) -> Tensor:
     return predictors.labelled_classes(features.prediction)[1].to(features.values.device)
 
 
-def last_linear(model: nn.Module) -> nn.Linear:
-    """Return the last layer of a model's network: its ``nn.Linear`` that was defined last.
+def last_linear(predictor: SampledPredictor) -> nn.Linear:
+    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last.
 
     Raises:
+        TypeError: a predictor that runs no model.
         ValueError: the network has no ``nn.Linear``.
     """
-    linear = [layer for layer in model.network.modules() if isinstance(layer, nn.Linear)]
+    predictors.check_sampled(predictor, "a method on features")
+    linear = [layer for layer in predictor.model.network.modules() if isinstance(layer, nn.Linear)]
     if not linear:
-        raise ValueError(f"the last layer must be nn.Linear, and {type(model.network).__name__} has none")
+        raise ValueError("the last layer must be nn.Linear, and this network has none")
     return linear[-1]
 
 

@@ -70,11 +70,10 @@ class Laplace(FeaturePredictor):
         if num_logit_samples < 1 or link not in ("probit", "draws"):
             raise ValueError("num_logit_samples must be positive and link one of probit, draws")
         self.num_logit_samples, self.link, self._given_precision = num_logit_samples, link, prior_precision
-        nan = torch.full_like(last_linear(predictor.model).weight, math.nan, requires_grad=False)
-        for name, value in (("basis", nan.mT @ nan), ("out_basis", nan @ nan.mT)):
-            self.register_buffer(name, value)
-        self.register_buffer("variances", nan)
-        self.register_buffer("bias_variances", nan[:, 0].clone())
+        nan = torch.full_like(last_linear(predictor).weight, math.nan, requires_grad=False)
+        buffers = {"basis": nan.mT @ nan, "out_basis": nan @ nan.mT, "variances": nan, "bias_variances": nan[:, 0]}
+        for name, value in buffers.items():
+            self.register_buffer(name, value.clone())
 
     def fit_features(self, features: Features) -> Self:
         """Fit the posterior to features with labels."""
@@ -98,10 +97,17 @@ class Laplace(FeaturePredictor):
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the logits."""
-        logits, prediction = features.head(features.values), features.prediction
-        probs, expected_entropy = self._average_samples(logits, features.values)
+        values, prediction = features.values, features.prediction
+        logits, pairs = features.head(values), math.ceil(self.num_logit_samples / len(values) / 2)
+        probs = torch.zeros_like(logits, dtype=torch.float64)  # means over antithetic pairs of samples
+        expected_entropy = torch.zeros_like(probs[..., 0])
+        for _ in range(pairs):
+            noise = self.logit_noise(values)
+            for sampled in ((logits + noise).softmax(-1), (logits - noise).softmax(-1)):
+                probs += sampled.double() / (2 * pairs)
+                expected_entropy += entropy(sampled).double() / (2 * pairs)
         if self.link == "probit":
-            probs = (logits * (1 + math.pi / 8 * self.logit_variances(features.values)).rsqrt()).softmax(-1)
+            probs = (logits * (1 + math.pi / 8 * self.logit_variances(values)).rsqrt()).softmax(-1)
         probs, expected_entropy = (value.mean(0).to(prediction.probs) for value in (probs, expected_entropy))
         return replace(prediction, probs=probs, expected_entropy=expected_entropy)
 
@@ -115,18 +121,6 @@ class Laplace(FeaturePredictor):
         noise = spread * torch.randn_like(spread) + self.bias_variances.sqrt() * torch.randn_like(spread)
         return noise @ self.out_basis.mT
 
-    def _average_samples(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Average probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over antithetic pairs of samples."""
-        pairs = math.ceil(self.num_logit_samples / len(values) / 2)
-        sum_probs = torch.zeros_like(logits, dtype=torch.float64)
-        sum_entropy = torch.zeros_like(sum_probs[..., 0])
-        for _ in range(pairs):
-            noise = self.logit_noise(values)
-            for probs in ((logits + noise).softmax(-1), (logits - noise).softmax(-1)):
-                sum_probs += probs
-                sum_entropy += entropy(probs)
-        return sum_probs / (2 * pairs), sum_entropy / (2 * pairs)
-
     def _weight_variances(self, values: Tensor) -> Tensor:
         """Variances of the logits due to the weights, in the logits' basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
@@ -134,18 +128,18 @@ class Laplace(FeaturePredictor):
 
 def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> Any:
     """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features per example."""
-    with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
-        from laplace import KronLaplace
     examples = torch.arange(len(labels))
     inputs = features.values[examples % len(features.values), examples].double()
     head = copy.deepcopy(features.head).to(inputs).requires_grad_()
-    posterior = KronLaplace(nn.Sequential(head), "classification")
-    posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
-    if prior_precision is None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
+    with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
+        warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
+        from laplace import KronLaplace
+
+        posterior = KronLaplace(nn.Sequential(head), "classification")
+        posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
+        if prior_precision is None:
             posterior.optimize_prior_precision(method="marglik")
-    else:
-        posterior.prior_precision = prior_precision
+        else:
+            posterior.prior_precision = prior_precision
     return posterior

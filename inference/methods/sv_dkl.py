@@ -5,18 +5,12 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
+from gpytorch import kernels, likelihoods, variational
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ZeroMean
 from gpytorch.mlls import VariationalELBO
 from gpytorch.models import ApproximateGP
 from gpytorch.utils.grid import ScaleToBounds
-from gpytorch.variational import (
-    CholeskyVariationalDistribution,
-    GridInterpolationVariationalStrategy,
-    IndependentMultitaskVariationalStrategy,
-)
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor, nn
 
@@ -42,15 +36,12 @@ class SVDKL(FeaturePredictor):
         predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
         num_gp_samples: samples of the GPs per example in predictions, divided among the S samples of its features.
         epochs, lr, batch_size: training of the GP layer.
-        grid_size: inducing points of each GP, at least 8.
+        grid_size: inducing points of each GP, at least 4.
 
     Attributes:
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the GPs.
         likelihood: the softmax likelihood of their mixture.
-
-    Raises:
-        ValueError: a grid that is too small.
     """
 
     def __init__(
@@ -64,11 +55,9 @@ class SVDKL(FeaturePredictor):
         grid_size: int = 32,
     ) -> None:
         super().__init__(predictor)
-        if grid_size < 8:
-            raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
         self.num_gp_samples, self.grid_size = num_gp_samples, grid_size
         self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
-        head = last_linear(predictor.model)
+        head = last_linear(predictor)
         self._build(head, head.weight.new_tensor([[-1.0], [1.0]]).expand(1, 2, head.in_features))
 
     def fit_features(self, features: Features) -> Self:
@@ -82,8 +71,7 @@ class SVDKL(FeaturePredictor):
             for batch in torch.randperm(number).split(self.batch_size):
                 optimizer.zero_grad()
                 z = inputs[torch.randint(draws, batch.shape), batch]
-                loss = -elbo(self.gps(z), labels[batch])
-                loss.backward()
+                elbo(self.gps(z), labels[batch]).neg().backward()
                 optimizer.step()
         elbo.eval()
         self.fitted = True
@@ -103,19 +91,16 @@ class SVDKL(FeaturePredictor):
         """Predict from features, with new samples of the GPs."""
         num_samples, number, _ = features.values.shape
         num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
-        chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
-        averages = zip(*(self._average_samples(chunk, num_gp_samples) for chunk in chunks), strict=True)
-        means = (torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in averages)
+        averages = []
+        for chunk in features.values.flatten(0, 1).split(_CHUNK_SIZE):
+            marginals = self.gps(self.scale(chunk))
+            f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
+            logits = self.likelihood.mixing(f)
+            probs = logits.softmax(-1)
+            averages.append((probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)))
+        means = (torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in zip(*averages, strict=True))
         probs, expected_entropy, energy = (mean.to(features.prediction.probs) for mean in means)
         return replace(features.prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
-
-    def _average_samples(self, values: Tensor, num_gp_samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Average probabilities, entropies and energies of features ``(n, D)`` over samples of the GPs."""
-        marginals = self.gps(self.scale(values))
-        f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
-        logits = self.likelihood.mixing(f)
-        probs = logits.softmax(-1)
-        return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
 
 
 class FeatureGPs(ApproximateGP):
@@ -131,11 +116,11 @@ class FeatureGPs(ApproximateGP):
 
     def __init__(self, num_features: int, *, grid_size: int) -> None:
         batch = torch.Size([num_features])
-        posterior = CholeskyVariationalDistribution(grid_size, batch_shape=batch)
+        posterior = variational.CholeskyVariationalDistribution(grid_size, batch_shape=batch)
         grid = MarginalGridStrategy(self, grid_size, [BOUNDS], posterior)
-        super().__init__(IndependentMultitaskVariationalStrategy(grid, num_tasks=num_features))
+        super().__init__(variational.IndependentMultitaskVariationalStrategy(grid, num_tasks=num_features))
         self.mean = ZeroMean()
-        self.kernel = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
+        self.kernel = kernels.ScaleKernel(kernels.RBFKernel(batch_shape=batch), batch_shape=batch)
         with torch.no_grad():
             posterior.initialize_variational_distribution(grid.prior_distribution)
             posterior.variational_mean.copy_(grid.grid.mT.expand(num_features, grid_size))
@@ -150,7 +135,7 @@ class FeatureGPs(ApproximateGP):
         return super().__call__(z.mT.unsqueeze(-1), **options)
 
 
-class MarginalGridStrategy(GridInterpolationVariationalStrategy):
+class MarginalGridStrategy(variational.GridInterpolationVariationalStrategy):
     """GPyTorch's grid interpolation, without covariances between examples.
 
     A softmax likelihood needs marginals only, which dense weights compute many times faster than a lazy matrix.
@@ -165,7 +150,7 @@ class MarginalGridStrategy(GridInterpolationVariationalStrategy):
         return MultivariateNormal(mean, DiagLinearOperator((weights @ root).square().sum(-1)))
 
 
-class MixedSoftmax(Likelihood):
+class MixedSoftmax(likelihoods.Likelihood):
     """Softmax likelihood of a linear mixture of the GPs (Wilson et al., 2016).
 
     The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits. GPyTorch's

@@ -210,7 +210,7 @@ def test_models_and_functions_are_no_predictors():
     model, guide = classifier(0)
     with pytest.raises(TypeError, match=r"pass PosteriorPredictive"):
         TemperatureScaling(model)
-    with pytest.raises(TypeError, match="Laplace takes PosteriorPredictive"):
+    with pytest.raises(TypeError, match="takes PosteriorPredictive"):
         Laplace(TemperatureScaling(PosteriorPredictive(model, guide)))
     with pytest.raises(ValueError, match="has no predictor"):
         TemperatureScaling().fit(TRAIN)

@@ -237,5 +237,3 @@ def test_what_cannot_work_is_refused():
     for wrong, message in ((y.float(), "integer class indices, got torch.float32"), (y - 1, r"lie in 0\.\.")):
         with pytest.raises(ValueError, match=message):
             sv_dkl(model, None, [(x, wrong)])
-    with pytest.raises(ValueError, match="grid_size must be at least 8"):
-        sv_dkl(model, None, [(x, y)], grid_size=7)
