@@ -10,6 +10,7 @@ from torch import Tensor
 
 from probattn.inference.metrics import ranking
 from probattn.inference.metrics.by_likelihood import MetricDisplay
+from probattn.inference.prediction.predictor import class_probs
 from probattn.inference.prediction.result import Prediction
 
 DETECTORS: dict[str, str] = {
@@ -42,10 +43,10 @@ def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
         prediction: prediction of the inputs to score.
         fitted_on: prediction of in-distribution inputs, such as the validation set.
     """
-    probs, known, tiny = _probs(prediction), _probs(fitted_on), torch.finfo(fitted_on.probs.dtype).tiny
-    predicted = known.argmax(1)
-    templates = torch.stack([known[predicted == k].mean(0) for k in predicted.unique()]).clamp(min=tiny)
-    return (-probs @ templates.log().T).amin(1) - torch.special.entr(probs).sum(1)
+    probs, known = (class_probs(given).detach().cpu().double() for given in (prediction, fitted_on))
+    predicted, tiny = known.argmax(1), torch.finfo(fitted_on.probs.dtype).tiny
+    templates = torch.stack([known[predicted == k].mean(0) for k in predicted.unique()])
+    return (-probs @ templates.clamp(min=tiny).log().T).amin(1) - torch.special.entr(probs).sum(1)
 
 
 def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor]:
@@ -66,9 +67,9 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
         fitted_on: prediction of in-distribution inputs outside the test set, which KL matching is fitted on.
 
     Raises:
-        ValueError: no class probabilities, no examples, NaN or Inf.
+        ValueError: no class probabilities ``(n, classes)``.
     """
-    probs, information = _probs(prediction), prediction.mutual_information
+    probs, information = class_probs(prediction).detach().cpu().double(), prediction.mutual_information
     if information is not None:
         information = information.where(information > 16 * torch.finfo(information.dtype).eps, 0.0)
     values = {
@@ -129,10 +130,3 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
     names = [name for name in id_scores if name in ood_scores]
     informative = [n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()]
     return {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
-
-
-def _probs(prediction: Prediction) -> Tensor:
-    probs = prediction.probs
-    if probs is None or probs.ndim != 2 or not len(probs) or not probs.isfinite().all():
-        raise ValueError("detectors need finite probabilities (examples, classes) of one example or more")
-    return probs.detach().cpu().double()

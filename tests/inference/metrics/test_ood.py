@@ -179,15 +179,18 @@ class TestScores:
     @pytest.mark.parametrize(
         ("probs", "message"),
         [
-            (None, "examples, classes"),
-            (torch.full((2, 3, 4), 0.25), "examples, classes"),
-            (torch.full((0, 4), 0.25), "examples, classes"),
-            (torch.tensor([[math.nan, 0.5]]), "finite"),
+            (None, "n, classes"),
+            (torch.full((2, 3, 4), 0.25), "n, classes"),
         ],
     )
     def test_other_predictions_are_refused(self, probs, message):
         with pytest.raises(ValueError, match=message):
             ood.scores(Prediction(probs=probs), fitted_on=self.PREDICTION)
+
+    @pytest.mark.parametrize("probs", [torch.full((0, 4), 0.25), torch.full((3, 4), math.nan)])
+    def test_no_examples_and_values_that_are_not_finite_are_refused(self, probs):
+        with pytest.raises(ValueError, match="finite"):
+            ood.evaluate(Prediction(probs=probs), self.PREDICTION, fitted_on=self.PREDICTION)
 
 
 # --- Metrics
