@@ -6,12 +6,12 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 
 import warnings
 
-from probattn.inference.imports import without_side_effects
+from probattn.inference import imports
 
-with without_side_effects():
+with imports.without_side_effects():
     warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
-    import gpytorch  # noqa: F401
-    import scipy.optimize  # noqa: F401
+    import gpytorch
+    import scipy.optimize
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields, unpack_batch
@@ -58,63 +58,3 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
 from probattn.inference.training.options import TrainOptions
-
-__all__ = [
-    "Callback",
-    "CheckpointError",
-    "Convergence",
-    "ELBOLoss",
-    "Ensemble",
-    "FewExamplesWarning",
-    "GuideRefit",
-    "History",
-    "Laplace",
-    "MCDropout",
-    "NonFiniteError",
-    "NotFittedError",
-    "OODDetector",
-    "PosteriorPredictive",
-    "PosteriorSamples",
-    "Prediction",
-    "Predictor",
-    "RiskThreshold",
-    "SVDKL",
-    "TemperatureScaling",
-    "TrainOptions",
-    "WarmStart",
-    "attention_spectra",
-    "conformal",
-    "convergence",
-    "export",
-    "fit",
-    "fit_guide",
-    "load",
-    "load_pretrained",
-    "load_safetensors",
-    "materialise",
-    "mean_network",
-    "metrics",
-    "nuts",
-    "ood",
-    "posterior_draws",
-    "posterior_predictive_check",
-    "posterior_summary",
-    "posterior_variants",
-    "predict",
-    "predictor_network",
-    "prior_predictive_check",
-    "psis_khat",
-    "refit_guide",
-    "regression",
-    "save",
-    "save_pretrained",
-    "save_safetensors",
-    "select_fields",
-    "sgld",
-    "simulation_based_calibration",
-    "to_datatree",
-    "token_similarity",
-    "unpack_batch",
-    "upload_pretrained",
-    "warm_start",
-]

@@ -33,11 +33,7 @@ class Block(nn.Module):
         self.dropout = make_dropout(dropout)
         self.norm_mlp = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, mlp_dim),
-            nn.GELU(),
-            make_dropout(dropout),
-            nn.Linear(mlp_dim, dim),
-            make_dropout(dropout),
+            nn.Linear(dim, mlp_dim), nn.GELU(), make_dropout(dropout), nn.Linear(mlp_dim, dim), make_dropout(dropout)
         )
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
@@ -51,7 +47,10 @@ class Block(nn.Module):
 
     def feed_forward_without_dropout(self, x: Tensor) -> Tensor:
         """Apply the second half without dropout in any mode, for inducing inputs, which are parameters and not data."""
-        return x + without_dropout(self.mlp, self.norm_mlp(x))
+        hidden = self.norm_mlp(x)
+        for part in self.mlp:
+            hidden = hidden if isinstance(part, nn.Dropout) else part(hidden)
+        return x + hidden
 
 
 class Blocks(nn.Sequential):
@@ -69,9 +68,8 @@ class Blocks(nn.Sequential):
 
     def __init__(self, attention: Attention, *, depth: int, dim: int, heads: int, mlp_dim: int, dropout: float) -> None:
         factories = layer_factories(attention, depth=depth)
-        super().__init__(
-            *(Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
-        )
+        blocks = (Block(dim, heads, mlp_dim=mlp_dim, dropout=dropout, attention=factory) for factory in factories)
+        super().__init__(*blocks)
         self.connect_inducing_inputs()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -163,15 +161,6 @@ def last(
     if not 0 <= number <= of:
         raise ValueError(f"cannot replace the last {number} of {of} blocks")
     return [layer_factory(rest)] * (of - number) + [layer_factory(attention)] * number
-
-
-def without_dropout(module: nn.Module, x: Tensor) -> Tensor:
-    """Apply a module, or a sequence of modules, without its dropout."""
-    if isinstance(module, nn.Sequential):
-        for part in module:
-            x = without_dropout(part, x)
-        return x
-    return x if isinstance(module, nn.Dropout) else module(x)
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:

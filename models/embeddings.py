@@ -19,8 +19,7 @@ class WordEmbedding(nn.Embedding):
 
     def __init__(self, words: int, dim: int, *, scale: float = 1.0) -> None:
         super().__init__(words, dim, padding_idx=0)
-        with torch.no_grad():
-            self.weight *= scale
+        self.weight.data *= scale
 
 
 class SpellingEmbedding(nn.Module):

@@ -38,17 +38,14 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
 
     Raises:
         ValueError: an unknown name.
-        TypeError: a layer, where a factory is needed, or another object.
+        TypeError: a layer, where a factory is needed.
     """
     if isinstance(attention, str):
         if attention not in LAYERS:
             raise ValueError(f"attention {attention!r} is unknown; choose one of {', '.join(LAYERS)}, or give a class")
         return LAYERS[attention]
-    if isinstance(attention, nn.Module) or not callable(attention):
-        raise TypeError(
-            f"attention takes a name ({', '.join(LAYERS)}), a layer's class, or a factory (dim, heads) -> layer, "
-            f"KEPSVGPAttention.partial(rank=8) for example, got {attention!r}"
-        )
+    if isinstance(attention, nn.Module):
+        raise TypeError(f"attention takes a name, a class or a factory (dim, heads) -> layer, not a layer: {attention}")
     return attention
 
 

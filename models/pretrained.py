@@ -1,14 +1,13 @@
 """Text classifier on a pretrained encoder, of which some attention layers are replaced by layers of this library."""
 
-import copy
 from typing import Literal
 
 from torch import Tensor, nn
 
 from probattn.attention.base import LayerFactory
-from probattn.attention.options import dropout_rate
+from probattn.attention.options import check_choice, dropout_rate
 from probattn.models.blocks import masked_mean
-from probattn.models.third_party import ConvertedNetwork, replace_attention
+from probattn.models.third_party import replace_attention
 from probattn.sites import name_layers
 
 
@@ -42,10 +41,12 @@ class PretrainedClassifier(nn.Module):
         last: int | None = 1,
     ) -> None:
         super().__init__()
-        if pooling not in ("mean", "cls"):
-            raise ValueError(f'pooling must be "mean" or "cls", got {pooling!r}')
+        check_choice("pooling", pooling, ("mean", "cls"))
         self.pooling = pooling
-        self.encoder = _convert(encoder, attention, last)
+        layers = "all" if last is None else range(-last, 0)
+        self.encoder = replace_attention(encoder, attention=attention, layers=layers)
+        if getattr(self.encoder.wrapped, "pooler", None) is not None:
+            self.encoder.wrapped.pooler = None  # some apply it after the last hidden states
         self.dropout = nn.Dropout(dropout_rate(dropout))
         self.head = nn.Linear(encoder.config.hidden_size, classes)
         name_layers(self)
@@ -68,15 +69,3 @@ class PretrainedClassifier(nn.Module):
     def initialise_inducing(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Initialise the inducing inputs of each new layer from its own input on a batch of the training data."""
         self.encoder.initialise_inducing(x, mask)
-
-
-def _convert(encoder: nn.Module, attention: LayerFactory, last: int | None) -> ConvertedNetwork:
-    """Return a converted copy of an encoder, without the pooler that some apply after the last hidden states."""
-    if last == 0:
-        converted = ConvertedNetwork(copy.deepcopy(encoder))
-    else:
-        layers = "all" if last is None else range(-last, 0)
-        converted = replace_attention(encoder, attention=attention, layers=layers)
-    if getattr(converted.wrapped, "pooler", None) is not None:
-        converted.wrapped.pooler = None
-    return converted

@@ -10,7 +10,7 @@ from probattn.functional import errors, padding
 from probattn.guides import latent_sites
 from probattn.local_sites import local_sites
 from probattn.models import likelihoods
-from probattn.models.likelihoods.per_token import Masked
+from probattn.models.label_distributions import Masked
 from probattn.param_store import StoredModule
 from probattn.sites import join, name_layers
 
@@ -85,9 +85,8 @@ class Supervised(StoredModule):
         likelihood = self.likelihood(self.network(x, *extra), *extra)
         if likelihood.batch_shape[-1:] != x.shape[:1]:
             raise ValueError(
-                f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must "
-                "end with the batch: networks index from the right, since draws are a dimension on the left (z.mean"
-                "(-2) or z[..., 0, :], where plain code has z.mean(1) or z[:, 0])"
+                f"the likelihood of {x.shape[0]} inputs has batch shape {tuple(likelihood.batch_shape)}; it must end "
+                "with the batch: draws are on the left, so networks index from the right, z.mean(-2) and not z.mean(1)"
             )
         return likelihood
 
@@ -108,25 +107,20 @@ class Classifier(Supervised):
 
 
 def _refuse_labels(likelihood: dist.TorchDistribution, y: Tensor) -> None:
-    """Refuse labels of examples, or of real tokens, outside the support.
+    """Refuse labels of examples, or of real tokens, that are no classes; Pyro refuses others outside the support.
 
     Raises:
         ValueError: names the rows.
     """
-    tokens = getattr(likelihood, "base_dist", None)
-    if isinstance(tokens, Masked):
-        y = y.where(tokens.real_labels(y), 1)  # 1 is in the support of all likelihoods
-        likelihood = tokens.base_dist
-    valid = likelihood.support.check(y)
-    dims = y.dim() - len(likelihood.event_shape)
-    outside = ~valid.reshape(-1, *valid.shape[valid.dim() - dims :]).all(0)  # of any draw
+    tokens = getattr(likelihood, "base_dist", likelihood)
+    classes = getattr(tokens, "base_dist", tokens)
+    if isinstance(classes, dist.Categorical):
+        number = classes.param_shape[-1]
+        if isinstance(tokens, Masked):
+            y = y.where(tokens.real.reshape(-1, *y.shape)[0], 0)  # of any draw
 
-    def error(rows: list[int]) -> ValueError:
-        classes = likelihood.param_shape[-1] if isinstance(likelihood, dist.Categorical) else None
-        allowed = likelihood.support if classes is None else f"0..{classes - 1} for {classes} classes"
-        return ValueError(
-            f"labels must lie in {allowed}, got {y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch): "
-            "number classes from 0, or build the network with more outputs"
-        )
+        def error(rows: list[int]) -> ValueError:
+            actual = f"{y.min()}..{y.max()} (rows {sorted(set(rows))[:10]} of the batch)"
+            return ValueError(f"labels must lie in 0..{number - 1} for {number} classes, got {actual}")
 
-    errors.refuse(outside, error)
+        errors.refuse((y < 0) | (y >= number), error)

@@ -26,7 +26,7 @@ class TabularTransformer(Transformer):
             units of the labels. None for classes.
 
     Raises:
-        ValueError: no columns; a number of factories other than ``depth``; a dropout rate outside [0, 1).
+        ValueError: a number of factories other than ``depth``; a dropout rate outside [0, 1).
     """
 
     def __init__(
@@ -54,10 +54,7 @@ class TabularTransformer(Transformer):
             ValueError: another number of columns.
         """
         outputs = super().forward(x)
-        if self.units is None:
-            return outputs
-        mean, std = self.units
-        return mean + std * outputs
+        return outputs if self.units is None else self.units[0] + self.units[1] * outputs
 
     def tokens(self, x: Tensor) -> Tensor:
         """Return a token for each column, ``(batch, columns, dim)``."""
@@ -71,15 +68,10 @@ class ColumnEmbedding(nn.Module):
         sizes: number of codes of each column of categories, None for a column of numbers. Code 0, an unknown category,
             has the vector 0, which is not trained; the column's bias is added to it.
         dim: width.
-
-    Raises:
-        ValueError: no columns.
     """
 
     def __init__(self, sizes: Sequence[int | None], dim: int) -> None:
         super().__init__()
-        if not sizes:
-            raise ValueError("a table needs at least one column")
         self.columns = len(sizes)
         kinds = torch.tensor([size is not None for size in sizes])
         self.register_buffer("is_category", kinds, persistent=False)

@@ -118,14 +118,18 @@ def claim(
 
     Raises:
         BlockingIOError: another process holds the lock.
-        FileExistsError, SettingsError: another process has written to the folder since :func:`check_free`.
+        FileExistsError: another process has written to the folder since :func:`check_free`.
+        SettingsError: so it has, or the run has other training data.
         OSError: the folder cannot be written.
     """
     with locked(out):
         check_free(out, settings, resume=resume)
         if not (out / "settings.json").exists():
             write_json(out / "settings.json", asdict(RunRecord(name, settings, environment(device), dict(data))))
-        if (record := read_record(out)).settings == settings:
+        record = read_record(out)
+        if record.data != dict(data):
+            raise SettingsError(f"{out} was trained with other data: resume it with the same, or choose another folder")
+        if record.settings == settings:
             yield
             return
         done = epochs_done(out)

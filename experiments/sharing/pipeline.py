@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -107,32 +107,15 @@ class Pipeline:
         card = model_card(self.run, self.evaluation)
         save_run(self.run, Path(save_directory), evaluation=evaluation, card=card)
 
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        commit_message: str = "Upload model with probattn",
-        private: bool | None = None,
-        token: str | bool | None = None,
-        branch: str | None = None,
-        create_pr: bool | None = None,
-    ) -> str:
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload what :meth:`save_pretrained` writes, and return the address of the commit.
 
         The model card has no licence: choose one on the hub, or save the model, edit its ``README.md`` and upload the
-        folder with :func:`~probattn.inference.upload_pretrained`. Arguments and errors are those of that function.
+        folder. Options and errors are those of :func:`~probattn.inference.upload_pretrained`.
         """
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder)
-            return upload_pretrained(
-                folder,
-                repo_id,
-                commit_message=commit_message,
-                private=private,
-                token=token,
-                branch=branch,
-                create_pr=create_pr,
-            )
+            return upload_pretrained(folder, repo_id, **options)
 
     @property
     def classes(self) -> tuple[str, ...]:

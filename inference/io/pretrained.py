@@ -157,25 +157,16 @@ def find_pretrained(name: str | Path, **options: Any) -> Path:
 
 
 def upload_pretrained(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    commit_message: str = "Upload model with probattn",
-    private: bool | None = None,
-    token: str | bool | None = None,
-    branch: str | None = None,
-    create_pr: bool | None = None,
+    folder: str | Path, repo_id: str, *, private: bool | None = None, token: str | bool | None = None, **options: Any
 ) -> str:
     """Upload a folder of :func:`save_pretrained` to the hub, and return the address of the commit.
 
     Args:
         folder: the folder.
         repo_id: repository, such as ``"user/model"``; created if it does not exist.
-        commit_message: message of the commit.
         private: visibility of a new repository; None: the default of your account.
         token: access token, or True for that of ``hf auth login``; None uses it if there is one.
-        branch: branch of the commit; created if it does not exist; default: ``main``.
-        create_pr: open a pull request instead of committing to the branch.
+        options: of ``huggingface_hub.HfApi.upload_folder``, such as ``commit_message``, ``revision``, ``create_pr``.
 
     Raises:
         MissingExtraError: ``huggingface_hub`` is not installed.
@@ -185,9 +176,6 @@ def upload_pretrained(
         from huggingface_hub import HfApi
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    if branch is not None:
-        api.create_branch(repo_id, branch=branch, exist_ok=True)
-    options = {"commit_message": commit_message, "revision": branch, "create_pr": create_pr}
     return str(api.upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=FILES, **options).commit_url)
 
 

@@ -1,6 +1,5 @@
 """Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate schedules."""
 
-import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from probattn.inference.natural_gradient import NaturalGradientDescent, check_gaussian, gaussian_modules
 from probattn.inference.training.options import TrainOptions
@@ -29,10 +28,7 @@ class Optimizers:
     Args:
         optimizer: of all parameters, except those that ``natural`` updates.
         natural: natural-gradient steps of the guide's Gaussian modules, or None.
-        scheduler: factory of the schedulers.
-
-    Raises:
-        TypeError: a scheduler or an optimiser that a training step cannot call.
+        scheduler: factory of the schedulers, which must need no metric.
     """
 
     def __init__(
@@ -40,12 +36,7 @@ class Optimizers:
     ) -> None:
         self.optimizer = optimizer
         self.all: tuple[Optimizer, ...] = (optimizer,) if natural is None else (optimizer, natural)
-        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise TypeError(f"{type(optimizer).__name__} needs a closure, and fit draws new samples for each loss")
-        self.schedulers = [scheduler(each) for each in self.all]
-        if any(isinstance(each, ReduceLROnPlateau) or not isinstance(each, LRScheduler) for each in self.schedulers):
-            raise TypeError("scheduler must return a torch.optim.lr_scheduler.LRScheduler without a metric")
+        self.schedulers = [scheduler(part) for part in self.all]
 
     def parts(self) -> tuple[Any, ...]:
         """Return all optimisers and schedulers, whose states a checkpoint holds."""
@@ -93,7 +84,6 @@ def make_optimizers(
         scheduler: factory of the schedulers; None is warm-up and decay by the options (:func:`scheduled_lr`).
 
     Raises:
-        TypeError: an optimiser or a scheduler that a training step cannot call.
         ValueError: a guide without natural gradients.
     """
     natural = None

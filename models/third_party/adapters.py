@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
 from probattn.draws import num_folded
-from probattn.models.third_party import masks
+from probattn.functional import errors
 
 Outputs = Tensor | tuple[Tensor | None, ...]
 
@@ -30,40 +30,57 @@ class Adapter(nn.Module):
         self.batch_first = getattr(original, "batch_first", True)
         self.proj_drop = getattr(original, "proj_drop", nn.Identity())
 
-    def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *others: Any, **options: Any
+    ) -> Outputs:
+        """Attend over the real tokens ``(batch, tokens, dim)``; the call is that of timm and of Hugging Face encoders.
+
+        The mask is called ``attention_mask`` by Hugging Face and ``attn_mask`` by timm.
+
+        Raises:
+            ValueError: a mask of anything but padding, or any other argument that is set, such as is_causal, rope, a
+                cache, encoder_hidden_states or a bias of the scores.
+        """
+        mask = options.pop("attn_mask", attention_mask)
+        self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
+        return self.attend(hidden_states, mask)
+
+    def attend(self, x: Tensor, mask: Tensor | None) -> Outputs:
         """Apply the layer; draws folded into the batch are unfolded around it.
 
         Args:
-            x: ``(batch, tokens, dim)``, or ``(S · batch, tokens, dim)`` with draws folded into the batch.
-            mask: ``(batch, tokens)`` or ``(S · batch, tokens)``, True at real tokens; the same in all draws.
+            x: tokens in the layout of the original, where the batch may be ``S · batch`` with draws folded into it.
+            mask: as for :func:`token_mask`; the same in all draws.
+
+        Returns:
+            The output in the form of the original's, with None for attention weights and other outputs.
 
         Raises:
-            ValueError: x is not a batch of sequences; the layer returns several draws outside ``draws(S)``.
+            ValueError: the layer returns several draws outside ``draws(S)``.
         """
-        if x.dim() != 3:
-            raise ValueError(f"{self.layer.label} takes tokens (batch, tokens, dim) here, got {tuple(x.shape)}")
-        number = num_folded()
+        x = x if self.batch_first else x.transpose(0, 1)
+        number, mask = num_folded(), None if mask is None else token_mask(mask, x)
         unfolded = x if number is None else x.unflatten(0, (number, -1))
         output = self.layer(unfolded, None if mask is None else mask[: unfolded.shape[-3]])
         if output.shape != unfolded.shape:
-            raise ValueError(
-                f"{self.layer.label} returned {tuple(output.shape)} for tokens {tuple(unfolded.shape)}: several draws "
-                "at once need `with draws(number)` around the converted network"
-            )
-        return output if number is None else output.flatten(0, 1)
-
-    def in_original_form(self, attended: Tensor) -> Outputs:
-        """Return the output as the original did, with None for attention weights and other outputs."""
-        return attended if self.num_outputs is None else (attended, *[None] * (self.num_outputs - 1))
+            raise ValueError(f"{self.layer.label}: several draws at once need `with draws(number)` around the network")
+        output = self.proj_drop(output.reshape(x.shape))
+        output = output if self.batch_first else output.transpose(0, 1)
+        return output if self.num_outputs is None else (output, *[None] * (self.num_outputs - 1))
 
     def reject_options(self, **options: Any) -> None:
         """Raise a ValueError for any option that is set, except :data:`IGNORED_OPTIONS`."""
         for name, option in options.items():
             if name not in IGNORED_OPTIONS and option is not None and option is not False:
-                raise ValueError(
-                    f"{self.layer.label} got {name}, which layers of this library do not support: leave it out of "
-                    "replace_attention's layers"
-                )
+                raise _unsupported(f"{self.layer.label} got {name}")
+
+
+class ClassAttentionAdapter(Adapter):
+    """Replacement for timm's class attention, as in CaiT: the first token attends over all tokens."""
+
+    def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the first token's output ``(batch, 1, dim)``."""
+        return super().attend(x, mask)[:, :1]
 
 
 class MultiheadAttentionAdapter(Adapter):
@@ -83,40 +100,33 @@ class MultiheadAttentionAdapter(Adapter):
         """
         is_cross = any(tokens is not query and not torch.equal(tokens, query) for tokens in (key, value))
         self.reject_options(**options, **{"cross-attention": is_cross})
-        if key_padding_mask is not None:
-            is_added = key_padding_mask.is_floating_point()
-            key_padding_mask = masks.visible(key_padding_mask) if is_added else ~key_padding_mask
-        turned = (lambda x: x) if self.batch_first else (lambda x: x.transpose(0, 1))
-        return self.in_original_form(turned(self.attend(turned(query), key_padding_mask)))
+        is_hidden = key_padding_mask is not None and key_padding_mask.dtype == torch.bool
+        return self.attend(query, ~key_padding_mask if is_hidden else key_padding_mask)
 
 
-class TokenAdapter(Adapter):
-    """Replacement for the attention of timm and of Hugging Face encoders."""
+def token_mask(mask: Tensor, x: Tensor) -> Tensor:
+    """Convert another library's attention mask to ``(batch, tokens)``, True at real tokens.
 
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        *others: Any,
-        attn_mask: Tensor | None = None,
-        **options: Any,
-    ) -> Outputs:
-        """Attend over the real tokens ``(batch, tokens, dim)``.
+    Args:
+        mask: ``(batch, tokens)``, or ``(batch, heads, queries, keys)`` where sizes of 1 broadcast. Boolean or integer,
+            true where a token is visible; or added to the scores, 0 where it is visible and −10⁴ or less elsewhere.
+        x: the tokens ``(batch, tokens, dim)``.
 
-        The mask is called ``attention_mask`` by Hugging Face and ``attn_mask`` by timm.
+    Raises:
+        ValueError: a mask that differs between queries or heads, or adds other numbers.
+    """
+    if mask.is_floating_point():
+        visible = mask == 0
+        feature = "adds numbers other than 0 and −∞ to the scores (a relative position bias, …)"
+        errors.refuse(~(visible | (mask <= -1e4)), lambda rows: _unsupported(f"this attention mask {feature}"))
+    else:
+        visible = mask != 0
+    if mask.dim() == 4:
+        feature = "differs between queries or heads (causal, windowed, …)"
+        errors.refuse(visible != visible[:, :1, :1], lambda rows: _unsupported(f"this attention mask {feature}"))
+        visible = visible[:, 0, 0]
+    return visible.expand(x.shape[:2])
 
-        Raises:
-            ValueError: a mask of anything but padding, or any other argument that is set, such as is_causal, rope, a
-                cache, encoder_hidden_states or a bias of the scores.
-        """
-        self.reject_options(**options, **{f"argument {i}": other for i, other in enumerate(others, 3)})
-        mask = masks.key_mask(attention_mask if attn_mask is None else attn_mask, hidden_states)
-        return self.in_original_form(self.proj_drop(self.attend(hidden_states, mask)))
 
-
-class ClassAttentionAdapter(TokenAdapter):
-    """Replacement for timm's class attention, as in CaiT: the first token attends over all tokens."""
-
-    def attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the first token's output ``(batch, 1, dim)``."""
-        return super().attend(x, mask)[:, :1]
+def _unsupported(what: str) -> ValueError:
+    return ValueError(f"{what}, which layers of this library lack: leave the layer out of replace_attention's layers")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.models.third_party import adapters
+from probattn.models.third_party.adapters import Adapter, ClassAttentionAdapter, MultiheadAttentionAdapter
 from probattn.sites import join
 
 
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
         inner: submodule that is replaced, outside which the output map is; empty if it is the layer itself.
     """
 
-    adapter: type[adapters.Adapter]
+    adapter: type[Adapter]
     maps: str
     heads: str
     dropout: str
@@ -34,64 +34,63 @@ class Layout(NamedTuple):
 
 def _nested(inner: str, dropout: str) -> Layout:
     maps = f"{inner}.query. {inner}.key. {inner}.value. output.dense."
-    return Layout(adapters.TokenAdapter, maps, f"{inner}.num_attention_heads", f"{inner}.{dropout}", inner)
+    return Layout(Adapter, maps, f"{inner}.num_attention_heads", f"{inner}.{dropout}", inner)
 
 
-TORCH = (Layout(adapters.MultiheadAttentionAdapter, "in_proj_ out_proj.", "num_heads", "dropout"),)
-TIMM = (Layout(adapters.TokenAdapter, "qkv. proj.", "num_heads", "attn_drop"),)
-TIMM_CLASS = (Layout(adapters.ClassAttentionAdapter, "q. k. v. proj.", "num_heads", "attn_drop"),)
-HUGGING_FACE = (
+LAYOUTS = (
+    Layout(MultiheadAttentionAdapter, "in_proj_ out_proj.", "num_heads", "dropout"),
+    Layout(Adapter, "qkv. proj.", "num_heads", "attn_drop"),
+    Layout(ClassAttentionAdapter, "q. k. v. proj.", "num_heads", "attn_drop"),
     _nested("self", "dropout"),
     _nested("attention", "dropout_prob"),
-    Layout(adapters.TokenAdapter, "q_lin. k_lin. v_lin. out_lin.", "n_heads", "dropout"),
-    Layout(adapters.TokenAdapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
-    Layout(adapters.TokenAdapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
+    Layout(Adapter, "q_lin. k_lin. v_lin. out_lin.", "n_heads", "dropout"),
+    Layout(Adapter, "q_proj. k_proj. v_proj. out_proj.", "num_heads", "dropout"),
+    Layout(Adapter, "q_proj. k_proj. v_proj. o_proj.", "num_attention_heads", "attention_dropout"),
 )
-HUGGING_FACE_CLASSES = (
-    "BertAttention RobertaAttention XLMRobertaAttention CamembertAttention ElectraAttention DistilBertSelfAttention "
-    "ViTAttention DeiTAttention Dinov2Attention BeitAttention YolosAttention VideoMAEAttention CLIPAttention "
-    "SiglipAttention Wav2Vec2Attention"
-)
-KINDS: dict[tuple[str, str], tuple[Layout, ...]] = {
-    ("torch", "MultiheadAttention"): TORCH,
-    ("timm", "Attention"): TIMM,
-    ("timm", "EvaAttention"): TIMM,
-    ("timm", "ClassAttn"): TIMM_CLASS,
-    **{("transformers", name): HUGGING_FACE for name in HUGGING_FACE_CLASSES.split()},
+"""Layouts of all kinds; some kinds change theirs between versions of their library. The first that fits is used."""
+KINDS = {
+    "torch": "MultiheadAttention",
+    "timm": "Attention EvaAttention ClassAttn",
+    "transformers": "BertAttention RobertaAttention XLMRobertaAttention CamembertAttention ElectraAttention "
+    "DistilBertSelfAttention ViTAttention DeiTAttention Dinov2Attention BeitAttention YolosAttention "
+    "VideoMAEAttention CLIPAttention SiglipAttention Wav2Vec2Attention",
 }
-"""Layouts by library and class; of several, which differ between versions, the first that fits is used."""
-POOLING = (("timm", "AttentionPoolLatent"), ("transformers", "SiglipMultiheadAttentionPoolingHead"))
+"""Names of classes by library; classes derived from them count, too."""
+POOLING = ("AttentionPoolLatent", "SiglipMultiheadAttentionPoolingHead")
 """Heads that attend by a learned query, which are no attention layers of the network."""
 
 
-LinearMap = tuple[Tensor, Tensor]
-"""Weight and bias of a linear map; a missing bias is 0."""
-
-
 class AttentionParts(NamedTuple):
-    """Layout, heads, dropout and linear maps of an attention layer, and whether its inputs' maps have biases."""
+    """Layout, heads, dropout and linear maps of an attention layer, and whether its inputs' maps have biases.
+
+    A linear map is its weight with its bias as the last column, 0 if it has none.
+    """
 
     layout: Layout
     heads: int
     dropout: float
     biased: bool
-    query: LinearMap
-    key: LinearMap
-    value: LinearMap
-    out: LinearMap
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    out: Tensor
 
 
 def find_attention(module: nn.Module, path: str = "") -> Iterator[tuple[str, bool]]:
     """Iterate over the innermost attention layers, by their kinds or names: path, and whether the kind is known."""
-    keys = _keys(module)
-    replaced = (adapters.Adapter, ProbabilisticAttention)
-    if any(key in KINDS for key in keys) and not any(isinstance(part, replaced) for part in module.modules()):
+    replaced = (Adapter, ProbabilisticAttention)
+    if _is_known(module) and not any(isinstance(part, replaced) for part in module.modules()):
         yield path, True
-    elif not isinstance(module, replaced) and keys[0] not in POOLING:
+    elif not isinstance(module, replaced) and type(module).__name__ not in POOLING:
         children = module.named_children()
         inside = [layer for name, child in children for layer in find_attention(child, join(path, name))]
-        is_attention = re.search("attention|attn|xca", keys[0][1], re.I)
+        is_attention = re.search("attention|attn|xca", type(module).__name__, re.I)
         yield from inside or ([(path, False)] if is_attention else [])
+
+
+def _is_known(module: nn.Module) -> bool:
+    bases = ((base.__module__.partition(".")[0], base.__name__) for base in type(module).__mro__)
+    return any(name in KINDS.get(library, "").split() for library, name in bases)
 
 
 def read_attention(module: nn.Module) -> AttentionParts:
@@ -100,25 +99,19 @@ def read_attention(module: nn.Module) -> AttentionParts:
     Raises:
         ValueError: they are not where its kind has them.
     """
-    for layout in next(KINDS[key] for key in _keys(module) if key in KINDS):
-        with suppress(AttributeError):
-            return _read(module, layout)
+    for layout in LAYOUTS:
+        with suppress(AttributeError, TypeError):
+            maps = [attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split()]
+            if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
+                maps[0] = module.qkv.weight, torch.cat([module.q_bias, 0 * module.q_bias, module.v_bias])
+            heads, dropout = attrgetter(layout.heads, layout.dropout)(module)
+            biased = any(bias is not None for _, bias in maps[:-1])
+            *inputs, out = (_with_bias(*linear) for linear in maps)
+            rate = float(getattr(dropout, "p", dropout))
+            return AttentionParts(layout, heads, rate, biased, *torch.cat(inputs).chunk(3), out)
     raise ValueError("its query, key, value and output maps are not where its kind has them")
 
 
-def _read(module: nn.Module, layout: Layout) -> AttentionParts:
-    *maps, out = (attrgetter(f"{name}weight", f"{name}bias")(module) for name in layout.maps.split())
-    if len(maps) == 1:
-        weight, bias = maps[0]
-        if getattr(module, "q_bias", None) is not None:  # of timm's EVA, which has none for keys
-            bias = torch.cat([module.q_bias, torch.zeros_like(module.q_bias), module.v_bias])
-        maps = list(zip(weight.chunk(3), [None] * 3 if bias is None else bias.chunk(3), strict=True))
-    heads, dropout = attrgetter(layout.heads, layout.dropout)(module)
-    biased = any(bias is not None for _, bias in maps)
-    filled = [(weight, weight.new_zeros(len(weight)) if bias is None else bias) for weight, bias in (*maps, out)]
-    return AttentionParts(layout, heads, float(getattr(dropout, "p", dropout)), biased, *filled)
-
-
-def _keys(module: nn.Module) -> list[tuple[str, str]]:
-    """Return library and class of a module, followed by those of its base classes."""
-    return [(base.__module__.partition(".")[0], base.__name__) for base in type(module).__mro__]
+def _with_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return torch.cat([weight, bias.unsqueeze(1)], 1)

@@ -1,19 +1,20 @@
 """Network of another library with attention layers of this one."""
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Self
+from unittest import mock
 
 import torch
 from lightning_utilities import apply_to_collection
 from torch import Tensor, nn
 
 from probattn.attention.base import ProbabilisticAttention
-from probattn.draws import at_mean, has_stochastic_input, num_folded, num_samples
+from probattn.draws import at_mean, draws_in_batch, has_stochastic_input, num_folded, num_samples
 from probattn.evaluation_mode import evaluation_mode
 from probattn.models.third_party.adapters import Adapter
-from probattn.models.third_party.draws_in_batch import run_with_draws
 from probattn.sites import name_layers
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -46,19 +47,20 @@ class ConvertedNetwork(nn.Module):
 
         Raises:
             ValueError: a mask of anything but padding, cross-attention and the like, naming the layer; in training
-                mode, batch norm after a stochastic layer; gradient checkpointing; an output that is not batch first.
+                mode, batch norm after a stochastic layer; gradient checkpointing.
+            RuntimeError: an output that is not batch first.
             TypeError: several outputs, of which none is called logits.
         """
-        adapters = [module for module in self.wrapped.modules() if isinstance(module, Adapter)]
+        adapters = (module for module in self.wrapped.modules() if isinstance(module, Adapter))
         stochastic = {adapter for adapter in adapters if adapter.layer.is_stochastic()}
-        number, at_input, call = num_samples(), has_stochastic_input(), partial(call_network, self.wrapped)
+        number, at_input = num_samples(), has_stochastic_input()
         with _no_mixing_of_draws(self.wrapped, stochastic):
             if number is None or num_folded() is not None or not (stochastic or at_input):
-                return call(x, mask)
+                return call_network(self.wrapped, x, mask)
             # torch.export cannot trace the stop at the first stochastic layer, so it folds at the input, too.
             if at_input or self.training or torch.compiler.is_exporting():
                 stochastic = set()
-            return run_with_draws(self.wrapped, call, x, mask, number=number, stochastic=stochastic)
+            return _run_with_draws(self.wrapped, x, mask, number, stochastic)
 
     def layers(self) -> list[ProbabilisticAttention]:
         """Return the layers of this library in order of definition."""
@@ -117,25 +119,19 @@ def call_network(network: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         if next(part.batch_first for part in network.modules() if hasattr(part, "batch_first")):
             return network(x, src_key_padding_mask=padding)
         return network(x.transpose(0, 1), src_key_padding_mask=padding).transpose(0, 1)
-    name = getattr(network, "main_input_name", None)
-    if isinstance(name, str) and hasattr(network, "config"):
-        return _logits(network(**{name: x}, **({} if mask is None else {"attention_mask": mask.long()})))
-    return _logits(network(x) if mask is None else network(x, mask))
-
-
-def _logits(output: Any) -> Tensor:
-    """Return the logits or last hidden state among several outputs, or the only tensor."""
+    if name := getattr(network, "main_input_name", None):
+        output = network(**{name: x}, **({} if mask is None else {"attention_mask": mask.long()}))
+    else:
+        output = network(x) if mask is None else network(x, mask)
     for name in ("logits", "last_hidden_state"):
         value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-        if isinstance(value, Tensor):
+        if value is not None:
             return value
     tensors: list[Tensor] = []
     apply_to_collection(output, Tensor, tensors.append)
     if len(tensors) != 1:
-        raise TypeError(
-            f"the network returned a {type(output).__name__} with {len(tensors)} tensors and none called logits: wrap "
-            "it in a module that returns the logits"
-        )
+        kind = f"{type(output).__name__} with {len(tensors)} tensors and none called logits"
+        raise TypeError(f"the network returned a {kind}: wrap it in a module that returns the logits")
     return tensors[0]
 
 
@@ -147,31 +143,107 @@ def _no_mixing_of_draws(network: nn.Module, stochastic: Collection[nn.Module]) -
         ValueError: batch norm with batch statistics after a stochastic layer, whose draws it would mix; gradient
             checkpointing, whose recomputation runs outside the handlers and would draw again.
     """
-    reached: list[nn.Module] = []
+    reached: list[bool] = []
 
     def check(norm: nn.Module, args: tuple) -> None:
         if reached:
-            raise ValueError(
-                f"{type(norm).__name__} runs after a stochastic layer and would mix its draws: replace it by layer or "
-                "group norm, or put it into evaluation mode"
-            )
+            raise ValueError(f"{type(norm).__name__} runs after a stochastic layer and mixes its draws: use layer norm")
 
     with ExitStack() as stack:
-        for module in network.modules():
+        for module in network.modules() if stochastic else ():
             hugging_face, timm = (getattr(module, f"grad{end}_checkpointing", False) for end in ("ient", ""))
-            if stochastic and torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
+            if torch.is_grad_enabled() and (timm or (hugging_face and module.training)):
                 raise ValueError(
-                    f"{type(module).__name__} uses gradient checkpointing, which draws again in the backward pass: "
-                    "switch it off, gradient_checkpointing_disable() or set_grad_checkpointing(False)"
+                    f"switch off the gradient checkpointing of {type(module).__name__}: its backward pass draws again"
                 )
             if module in stochastic:
-                stack.callback(module.register_forward_hook(lambda layer, *_: reached.append(layer)).remove)
+                stack.callback(module.register_forward_hook(lambda *_: reached.append(True)).remove)
             elif isinstance(module, BATCH_NORMS) and (module.training or module.running_mean is None):
                 stack.callback(module.register_forward_pre_hook(check).remove)
+        yield
+
+
+def _run_with_draws(network: nn.Module, x: Tensor, mask: Tensor | None, number: int, stochastic: set) -> Tensor:
+    """Return the outputs of S draws ``(S, batch, ...)``.
+
+    The network runs on the plain batch up to the first stochastic layer, and then completely on the batch repeated S
+    times, ``(S · batch, ...)``, where modules that have already run return their stored output, repeated along the
+    dimension in which their first input has grown. So masks and other values that the network passes on have the
+    expected size. The code between these modules runs twice.
+
+    Args:
+        network: the network.
+        x: inputs ``(batch, ...)``.
+        mask: ``(batch, tokens)``, or None.
+        number: S.
+        stochastic: the stochastic layers; without any, the whole network runs on the repeated batch.
+
+    Raises:
+        RuntimeError: an output that is not batch first.
+    """
+    batch = x.shape[0]  # len() would fix it in an exported program
+    stored: dict[nn.Module, deque] = defaultdict(deque)
+
+    def repeat(value: Tensor, dim: int = 0) -> Tensor:
+        if value.shape[dim] != batch:
+            raise ValueError(f"dimension {dim} must be the batch of {batch}, got {tuple(value.shape)}")
+        return torch.cat([value] * number, dim)
+
+    def run_once(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Run a module and store a copy of its output, which the network may change in place."""
+        if module in stochastic:
+            raise _FirstStochasticLayer
+        output = forward(*args, **kwargs)
+        stored[module].append((_shape(args, kwargs), apply_to_collection(output, Tensor, Tensor.clone)))
+        return output
+
+    def replay(module: nn.Module, forward: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Return the stored output repeated S times; run the module where that is not what it would return."""
+        if stored[module]:
+            shape, output = stored[module].popleft()
+            sizes = enumerate(zip(shape, _shape(args, kwargs), strict=False))
+            grown = [dim for dim, pair in sizes if pair == (batch, number * batch)]
+            with suppress(ValueError, IndexError):
+                return apply_to_collection(output, Tensor, repeat, grown[0])
+        return forward(*args, **kwargs)
+
+    if stochastic and number > 1:
+        parts = {*stochastic, *_largest_without(stochastic, network)}
+        with suppress(_FirstStochasticLayer), draws_in_batch(1), _replaced_forwards(parts, run_once):
+            return call_network(network, x, mask)
+    with draws_in_batch(number), _replaced_forwards(list(stored), replay):
+        output = call_network(network, repeat(x), None if mask is None else repeat(mask))
+    return output.unflatten(0, (number, batch))
+
+
+def _largest_without(stochastic: Collection[nn.Module], module: nn.Module) -> Iterator[nn.Module]:
+    """Iterate over the largest submodules that contain no stochastic layer, without containers that are not called."""
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)) or not stochastic.isdisjoint(module.modules()):
+        for child in module.children():
+            yield from _largest_without(stochastic, child)
+    else:
+        yield module
+
+
+class _FirstStochasticLayer(Exception):  # noqa: N818
+    """Signal that the first stochastic layer is reached."""
+
+
+def _shape(args: tuple, kwargs: dict[str, Any]) -> torch.Size:
+    """Return the shape of the first tensor among the arguments."""
+    return next((value.shape for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), torch.Size())
+
+
+@contextmanager
+def _replaced_forwards(modules: Collection[nn.Module], replacement: Callable) -> Iterator[None]:
+    """Context manager that replaces the ``forward`` of modules by ``replacement(module, forward, ...)``."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "forward", partial(replacement, module, module.forward)))
         yield
 
 
 def _initialise(layer: ProbabilisticAttention, args: tuple[Tensor, Tensor | None]) -> None:
     """Forward pre-hook that initialises a layer's inducing inputs from its real tokens."""
     x, mask = args
-    layer.initialise(x if mask is None else x[mask])
+    layer.initialise(x[... if mask is None else mask])

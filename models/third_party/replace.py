@@ -1,19 +1,24 @@
 """Replacement of the attention layers of an existing network."""
 
 import copy
+import inspect
 from collections.abc import Sequence
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from probattn.attention.base import LayerFactory
+from probattn.attention.base import LayerFactory, ProbabilisticAttention
+from probattn.attention.mean import SoftmaxMean
+from probattn.attention.softmax import SoftmaxAttention
 from probattn.models.layer_factories import layer_factory
-from probattn.models.third_party.attention_kinds import KINDS, find_attention, read_attention
-from probattn.models.third_party.build_layer import build_layer, check_softmax_attention
+from probattn.models.third_party.attention_kinds import KINDS, AttentionParts, find_attention, read_attention
 from probattn.models.third_party.converted_network import ConvertedNetwork
 
 ALTERNATIVE = "add a transformer block after the network and replace its attention"
 """Advice where attention cannot be replaced."""
+JOINT_MAPS = ("query_key_value", "query_value", "query_key")
+"""Attributes of our layers that hold the joint linear map, named by its parts; without a key, W_q = W_k."""
 
 
 def replace_attention(
@@ -39,7 +44,7 @@ def replace_attention(
             <probattn.models.layer_factories.layer_factory>`). A ``bias`` or ``dropout`` parameter that it
             leaves open is set as in the old layer.
         layers: ``"last"``, ``"all"``, or indices in order of definition, negative ones from the end; attention of
-            unknown kinds does not count.
+            unknown kinds does not count. Without any index, the network stays as it is.
         freeze_rest: train only the new layers; the running statistics of batch norms elsewhere do not change, either.
 
     Returns:
@@ -55,12 +60,16 @@ def replace_attention(
     located = list(find_attention(copied))
     known = [path for path, is_known in located if is_known]
     unknown = [_describe(copied, path) for path, is_known in located if not is_known]
-    if not known or (unknown and isinstance(layers, str) and layers == "all"):
+    if (len(layers) and not known) or (unknown and isinstance(layers, str) and layers == "all"):
         raise ValueError(
-            f"attention that can be replaced is {', '.join(sorted({name for _, name in KINDS}))}; this network has "
+            f"attention that can be replaced is {', '.join(KINDS.values())}; this network has "
             f"{', '.join(unknown[:3]) or 'none'}: choose other layers by index, or {ALTERNATIVE}"
         )
-    for path in (known[index] for index in _indices(layers, len(known))):
+    count = len(known)
+    indices = {"last": [-1], "all": range(count)}[layers] if isinstance(layers, str) else layers
+    if not all(-count <= index < count for index in indices):
+        raise ValueError(f"layers={layers!r} is out of range: this network has {count} attention layers")
+    for path in (known[index] for index in sorted({range(count)[index] for index in indices})):
         name = _describe(copied, path)
         try:
             _replace(copied, path, factory)
@@ -77,15 +86,6 @@ def _describe(network: nn.Module, path: str) -> str:
     return f"{path!r} ({kind.__module__}.{kind.__name__})"
 
 
-def _indices(layers: str | Sequence[int], count: int) -> list[int]:
-    """Return the indices of the layers, ascending."""
-    named = {"last": range(count - 1, count), "all": range(count)}
-    indices = named[layers] if isinstance(layers, str) else list(layers)
-    if len(indices) == 0 or min(indices) < -count or max(indices) >= count:
-        raise ValueError(f"layers={layers!r} is out of range: this network has {count} attention layers")
-    return sorted({range(count)[index] for index in indices})
-
-
 def _replace(network: nn.Module, path: str, factory: LayerFactory) -> None:
     """Replace an attention layer in place."""
     module = network.get_submodule(path)
@@ -93,14 +93,84 @@ def _replace(network: nn.Module, path: str, factory: LayerFactory) -> None:
     old = read_attention(module)
     replaced = module.get_submodule(old.layout.inner)
     paths = [name for name, part in network.named_modules(remove_duplicate=False) if part is replaced]
-    if paths == [""] or len(paths) > 1:
-        raise ValueError(f"it is the network itself, or shared by several blocks: {paths}")
-    adapter = old.layout.adapter(build_layer(factory, old), replaced, num_outputs=num_outputs)
+    if len(paths) > 1:
+        raise ValueError(f"it is shared by several blocks: {paths}")
+    layer = build_layer(factory, old).train(replaced.training)
+    adapter = old.layout.adapter(layer, replaced, num_outputs=num_outputs)
     adapter.training = replaced.training
-    adapter.layer.train(replaced.training)
-    if old.layout.inner:  # the output map is in the new layer
-        module.set_submodule(old.layout.maps.split()[-1].rstrip("."), nn.Identity())
     network.set_submodule(paths[0], adapter)
+    if old.layout.inner:
+        module.output.dense = nn.Identity()  # this map is in the new layer
     for encoder in network.modules():
         if isinstance(encoder, nn.TransformerEncoder):
             encoder.use_nested_tensor = False
+
+
+@torch.no_grad()
+def check_softmax_attention(module: nn.Module) -> int | None:
+    """Compare a module with softmax attention that has its weights, on a few tokens in evaluation mode.
+
+    This shows what its class does not: norms of queries and keys, position biases, other scales, a causal mask. The
+    check runs on a copy with random weights, since zeros, as output maps often begin with, would hide them.
+
+    Returns:
+        Length of the tuple that the layer to be replaced returns; None if it returns a tensor.
+
+    Raises:
+        ValueError: a different output, or a module that cannot be called on tokens alone.
+    """
+    probe, generator = copy.deepcopy(module).eval(), torch.Generator().manual_seed(0)
+    for parameter in probe.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter.shape[-1:].numel() ** 0.5)
+    old = read_attention(probe)
+    inner, x = probe.get_submodule(old.layout.inner), torch.randn(2, 5, len(old.out), generator=generator).to(old.out)
+    output = inner(x, x, x) if isinstance(module, nn.MultiheadAttention) else inner(x)
+    actual = output[0] if isinstance(output, tuple) else output
+    if old.layout.inner:
+        actual = nn.functional.linear(actual, old.out[:, :-1], old.out[:, -1])
+    adapter = old.layout.adapter(build_layer(SoftmaxAttention, old), inner).eval()
+    expected = adapter.attend(x, None)
+    eps = max(torch.finfo(dtype).eps for dtype in (x.dtype, torch.float32))  # some compute scores in float32
+    if actual.shape != expected.shape or (actual - expected).abs().max() > eps**0.5 * expected.abs().max():
+        raise ValueError("its output is not the softmax attention of its linear maps with scale 1/√(head width)")
+    return len(output) if isinstance(output, tuple) else None
+
+
+def build_layer(factory: LayerFactory, old: AttentionParts) -> ProbabilisticAttention:
+    """Build a layer with the query, key, value and output weights of another, where it has counterparts.
+
+    Query and key weights are multiplied by the layer's ``gain``, as its initial ones are. The output map has a
+    counterpart in layers with values, and in those whose mean is softmax attention, which is then the old layer.
+
+    Args:
+        factory: ``(dim, heads) -> layer``; a ``bias`` or ``dropout`` parameter that it leaves open is set as in the old
+            layer.
+        old: the old layer.
+
+    Raises:
+        ValueError: a factory that does not return a layer of this library.
+    """
+    options = {"bias": old.biased, "dropout": old.dropout}
+    left_open = inspect.signature(factory).parameters.keys() - getattr(factory, "keywords", {}).keys()
+    layer = factory(len(old.out), old.heads, **{name: options[name] for name in options.keys() & left_open})
+    if not isinstance(layer, ProbabilisticAttention):
+        raise ValueError(f"attention must build attention layers of probattn, got {type(layer).__name__}")
+    layer.to(old.out)
+    sources = {"query": layer.gain * old.query, "key": layer.gain * old.key, "value": old.value}
+    for name in JOINT_MAPS:
+        if isinstance(joint := getattr(layer, name, None), nn.Linear):
+            _copy(torch.cat([sources[part] for part in name.split("_")]), joint)
+            if name.endswith("value"):
+                _copy(old.out, layer.out)
+    if isinstance(getattr(layer, "mean", None), SoftmaxMean):
+        _copy(old.value, layer.mean.value)
+        _copy(old.out, layer.mean.out)
+    return layer
+
+
+@torch.no_grad()
+def _copy(source: Tensor, linear: nn.Linear) -> None:
+    """Copy a linear map whose bias is its last column."""
+    linear.weight.copy_(source[:, :-1])
+    if linear.bias is not None:
+        linear.bias.copy_(source[:, -1])

@@ -134,7 +134,7 @@ def test_it_is_trained_by_fit(x):
 
 
 def test_invalid_options_are_refused():
-    with pytest.raises(ValueError, match='pooling must be "mean" or "cls", got \'max\''):
+    with pytest.raises(ValueError, match="pooling must be one of mean, cls, got 'max'"):
         PretrainedClassifier(bert(), classes=2, pooling="max", attention=KEP)
     with pytest.raises(ValueError, match="out of range: this network has 3 attention layers"):
         PretrainedClassifier(bert(), classes=2, attention=KEP, last=4)

@@ -16,7 +16,7 @@ from probattn.distributions import ColumnNormal, DiagonalNormal, MarginalsOfJoin
 from probattn.draws import Drawn
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.models import Classifier
-from probattn.models.likelihoods.classification import CategoricalWithEnergy
+from probattn.models.label_distributions import CategoricalWithEnergy
 
 F64 = torch.float64
 ELBOS = pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])

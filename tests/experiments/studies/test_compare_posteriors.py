@@ -28,6 +28,7 @@ class First(nn.Module):
 
 
 def classifier(layer, *, num_data=5):
+    torch.manual_seed(0)
     model = Classifier(nn.Sequential(layer, First(), nn.Linear(2, 3)), num_data=num_data).double()
     with torch.no_grad():
         model.network[2].weight.mul_(5)

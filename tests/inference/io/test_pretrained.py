@@ -149,19 +149,15 @@ def test_uploads_create_the_repository_and_send_the_folder(shared, monkeypatch):
             calls.append(("create", repo_id, private, exist_ok))
             return SimpleNamespace(repo_id=f"user/{repo_id}")
 
-        def create_branch(self, repo_id, *, branch, exist_ok):
-            calls.append(("branch", repo_id, branch, exist_ok))
-
         def upload_folder(self, **options):
             calls.append(("upload", options["repo_id"], options["folder_path"], options["revision"]))
             return SimpleNamespace(commit_url="https://hub/commit")
 
     monkeypatch.setattr(hub, "HfApi", Api)
-    assert upload_pretrained(shared, "model", private=True, token="t", branch="dev") == "https://hub/commit"
+    assert upload_pretrained(shared, "model", private=True, token="t", revision="dev") == "https://hub/commit"
     assert calls == [
         ("token", "t"),
         ("create", "model", True, True),
-        ("branch", "user/model", "dev", True),
         ("upload", "user/model", shared, "dev"),
     ]
 

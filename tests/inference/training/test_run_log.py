@@ -53,23 +53,6 @@ def test_records_after_the_checkpoints_step_are_dropped(tmp_path):
     assert (tmp_path / "log.jsonl").read_text() == ""
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['{"st', "", "[]", "3", "\\"],
-    ids=repr,
-)
-@pytest.mark.parametrize("number", [2, 3])
-def test_a_line_that_was_not_written_is_named(tmp_path, line, number):
-    with RunLog(tmp_path, step=0, loggers=()) as log:
-        log.write("step", 1, loss=0.5)
-        log.write("step", 2, loss=0.5)
-    lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    lines.insert(number - 1, line)
-    (tmp_path / "log.jsonl").write_text("\n".join([*lines, ""]))
-    with pytest.raises(ValueError, match=rf"log\.jsonl, line {number} is damaged"):
-        read_log(tmp_path / "log.jsonl")
-
-
 def test_numbers_come_back_as_they_were(tmp_path):
     values = {"a": 0.1 + 0.2, "b": 1e-300, "d": 3}
     with RunLog(tmp_path, step=0, loggers=()) as log:

@@ -9,11 +9,7 @@ from torch.testing import assert_close
 
 from probattn import SoftmaxAttention
 from probattn.draws import draws_in_batch
-from probattn.models.third_party.adapters import (
-    ClassAttentionAdapter,
-    MultiheadAttentionAdapter,
-    TokenAdapter,
-)
+from probattn.models.third_party.adapters import Adapter, ClassAttentionAdapter, MultiheadAttentionAdapter
 
 REAL = torch.tensor([[True, True, False], [True, True, True]])
 
@@ -33,7 +29,7 @@ def multihead(layer, **options):
 
 
 def timm(layer, dropout=0.0):
-    return TokenAdapter(layer, SimpleNamespace(proj_drop=nn.Dropout(dropout)))
+    return Adapter(layer, SimpleNamespace(proj_drop=nn.Dropout(dropout)))
 
 
 def test_multihead_takes_padding_as_bool_and_as_canonical_float(layer, x):
@@ -53,7 +49,7 @@ def test_folded_draws_are_unfolded_draw_by_draw(layer, x):
     seen = []
     layer.register_forward_pre_hook(lambda _, args: seen.append(args))
     with draws_in_batch(3):
-        output = TokenAdapter(layer, nn.Identity())(torch.cat([x, 2 * x, 3 * x]), torch.cat([REAL] * 3)[:, None, None])
+        output = Adapter(layer, nn.Identity())(torch.cat([x, 2 * x, 3 * x]), torch.cat([REAL] * 3)[:, None, None])
     ((inside, mask),) = seen
     assert torch.equal(inside, torch.stack([x, 2 * x, 3 * x]))
     assert torch.equal(mask, REAL)
@@ -67,7 +63,7 @@ def test_multihead_takes_equal_tensors_that_are_not_one(layer, x):
 
 @pytest.mark.parametrize("outputs", [None, 1, 2, 3])
 def test_the_output_has_the_form_of_the_old_layers(layer, x, outputs):
-    output = TokenAdapter(layer, nn.Identity(), num_outputs=outputs)(x)
+    output = Adapter(layer, nn.Identity(), num_outputs=outputs)(x)
     attended, *others = output if outputs else (output,)
     assert torch.equal(attended, layer(x))
     assert others == [None] * ((outputs or 1) - 1)
@@ -111,7 +107,7 @@ def test_class_attention_returns_the_first_tokens_output(layer, x):
 
 
 def test_hugging_face_takes_padding_and_refuses_whatever_else_is_set(layer, x):
-    adapter, mask = TokenAdapter(layer, nn.Identity()), REAL[:, None, None]
+    adapter, mask = Adapter(layer, nn.Identity()), REAL[:, None, None]
     outputs = (
         adapter(x, mask, None, None, False),
         adapter(x, attention_mask=mask, encoder_hidden_states=None, cache=None, cache_position=torch.arange(3)),

@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
 from probattn.models.third_party.attention_kinds import read_attention
-from probattn.models.third_party.build_layer import build_layer
+from probattn.models.third_party.replace import build_layer
 
 F64 = torch.float64
 

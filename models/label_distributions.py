@@ -1,0 +1,78 @@
+"""Distributions of labels, with what predictions and padding need beside the density."""
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+
+class BernoulliOfAnyDtype(dist.Bernoulli):
+    """Bernoulli distribution that accepts labels of any dtype, as categorical and count distributions do."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density."""
+        return super().log_prob(value.to(self.logits.dtype))
+
+
+class CategoricalWithEnergy(dist.Categorical):
+    """Categorical distribution that keeps its logits as they are before their normalisation, for their free energy.
+
+    With class weights the log density is multiplied by the weight of the class, and ``exp(log_prob)`` does not sum to
+    1. Probabilities, entropy and samples are those without weights.
+
+    Args:
+        logits: ``(..., classes)``, normalised or not.
+        class_weights: ``(classes,)``, positive, or None.
+        options: ``validate_args`` of the base class.
+
+    Attributes:
+        given_logits: ``logits``.
+    """
+
+    class_weights: Tensor | None = None  # also of copies without the attribute, as predictions make them
+
+    def __init__(self, logits: Tensor, class_weights: Tensor | None = None, **options: bool | None) -> None:
+        super().__init__(logits=logits, **options)
+        self.given_logits, self.class_weights = logits, class_weights
+
+    @property
+    def energy(self) -> Tensor:
+        """Free energy −log Σ_c exp(logit_c), of the batch shape (Liu et al., 2020, eq. 4)."""
+        return -self.given_logits.logsumexp(-1)
+
+    def expand(self, batch_shape: torch.Size, _instance: None = None) -> "CategoricalWithEnergy":
+        """Return the same distribution with another batch shape."""
+        new = super().expand(batch_shape, self.__new__(type(self)))
+        new.given_logits, new.class_weights = self.given_logits.expand(*batch_shape, -1), self.class_weights
+        return new
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return w_value log p(value), in nats; without weights log p(value)."""
+        log_prob = super().log_prob(value)
+        return log_prob if self.class_weights is None else log_prob * self.class_weights[value.long()]
+
+
+class OrderedCategorical(dist.Categorical):
+    """Categorical distribution of ordered classes, for which a miss by one is better than a miss by two."""
+
+    is_ordered = True
+
+
+class Masked(dist.MaskedDistribution):
+    """Masked distribution that ignores values at masked positions completely, argument validation included.
+
+    Attributes:
+        real: mask ``(*draws, batch, tokens)``, True at real tokens.
+    """
+
+    def __init__(self, base_dist: dist.TorchDistribution, mask: Tensor) -> None:
+        super().__init__(base_dist, mask)
+        self.real = mask
+
+    def expand(self, batch_shape: tuple[int, ...], _instance: None = None) -> "Masked":
+        """Return the same distribution with a larger batch shape."""
+        return Masked(self.base_dist.expand(batch_shape), self.real.expand(batch_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density, 0 at masked positions."""
+        real = self.real[(..., *(None,) * len(self.event_shape))]
+        return super().log_prob(value.where(real, 1))  # 1 is in the support of real, count and class distributions
