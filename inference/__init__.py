@@ -4,10 +4,14 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
+import warnings
+
 from probattn.inference import imports
 
 with imports.without_side_effects():
-    import scipy.special  # noqa: F401
+    warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
+    import gpytorch
+    import scipy.optimize
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields, unpack_batch
@@ -34,7 +38,7 @@ from probattn.inference.methods.mc_dropout import MCDropout
 from probattn.inference.methods.ood_detector import OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling
-from probattn.inference.metrics import multilabel, ood, regression
+from probattn.inference.metrics import ood, regression
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.fit_guide import GuideRefit, fit_guide, refit_guide
 from probattn.inference.posterior.nuts import nuts

@@ -95,11 +95,9 @@ def _describe(values: Mapping[str, float]) -> str:
 def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:
     """Choose a threshold and conformal sets, or intervals, on validation data, and evaluate them on test data."""
     if test.probs is None:
-        level = 1 - ALPHA
-        predicted = {
-            "coverage": regression.coverage(test, test.labels, level=level),
-            "width": regression.width(test, level=level),
-        }
+        low, high = regression.interval(test, 1 - ALPHA)
+        covered = (low <= test.labels) & (test.labels <= high)
+        predicted = {"coverage": float(covered.double().mean()), "width": float((high - low).mean())}
         calibrated = conformal.CQR(alpha=ALPHA).fit_prediction(valid)
         return Intervals(predicted, calibrated.evaluate(test, test.labels))
     threshold = RiskThreshold(target=TARGET).fit_prediction(valid)

@@ -58,6 +58,6 @@ def _panel(ax: Axes, test: Prediction, ood_set: Prediction, *, title: str) -> No
     for values, look in groups.values():
         if len(values):
             ax.hist(values, bins=BINS, weights=np.full(len(values), 1 / len(values)), **look)
-    auroc = ood.detection_metrics(ood.max_softmax(test), ood.max_softmax(ood_set))["auroc"]
+    auroc = ood.detection_metrics(-test.confidence, -ood_set.confidence)["auroc"]
     counts = ", ".join(f"{len(values):,} {name}" for name, (values, _) in groups.items())
     ax.set_title(f"{title}: AUROC {100 * auroc:.1f}\u00a0%\n{counts}", **style.TITLE)

@@ -17,8 +17,8 @@ import torch
 from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics.classification import validate
-from probattn.inference.prediction.predictor import FittedPredictor, Predictor, class_probs, labelled
+from probattn.inference.metrics.classification import confidence_and_correct, validate
+from probattn.inference.prediction.predictor import FittedPredictor, Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
 
@@ -48,16 +48,11 @@ class RiskThreshold(FittedPredictor):
     """
 
     fitted_values = ("confidence", "bound", "coverage", "target", "delta", "error_free")
-    confidence: float
-    bound: float
-    coverage: float
-    error_free: float
 
     def __init__(self, predictor: Predictor | None = None, *, target: float, delta: float = 0.05) -> None:
         super().__init__(predictor)
-        for name, value in (("target", target), ("delta", delta)):
-            if not 0 < value < 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+        if not (0 < target < 1 and 0 < delta < 1):
+            raise ValueError(f"target and delta must lie between 0 and 1, got {target} and {delta}")
         self.target, self.delta = target, delta
 
     def fit_prediction(self, prediction: Prediction) -> Self:
@@ -66,10 +61,21 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        probs, labels = validate(class_probs(prediction), labelled(prediction))
-        confidence, order = probs.amax(dim=1).sort(descending=True)
-        wrong = (probs.argmax(dim=1) != labels)[order].cumsum(0)
-        self.confidence, self.bound, self.coverage = _choose(confidence, wrong, self.target, self.delta)
+        confidence, correct = confidence_and_correct(*labelled_classes(prediction))
+        confidence, order = confidence.sort(descending=True)
+        wrong = (~correct)[order].cumsum(0)
+        ends_group = torch.cat([confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)])  # of equal ones
+        accepted, errors = ends_group.nonzero()[:, 0].numpy() + 1, wrong[ends_group].numpy()
+        starts = _starts(len(wrong), self.target, self.delta)
+        level = self.delta / len(starts)
+        fails = np.append(np.flatnonzero(bdtr(errors, accepted, self.target) > level), len(accepted))
+        firsts = np.searchsorted(accepted, starts)
+        ends = fails[np.searchsorted(fails, firsts)]  # of each sequence, the first threshold that fails
+        self.confidence, self.bound, self.coverage = math.inf, 1.0, 0.0
+        if (ends > firsts).any():
+            best = ends[ends > firsts].max() - 1
+            self.confidence, self.coverage = float(confidence[ends_group][best]), float(accepted[best] / len(wrong))
+            self.bound = risk_bound(int(errors[best]), int(accepted[best]), delta=level)
         self.error_free, self.fitted = int((wrong == 0).sum()), True
         return self
 
@@ -82,65 +88,33 @@ class RiskThreshold(FittedPredictor):
     def accepts(self, probs: Tensor) -> Tensor:
         """Return True ``(n,)`` for accepted predictions of mean probabilities ``(n, classes)``."""
         self.check_fitted()
-        labels = torch.zeros(len(probs), dtype=torch.long)
-        return validate(probs, labels)[0].amax(dim=1).to(probs.device) >= self.confidence
+        checked, _ = validate(probs, torch.zeros(len(probs), dtype=torch.long))
+        return checked.amax(dim=1).to(probs.device) >= self.confidence
 
     def evaluate(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         """Evaluate the threshold on test data that were not used to choose it.
 
         Returns:
             ``accepted`` (count), ``coverage``, ``risk`` (NaN if nothing is accepted), its exact two-sided interval
-            ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934), and ``holds``: True if the empirical
-            risk is at most the target, or nothing is accepted.
+            ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934).
         """
-        probs, labels = validate(probs, labels)
-        accepted = self.accepts(probs)
-        count, wrong = int(accepted.sum()), int((probs.argmax(dim=1) != labels)[accepted].sum())
-        risk = wrong / count if count else math.nan
+        _, correct = confidence_and_correct(probs, labels)
+        accepted = self.accepts(probs).cpu()
+        count, wrong = int(accepted.sum()), int((accepted & ~correct).sum())
         return {
             "accepted": count,
             "coverage": count / len(labels),
-            "risk": risk,
+            "risk": wrong / count if count else math.nan,
             "low": 1 - risk_bound(count - wrong, count, delta=self.delta / 2),
             "high": risk_bound(wrong, count, delta=self.delta / 2),
-            "holds": not count or risk <= self.target,
         }
 
     def __str__(self) -> str:
         promise = f"risk ≤ {100 * self.target:g} % with {100 * (1 - self.delta):g} % confidence"
-        if not self.fitted:
-            return f"not fitted yet: {promise}"
         if math.isinf(self.confidence):
-            needed = _min_accepted(self.target, self.delta)
-            return (
-                f"abstain from everything: {promise} takes at least {needed} validation examples without an error, "
-                f"and here the {self.error_free:g} most confident are"
-            )
+            needed = f"takes at least {_min_accepted(self.target, self.delta)} validation examples without an error"
+            return f"abstain from everything: {promise} {needed}, and here the {self.error_free:g} most confident are"
         return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage {100 * self.coverage:.1f} %"
-
-
-def _choose(confidence: Tensor, wrong: Tensor, target: float, delta: float) -> tuple[float, float, float]:
-    """Return confidence, bound and coverage of the threshold of largest coverage.
-
-    Args:
-        confidence: ``(n,)``, descending.
-        wrong: number of errors among the first 1, …, n examples.
-        target, delta: as for :class:`RiskThreshold`.
-    """
-    ends_group = torch.cat([confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)])  # of equal confidences
-    confidences, errors = confidence[ends_group].numpy(), wrong[ends_group].numpy()
-    accepted = ends_group.nonzero()[:, 0].numpy() + 1
-    starts = _starts(len(wrong), target, delta)
-    level = delta / len(starts)
-    fails = np.append(np.flatnonzero(bdtr(errors, accepted, target) > level), len(accepted))
-    firsts = np.searchsorted(accepted, starts)
-    ends = fails[np.searchsorted(fails, firsts)]  # of each sequence, the first threshold that fails
-    passed = ends[ends > firsts]
-    if not len(passed):
-        return math.inf, 1.0, 0.0
-    best = passed.max() - 1
-    bound = risk_bound(int(errors[best]), int(accepted[best]), delta=level)
-    return float(confidences[best]), bound, float(accepted[best] / len(wrong))
 
 
 def risk_bound(wrong: int, accepted: int, *, delta: float) -> float:

@@ -5,14 +5,13 @@ score of the labels of n calibration examples; a set holds the classes, and an i
 most q̂. If calibration and new examples are exchangeable, it holds the label with probability ≥ 1 − α for any network
 (Vovk et al., 2005; Lei et al., 2018). Intervals have a q̂ for each target: coverage is per target, not joint.
 
-This marginal coverage averages over calibration data. Given them, coverage follows Beta(l, n + 1 − l), l the rank above
-(:func:`likely_coverage`): 90 % promised by 30 examples is as low as 80 % in one case of twenty.
+This marginal coverage averages over calibration data. Given them, coverage follows Beta(l, n + 1 − l), l the rank
+above: 90 % promised by 30 examples is as low as 80 % in one case of twenty.
 """
 
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Self
 
 import torch
@@ -21,13 +20,8 @@ from torch import Generator, Tensor
 
 from probattn.inference.metrics import regression
 from probattn.inference.metrics.classification import validate
-from probattn.inference.prediction.predictor import (
-    FewExamplesWarning,
-    FittedPredictor,
-    Predictor,
-    class_probs,
-    labelled,
-)
+from probattn.inference.prediction import predictor as predictors
+from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, labelled, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -40,27 +34,15 @@ def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:
     Warns:
         FewExamplesWarning: coverage given these examples may well be :data:`SHORTFALL` below 1 − α.
     """
-    low = likely_coverage(len(scores), alpha)
+    examples = len(scores)
+    excluded = math.floor((examples + 1) * alpha + 1e-9)  # examples with scores of at least q̂; 100 · 0.29 is 28.999…
+    if not excluded:
+        return torch.full_like(scores[0], math.inf)
+    low = betaincinv(examples + 1 - excluded, excluded, 0.05)  # of the coverage given these examples, if without ties
     if low < 1 - alpha - SHORTFALL:
-        warnings.warn(
-            f"{len(scores)} calibration examples promise {100 * (1 - alpha):g} % on average over samples; these "
-            f"may cover only {100 * low:.0f} % (5 % quantile)",
-            FewExamplesWarning,
-            stacklevel=3,
-        )
-    excluded = _excluded(len(scores), alpha)
-    return scores.sort(0).values[-excluded] if excluded else torch.full_like(scores[0], math.inf)
-
-
-def likely_coverage(examples: int, alpha: float) -> float:
-    """Return the 5 % quantile of the coverage that sets have, given n calibration examples with continuous scores."""
-    excluded = _excluded(examples, alpha)
-    return float(betaincinv(examples + 1 - excluded, excluded, 0.05)) if excluded else 1.0
-
-
-def _excluded(examples: int, alpha: float) -> int:
-    """Return the number of calibration examples with scores of at least q̂."""
-    return math.floor((examples + 1) * alpha + 1e-9)  # 100 · 0.29 is 28.999…
+        promise = f"{examples} calibration examples promise {1 - alpha:.4g} on average over samples"
+        warnings.warn(f"{promise}; these may cover only {low:.2f} (5 % quantile)", FewExamplesWarning, stacklevel=3)
+    return scores.sort(0).values[-excluded]
 
 
 class ConformalPredictor(FittedPredictor):
@@ -74,7 +56,7 @@ class ConformalPredictor(FittedPredictor):
         ValueError: alpha outside (0, 1).
     """
 
-    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
+    def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for a coverage of 90 %")
@@ -96,8 +78,6 @@ class ConformalSets(ConformalPredictor):
     """
 
     fitted_values = ("alpha", "quantile", "classes")
-    quantile: float
-    classes: float
 
     @abstractmethod
     def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
@@ -116,7 +96,7 @@ class ConformalSets(ConformalPredictor):
         Warns:
             FewExamplesWarning: see :func:`conformal_quantile`.
         """
-        probs, labels = validate(class_probs(prediction), labelled(prediction))
+        probs, labels = validate(*labelled_classes(prediction))
         scores = self.score(probs, generator).gather(1, labels[:, None])[:, 0]
         self.quantile, self.classes, self.fitted = float(conformal_quantile(scores, self.alpha)), probs.shape[1], True
         return self
@@ -126,10 +106,6 @@ class ConformalSets(ConformalPredictor):
         self.check_fitted()
         outputs = super().forward(x, mask)
         return outputs | {"set": self.score(outputs["probs"].double(), None) <= self.quantile}
-
-    def predict_set(self, data: Tensor | Iterable, *, generator: Generator | None = None) -> Tensor:
-        """Predict inputs or batches, and return their :meth:`sets`."""
-        return self.sets(class_probs(self.predict(data)), generator=generator)
 
     def sets(self, probs: Tensor, *, generator: Generator | None = None) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
@@ -185,8 +161,7 @@ class APS(ConformalSets):
     def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
         """Return the total probability of more probable classes, plus u times that of the class."""
         ordered, order = probs.sort(dim=1, descending=True, stable=True)
-        like = probs[:, :1]
-        u = torch.rand_like(like) if generator is None else torch.empty_like(like).uniform_(generator=generator)
+        u = torch.rand_like(probs[:, :1], generator=generator)
         scores = ordered.cumsum(dim=1) - (1 - u) * ordered
         return torch.empty_like(scores).scatter_(1, order, scores)
 
@@ -201,13 +176,11 @@ class ConformalIntervals(ConformalPredictor):
         alpha: allowed probability of missing the label, 0 < alpha < 1.
 
     Attributes:
-        quantile: q̂ of each target ``(...)``, float64 on the CPU; ∞ if there are n < 1/α − 1 calibration examples;
-            negative if the band is too wide, so that intervals may be empty (lower end above upper end).
+        quantile: q̂ of all targets in one dimension, float64 on the CPU; ∞ if there are n < 1/α − 1 calibration
+            examples; negative if the band is too wide, so that intervals may be empty (lower end above upper end).
     """
 
-    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
-        super().__init__(predictor, alpha=alpha)
-        self.quantile = torch.tensor(math.nan, dtype=torch.float64)
+    quantile = torch.full((1,), math.nan, dtype=torch.float64)
 
     @abstractmethod
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
@@ -225,33 +198,29 @@ class ConformalIntervals(ConformalPredictor):
             FewExamplesWarning: see :func:`conformal_quantile`.
         """
         values = regression.validate(prediction, labelled(prediction))
-        low, high, unit = self._finite_band(prediction)
-        self.quantile = conformal_quantile(torch.maximum(low - values, values - high) / unit, self.alpha).cpu().clone()
-        self.fitted = True
+        low, high, unit = self.band(prediction)
+        scores = torch.maximum(low - values, values - high) / unit
+        if not (scores - unit).isfinite().all():
+            raise ValueError("this likelihood has no finite mean or variance: calibrate its quantiles by conformal.CQR")
+        self.quantile, self.fitted = conformal_quantile(scores, self.alpha).flatten().cpu().clone(), True
         return self
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch, with ``low`` and ``high``."""
-        self.check_fitted()
         prediction = self.predict_batch(x, mask)
-        low, high = self._moved(*self.band(prediction))
+        low, high = self.intervals(prediction)
         return {"mean": prediction.mean, "variance": prediction.variance, "low": low, "high": high}
-
-    def predict_interval(self, data: Tensor | Iterable) -> tuple[Tensor, Tensor]:
-        """Predict inputs or batches, and return their :meth:`intervals`."""
-        return self.intervals(self.predict(data))
 
     def intervals(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the lower and upper ends ``(n, ...)``, in units of the targets.
 
         Raises:
-            ValueError: other targets than in calibration.
+            RuntimeError: another number of targets than in calibration.
         """
         self.check_fitted()
-        low, high, unit = self._finite_band(prediction)
-        if low.shape[1:] != self.quantile.shape:
-            raise ValueError(f"calibrated on targets {tuple(self.quantile.shape)}, got {tuple(low.shape[1:])}")
-        return self._moved(low, high, unit)
+        low, high, unit = self.band(prediction)
+        margin = self.quantile.to(low.device).reshape(low.shape[1:]) * unit
+        return low - margin, high + margin
 
     def evaluate(self, prediction: Prediction, labels: Tensor) -> dict[str, float]:
         """Evaluate the intervals on test data, with means over examples and targets.
@@ -262,34 +231,17 @@ class ConformalIntervals(ConformalPredictor):
         """
         low, high = self.intervals(prediction)
         values = regression.validate(prediction, labels)
-        means = {
-            "coverage": (low <= values) & (values <= high),
-            "width": (high - low).clamp(min=0),
-            "empty": high < low,
-        }
-        return {name: float(each.double().mean()) for name, each in means.items()}
+        covered = (low <= values) & (values <= high)
+        parts = {"coverage": covered, "width": (high - low).clamp(min=0), "empty": high < low}
+        return {name: float(values.double().mean()) for name, values in parts.items()}
 
     def get_extra_state(self) -> Tensor:
-        """Return ``fitted``, alpha, and the shape and values of the quantile, in float64."""
-        shape = self.quantile.shape
-        values = [self.fitted, self.alpha, len(shape), *shape, *self.quantile.flatten().tolist()]
-        return torch.tensor(values, dtype=torch.float64)
+        """Return ``fitted``, alpha and the quantiles, in float64."""
+        return torch.tensor([self.fitted, self.alpha, *self.quantile.tolist()], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted``, alpha and the quantile."""
-        fitted, self.alpha, dims, *values = state.tolist()
-        self.fitted, dims = bool(fitted), int(dims)
-        self.quantile = torch.tensor(values[dims:], dtype=torch.float64).reshape([int(size) for size in values[:dims]])
-
-    def _finite_band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
-        low, high, unit = self.band(prediction)
-        if not low.isfinite().all() or (isinstance(unit, Tensor) and not (unit.isfinite() & (unit > 0)).all()):
-            raise ValueError("this likelihood has no finite mean or variance: calibrate its quantiles by conformal.CQR")
-        return low, high, unit
-
-    def _moved(self, low: Tensor, high: Tensor, unit: Tensor | float) -> tuple[Tensor, Tensor]:
-        margin = self.quantile.to(low.device) * unit
-        return low - margin, high + margin
+        """Set ``fitted``, alpha and the quantiles."""
+        self.fitted, self.alpha, self.quantile = bool(state[0]), float(state[1]), state[2:].cpu().clone()
 
 
 class Absolute(ConformalIntervals):
@@ -326,7 +278,4 @@ class CQR(ConformalIntervals):
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
         """Return the quantiles, and 1."""
-        if torch.compiler.is_exporting():
-            raise NotImplementedError("CQR finds quantiles by bisection: export conformal.Absolute or Normalised")
-        low, high = prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2])
-        return low, high, 1.0
+        return *prediction.quantiles([self.alpha / 2, 1 - self.alpha / 2]), 1.0

@@ -1,6 +1,6 @@
 """Deep ensembles (Lakshminarayanan et al., 2017): equally weighted mixtures of predictors of any kind."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,24 +25,23 @@ def mix(predictions: Sequence[Prediction]) -> Prediction:
     """
     if not predictions:
         raise ValueError("a mixture has at least one member")
-    shapes = [tuple(class_probs(member).shape) for member in predictions]
-    labels = predictions[0].labels
+    shapes = [tuple(class_probs(prediction).shape) for prediction in predictions]
     if any(shape != shapes[0] for shape in shapes):  # sizes of programs are symbols, which no set takes
         raise ValueError(f"members must predict the same examples and classes, got probabilities of shapes {shapes}")
-    if not all(_same(member.labels, labels) for member in predictions):
+    labels = predictions[0].labels
+    if not all(_same(prediction.labels, labels) for prediction in predictions):
         raise ValueError("the labels of the members differ: each must see the examples in one order; do not shuffle")
-    names = ("probs", "expected_entropy", "energy", "draws")
-    fields = {name: [getattr(member, name) for member in predictions] for name in names}
+    names = ("probs", "expected_entropy", "energy", "draws", "num_samples")
+    fields = {name: [getattr(prediction, name) for prediction in predictions] for name in names}
     known = {name: values for name, values in fields.items() if all(value is not None for value in values)}
-    draws = known.pop("draws", None)
-    if draws and len(set(map(len, draws))) > 1:
-        raise ValueError(f"members have different numbers of draws: {', '.join(str(len(each)) for each in draws)}")
-    samples = [member.num_samples for member in predictions]
+    draws, samples = known.pop("draws", None), known.pop("num_samples", None)
+    if draws and len({len(values) for values in draws}) > 1:
+        raise ValueError(f"members have different numbers of draws: {', '.join(str(len(values)) for values in draws)}")
     return Prediction(
         **{name: torch.stack(values).mean(0) for name, values in known.items()},
         draws=torch.cat(draws) if draws else None,
         labels=labels,
-        num_samples=None if None in samples else sum(samples),
+        num_samples=sum(samples) if samples else None,
     )
 
 
@@ -56,24 +55,16 @@ class Ensemble(Predictor):
         members: one or more predictors.
 
     Raises:
-        ValueError: no members. :meth:`predict` raises it for an iterator, which would be empty after the first member,
-            and as :func:`mix` does.
-        TypeError: something else than predictors.
+        ValueError: from :meth:`predict`, as :func:`mix` does, and for an iterator, which is empty after the first
+            member.
     """
 
     def __init__(self, members: Iterable[Predictor]) -> None:
         super().__init__()
-        members = tuple(members)
-        if not members:
-            raise ValueError("an ensemble has at least one member")
-        if not all(isinstance(member, Predictor) for member in members):
-            raise TypeError("members are predictors: for a model PosteriorPredictive(model, guide)")
         self.members = nn.ModuleList(members)
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict with all members, and mix."""
-        if isinstance(data, Iterator):
-            raise ValueError("an ensemble reads its data once per member, an iterator once: pass a list or a loader")
         return mix([member.predict(data) for member in self.members])
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:

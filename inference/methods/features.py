@@ -2,15 +2,15 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, check_sampled, class_probs
+from probattn.inference.prediction import predictor as predictors
+from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor
 from probattn.inference.prediction.result import Prediction
 
 
@@ -27,11 +27,6 @@ class Features:
     values: Tensor
     head: nn.Linear
     prediction: Prediction
-
-    @property
-    def labels(self) -> Tensor | None:
-        """Labels that came with the inputs ``(n,)``, or None."""
-        return self.prediction.labels
 
 
 def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
@@ -50,16 +45,16 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
 
 
 def _features(predictor: SampledPredictor, predict: Callable[..., Prediction], *data: Tensor | Iterable) -> Features:
-    check_sampled(predictor, "features")
-    with _last_calls(predictor.model) as calls:
+    head = last_linear(predictor)
+    with _recorded_inputs(predictor.model.network, head) as inputs:
         prediction = predict(*data)
-    number, values = class_probs(prediction).shape[0], torch.cat([inputs for _, inputs in calls], dim=-2)
+    number, values = predictors.class_probs(prediction).shape[0], torch.cat(inputs, dim=-2)
     if values.shape[-2] != number:
         raise ValueError(
             f"the network ran on {values.shape[-2]} examples for {number} predictions: features are ambiguous if the "
             "guide runs it, as an AutoGuide without parameters does"
         )
-    return Features(values if values.dim() == 3 else values.unsqueeze(0), calls[0][0], prediction)
+    return Features(values if values.dim() == 3 else values.unsqueeze(0), head, prediction)
 
 
 class FeaturePredictor(FittedPredictor):
@@ -74,10 +69,6 @@ class FeaturePredictor(FittedPredictor):
     """
 
     predictor: SampledPredictor
-
-    def __init__(self, predictor: SampledPredictor) -> None:
-        super().__init__(predictor)
-        check_sampled(predictor, type(self).__name__)
 
     def fit(self, data: Iterable) -> Self:
         """Fit the last layer to training data without augmentation, batches ``(x, y)`` or ``(x, y, mask)``.
@@ -112,54 +103,40 @@ def training_labels(features: Features) -> Tensor:
     Raises:
         ValueError: no labels, or labels that are no class indices.
     """
-    if features.labels is None:
-        raise ValueError("fit needs training batches (x, y): there are no labels")
-    labels = class_labels(features.labels, examples=features.values.shape[1], classes=features.head.out_features)
-    return labels.to(features.values.device)
+    return predictors.labelled_classes(features.prediction)[1].to(features.values.device)
 
 
-def last_linear(model: nn.Module) -> nn.Linear:
-    """Return the ``nn.Linear`` of a model's network that was defined last, for the shapes of a state before its fit.
+def last_linear(predictor: SampledPredictor) -> nn.Linear:
+    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last.
 
     Raises:
-        ValueError: the model has no network, or none with an ``nn.Linear``.
+        TypeError: a predictor that runs no model.
+        ValueError: the network has no ``nn.Linear``.
     """
-    linear = [layer for layer in _network(model).modules() if isinstance(layer, nn.Linear)]
+    predictors.check_sampled(predictor, "a method on features")
+    linear = [layer for layer in predictor.model.network.modules() if isinstance(layer, nn.Linear)]
     if not linear:
-        raise ValueError(f"the last layer must be nn.Linear, and {type(model.network).__name__} has none")
+        raise ValueError("the last layer must be nn.Linear, and this network has none")
     return linear[-1]
 
 
-def _network(model: nn.Module) -> nn.Module:
-    network = getattr(model, "network", None)
-    if not isinstance(network, nn.Module):
-        raise ValueError(f"{type(model).__name__} has no network: features are those of model.network")
-    return network
-
-
 @contextmanager
-def _last_calls(model: nn.Module) -> Iterator[list[tuple[nn.Linear, Tensor]]]:
-    """Record the last layer and its inputs in each run of the network inside this context."""
-    network = _network(model)
-    calls, latest = [], []
+def _recorded_inputs(network: nn.Module, head: nn.Linear) -> Iterator[list[Tensor]]:
+    """Record the inputs of the last layer in each run of the network inside this context."""
+    recorded, latest = [], []
 
-    def record_latest(layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
-        latest[:] = layer, inputs[0], output
+    def record_latest(head: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
+        latest[:] = inputs[0], output
 
     def record(network: nn.Module, _: tuple, output: Tensor) -> None:
-        if not latest or not _same(latest[2], output):
-            raise ValueError(f"the last layer must be nn.Linear: {type(network).__name__} returns no output of one")
-        layer, inputs, _ = latest
-        inputs = inputs.reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
-        calls.append((layer, inputs.clone()))  # a view would keep its base tensor in memory
+        if not latest or not _same(latest[1], output):
+            raise ValueError(f"the last layer must be nn.Linear, defined last: {type(network).__name__} returns others")
+        inputs = latest[0].reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
+        recorded.append(inputs.clone())  # a view would keep its base tensor in memory
         latest.clear()
 
-    with ExitStack() as hooks:
-        for layer in network.modules():
-            if isinstance(layer, nn.Linear):
-                hooks.enter_context(layer.register_forward_hook(record_latest))
-        hooks.enter_context(network.register_forward_hook(record))
-        yield calls
+    with head.register_forward_hook(record_latest), network.register_forward_hook(record):
+        yield recorded
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -167,6 +144,5 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
     Tensors of a program that is being exported have no memory; only their shapes are compared.
     """
-    if one.numel() != other.numel() or one.shape[-1:] != other.shape[-1:]:
-        return False
-    return one is other or torch.compiler.is_exporting() or one.data_ptr() == other.data_ptr()
+    same_size = one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
+    return same_size and (torch.compiler.is_exporting() or one.data_ptr() == other.data_ptr())

@@ -3,9 +3,8 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +15,7 @@ from probattn.inference.methods.features import FeaturePredictor, Features, last
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction, entropy
 
-if TYPE_CHECKING:
-    from laplace import KronLaplace
-
 _BATCH_SIZE = 1024
-LINKS = ("probit", "draws")
 
 
 class Laplace(FeaturePredictor):
@@ -60,12 +55,6 @@ class Laplace(FeaturePredictor):
     """
 
     fitted_values = ("prior_precision", "log_marginal_likelihood")
-    prior_precision: float
-    log_marginal_likelihood: float
-    basis: Tensor
-    out_basis: Tensor
-    variances: Tensor
-    bias_variances: Tensor
 
     def __init__(
         self,
@@ -78,19 +67,13 @@ class Laplace(FeaturePredictor):
         super().__init__(predictor)
         if prior_precision is not None and not prior_precision > 0:
             raise ValueError(f"prior_precision must be positive, or None to optimise it, got {prior_precision}")
-        if num_logit_samples < 1 or link not in LINKS:
-            raise ValueError(f"num_logit_samples must be positive and link one of {', '.join(LINKS)}")
+        if num_logit_samples < 1 or link not in ("probit", "draws"):
+            raise ValueError("num_logit_samples must be positive and link one of probit, draws")
         self.num_logit_samples, self.link, self._given_precision = num_logit_samples, link, prior_precision
-        weight = last_linear(predictor.model).weight
-        classes, size = weight.shape
-        shapes = {"basis": (size, size), "out_basis": (classes, classes), "variances": (classes, size)}
-        for name, shape in (shapes | {"bias_variances": (classes,)}).items():
-            self.register_buffer(name, weight.new_full(shape, math.nan, requires_grad=False))
-
-    def fit(self, data: Iterable) -> Self:
-        """Fit the posterior to training data; see :meth:`FeaturePredictor.fit`."""
-        _import_laplace()  # before the data are read
-        return super().fit(data)
+        nan = torch.full_like(last_linear(predictor).weight, math.nan, requires_grad=False)
+        buffers = {"basis": nan.mT @ nan, "out_basis": nan @ nan.mT, "variances": nan, "bias_variances": nan[:, 0]}
+        for name, value in buffers.items():
+            self.register_buffer(name, value.clone())
 
     def fit_features(self, features: Features) -> Self:
         """Fit the posterior to features with labels."""
@@ -107,23 +90,26 @@ class Laplace(FeaturePredictor):
         }
         for name, value in factors.items():
             setattr(self, name, value.to(features.values).clone(memory_format=torch.contiguous_format))
-        self.prior_precision = float(delta)
+        self.prior_precision, self.fitted = float(delta), True
         self.log_marginal_likelihood = float(posterior.log_marginal_likelihood())
-        self.fitted = True
         return self
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the logits."""
-        logits, prediction = features.head(features.values), features.prediction
-        probs, expected_entropy = self._average_samples(logits, features.values)
+        values, prediction = features.values, features.prediction
+        logits, pairs = features.head(values), math.ceil(self.num_logit_samples / len(values) / 2)
+        probs = torch.zeros_like(logits, dtype=torch.float64)  # means over antithetic pairs of samples
+        expected_entropy = torch.zeros_like(probs[..., 0])
+        for _ in range(pairs):
+            noise = self.logit_noise(values)
+            for sampled in ((logits + noise).softmax(-1), (logits - noise).softmax(-1)):
+                probs += sampled.double() / (2 * pairs)
+                expected_entropy += entropy(sampled).double() / (2 * pairs)
         if self.link == "probit":
-            probs = (logits * (1 + math.pi / 8 * self.logit_variances(features.values)).rsqrt()).softmax(-1)
-        return replace(
-            prediction,
-            probs=probs.mean(0).to(prediction.probs),
-            expected_entropy=expected_entropy.mean(0).to(prediction.probs),
-        )
+            probs = (logits * (1 + math.pi / 8 * self.logit_variances(values)).rsqrt()).softmax(-1)
+        probs, expected_entropy = (value.mean(0).to(prediction.probs) for value in (probs, expected_entropy))
+        return replace(prediction, probs=probs, expected_entropy=expected_entropy)
 
     def logit_variances(self, values: Tensor) -> Tensor:
         """Compute the variances of the logits ``(..., classes)`` for features ``(..., D)``."""
@@ -135,43 +121,25 @@ class Laplace(FeaturePredictor):
         noise = spread * torch.randn_like(spread) + self.bias_variances.sqrt() * torch.randn_like(spread)
         return noise @ self.out_basis.mT
 
-    def _average_samples(self, logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Average probabilities ``(S, n, classes)`` and entropies ``(S, n)`` over antithetic pairs of samples."""
-        pairs = math.ceil(self.num_logit_samples / len(values) / 2)
-        mean = torch.zeros_like(logits, dtype=torch.float64)
-        expected_entropy = torch.zeros_like(mean[..., 0])
-        for _ in range(pairs):
-            noise = self.logit_noise(values)
-            for sign in (1, -1):
-                probs = (logits + sign * noise).softmax(-1)
-                mean += probs
-                expected_entropy += entropy(probs)
-        return mean / (2 * pairs), expected_entropy / (2 * pairs)
-
     def _weight_variances(self, values: Tensor) -> Tensor:
         """Variances of the logits due to the weights, in the logits' basis ``(..., classes)``."""
         return (values @ self.basis).square() @ self.variances.mT
 
 
-def _import_laplace() -> "type[KronLaplace]":
+def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> Any:
+    """Fit laplace-torch's ``KronLaplace`` of a copy of the head to one sample of the features per example."""
+    examples = torch.arange(len(labels))
+    inputs = features.values[examples % len(features.values), examples].double()
+    head = copy.deepcopy(features.head).to(inputs).requires_grad_()
     with extra("laplace", needed_by="the Laplace approximation"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of laplace-torch
+        warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
         from laplace import KronLaplace
-    return KronLaplace
 
-
-def _posterior(features: Features, labels: Tensor, prior_precision: float | None) -> "KronLaplace":
-    """Fit laplace-torch's posterior of a copy of the head to one sample of the features per example."""
-    draws, number, _ = features.values.shape
-    examples = torch.arange(number)
-    inputs = features.values[examples % draws, examples].double()
-    head = copy.deepcopy(features.head).to(inputs).requires_grad_()
-    posterior = _import_laplace()(nn.Sequential(head), "classification")
-    posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
-    if prior_precision is None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "By default `link_approx` is `probit`", UserWarning)
+        posterior = KronLaplace(nn.Sequential(head), "classification")
+        posterior.fit(DataLoader(TensorDataset(inputs, labels.to(inputs.device)), batch_size=_BATCH_SIZE))
+        if prior_precision is None:
             posterior.optimize_prior_precision(method="marglik")
-    else:
-        posterior.prior_precision = prior_precision
+        else:
+            posterior.prior_precision = prior_precision
     return posterior

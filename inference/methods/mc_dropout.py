@@ -1,6 +1,5 @@
 """Monte Carlo dropout (Gal & Ghahramani, 2016): dropout stays active in prediction, with one mask per sample."""
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -36,19 +35,15 @@ def active_dropout(model: nn.Module, *, rate: float | None = None) -> Iterator[N
         ValueError: a rate outside [0, 1), or a module whose rate is NaN; in a forward pass, a dropout module whose
             input lacks the samples or the batch.
     """
-    if rate is not None:
-        dropout_rate(rate)
     with ExitStack() as stack, _Masks() as masks:
         # Networks with stored samples run the network of a Supervised model, not the model itself.
         outer = model.network if hasattr(model, "likelihood_of") else model
         stack.callback(outer.register_forward_pre_hook(masks.begin, with_kwargs=True).remove)
         for path, module, attribute in _dropouts(model):
-            own = getattr(module, attribute)
-            if rate is None and math.isnan(own):
-                raise ValueError(f"the dropout rate of {path} is NaN: set it to a number in [0, 1)")
-            stack.callback(setattr, module, attribute, own)
+            before = getattr(module, attribute)
+            stack.callback(setattr, module, attribute, before)
             stack.callback(setattr, module, "training", module.training)
-            setattr(module, attribute, own if rate is None else rate)
+            setattr(module, attribute, dropout_rate(before if rate is None else rate))
             if getattr(module, attribute) > 0:
                 stack.callback(module.register_forward_pre_hook(partial(masks.activate, path)).remove)
                 if isinstance(module, DROPOUTS):
@@ -67,7 +62,7 @@ class MCDropout(Predictor):
 
     Raises:
         TypeError: another predictor.
-        ValueError: a model without dropout, or without samples; a rate out of bounds.
+        ValueError: a model without dropout, or without samples.
     """
 
     def __init__(self, predictor: SampledPredictor, *, rate: float | None = None) -> None:
@@ -75,13 +70,9 @@ class MCDropout(Predictor):
         check_sampled(predictor, "MCDropout")
         if predictor.num_samples is None:
             raise ValueError("MC dropout needs samples, and a network at the posterior mean has none")
-        if rate is not None:
-            dropout_rate(rate)
-        rates = [getattr(module, attribute) for _, module, attribute in _dropouts(predictor.model)]
-        if rate != 0 and not rates:
-            raise ValueError("MC dropout needs a model with dropout, and this one has no dropout module")
-        if rate is None and not any(rates):
-            raise ValueError("all dropout rates of this model are 0: pass rate= to MCDropout")
+        rates = [getattr(module, name) if rate is None else rate for _, module, name in _dropouts(predictor.model)]
+        if rate != 0 and not any(rates):
+            raise ValueError("MC dropout needs dropout modules; if their rates are 0, pass rate= to MCDropout")
         self.predictor, self.rate = predictor, rate
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
@@ -107,8 +98,6 @@ class _Masks(stochastic_input):
         module.training, number = True, _num_unfolded()
         if number is None:
             return args
-        if isinstance(module, nn.MultiheadAttention):
-            raise ValueError(f"{path} is an nn.MultiheadAttention, which takes no draws: use replace_attention")
         x, leading = args[0], (number, self.batch_size) if self.drawn else (self.batch_size,)
         if x.shape[: len(leading)] != leading:
             raise ValueError(

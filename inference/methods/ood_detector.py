@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.inference.methods.features import Features, features, training_labels
-from probattn.inference.prediction.predictor import SampledPredictor, check_sampled
+from probattn.inference.prediction.predictor import SampledPredictor
 
 
 class OODDetector(nn.Module):
@@ -25,18 +25,12 @@ class OODDetector(nn.Module):
         predictor: predictor of one class per example that runs a model.
         detector: a detector with ``predict_features`` or ``predict_logits``, built with ``None`` as its model or
             encoder.
-
-    Raises:
-        TypeError: another predictor, or a detector that needs something else, such as gradients or feature maps.
     """
 
     def __init__(self, predictor: SampledPredictor, detector: Any) -> None:
         super().__init__()
-        check_sampled(predictor, "OODDetector")
-        kinds = [kind for kind in ("features", "logits") if hasattr(detector, f"predict_{kind}")]
-        if not kinds:
-            raise TypeError(f"{type(detector).__name__} takes neither features nor logits, as Mahalanobis or ViM do")
-        self.predictor, self.detector, self._kind = predictor, detector, kinds[0]
+        self.predictor, self.detector = predictor, detector
+        self._kind = "features" if hasattr(detector, "predict_features") else "logits"
 
     def fit(self, data: Iterable) -> Self:
         """Fit the detector to in-distribution training data without augmentation, batches ``(x, y)``.

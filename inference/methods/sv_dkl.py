@@ -1,7 +1,6 @@
-"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network."""
+"""Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by GPyTorch."""
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Self
 
@@ -29,15 +28,12 @@ class SVDKL(FeaturePredictor):
         predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
         num_gp_samples: samples of the GPs per example in predictions, divided among the S samples of its features.
         epochs, lr, batch_size: training of the GP layer.
-        grid_size: inducing points of each GP, at least 8.
+        grid_size: inducing points of each GP, at least 4.
 
     Attributes:
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the GPs.
         likelihood: the softmax likelihood of their mixture.
-
-    Raises:
-        ValueError: a grid that is too small.
     """
 
     def __init__(
@@ -51,11 +47,9 @@ class SVDKL(FeaturePredictor):
         grid_size: int = 32,
     ) -> None:
         super().__init__(predictor)
-        if grid_size < 8:
-            raise ValueError(f"grid_size must be at least 8 for cubic interpolation, got {grid_size}")
         self.num_gp_samples, self.grid_size = num_gp_samples, grid_size
         self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
-        head = last_linear(predictor.model)
+        head = last_linear(predictor)
         self._build(head, head.weight.new_tensor([[-1.0], [1.0]]).expand(1, 2, head.in_features))
 
     def fit_features(self, features: Features) -> Self:
@@ -65,15 +59,13 @@ class SVDKL(FeaturePredictor):
         labels = training_labels(features)
         inputs = self._build(features.head, features.values)
         draws, number, _ = inputs.shape
-        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number)
+        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number).train()
         optimizer = torch.optim.Adam(elbo.parameters(), lr=self.lr)
-        elbo.train()
         for _ in range(self.epochs):
             for batch in torch.randperm(number).split(self.batch_size):
                 optimizer.zero_grad()
                 z = inputs[torch.randint(draws, batch.shape), batch]
-                loss = -elbo(self.gps(z), labels[batch])
-                loss.backward()
+                elbo(self.gps(z), labels[batch]).neg().backward()
                 optimizer.step()
         elbo.eval()
         self.fitted = True
@@ -81,11 +73,9 @@ class SVDKL(FeaturePredictor):
 
     def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
         """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)  # from an import of GPyTorch
-            from gpytorch.utils.grid import ScaleToBounds
+        from gpytorch.utils.grid import ScaleToBounds  # here, since the import of GPyTorch takes a second
 
-            from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
+        from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
 
         self.scale = ScaleToBounds(*BOUNDS)
         inputs = self.scale(values)
@@ -94,31 +84,18 @@ class SVDKL(FeaturePredictor):
         self.likelihood = MixedSoftmax(head, self.scale).to(inputs).eval()
         return inputs
 
-    def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch, with new samples of the GPs.
-
-        Raises:
-            NotImplementedError: inside ``torch.export``.
-        """
-        if torch.compiler.is_exporting():
-            raise NotImplementedError("SV-DKL cannot be exported: GPyTorch's grid branches on values; Laplace can")
-        return super().predict_batch(x, mask)
-
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the GPs."""
         num_samples, number, _ = features.values.shape
         num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
-        chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
-        averages = zip(*(self._average_samples(chunk, num_gp_samples) for chunk in chunks), strict=True)
-        names, prediction = ("probs", "expected_entropy", "energy"), features.prediction
-        means = [torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in averages]
-        return replace(prediction, **dict(zip(names, (mean.to(prediction.probs) for mean in means), strict=True)))
-
-    def _average_samples(self, values: Tensor, num_gp_samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Average probabilities, entropies and energies of features ``(n, D)`` over samples of the GPs."""
-        marginals = self.gps(self.scale(values))
-        f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
-        logits = self.likelihood.mixing(f)
-        probs = logits.softmax(-1)
-        return probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)
+        averages = []
+        for chunk in features.values.flatten(0, 1).split(_CHUNK_SIZE):
+            marginals = self.gps(self.scale(chunk))
+            f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
+            logits = self.likelihood.mixing(f)
+            probs = logits.softmax(-1)
+            averages.append((probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)))
+        means = (torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in zip(*averages, strict=True))
+        probs, expected_entropy, energy = (mean.to(features.prediction.probs) for mean in means)
+        return replace(features.prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)

@@ -3,17 +3,11 @@
 from typing import Any
 
 import torch
+from gpytorch import kernels, likelihoods, variational
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import RBFKernel, ScaleKernel
-from gpytorch.likelihoods import Likelihood
 from gpytorch.means import ZeroMean
 from gpytorch.models import ApproximateGP
 from gpytorch.utils.grid import ScaleToBounds
-from gpytorch.variational import (
-    CholeskyVariationalDistribution,
-    GridInterpolationVariationalStrategy,
-    IndependentMultitaskVariationalStrategy,
-)
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor, nn
 
@@ -33,11 +27,11 @@ class FeatureGPs(ApproximateGP):
 
     def __init__(self, num_features: int, *, grid_size: int) -> None:
         batch = torch.Size([num_features])
-        posterior = CholeskyVariationalDistribution(grid_size, batch_shape=batch)
+        posterior = variational.CholeskyVariationalDistribution(grid_size, batch_shape=batch)
         grid = MarginalGridStrategy(self, grid_size, [BOUNDS], posterior)
-        super().__init__(IndependentMultitaskVariationalStrategy(grid, num_tasks=num_features))
+        super().__init__(variational.IndependentMultitaskVariationalStrategy(grid, num_tasks=num_features))
         self.mean = ZeroMean()
-        self.kernel = ScaleKernel(RBFKernel(batch_shape=batch), batch_shape=batch)
+        self.kernel = kernels.ScaleKernel(kernels.RBFKernel(batch_shape=batch), batch_shape=batch)
         with torch.no_grad():
             posterior.initialize_variational_distribution(grid.prior_distribution)
             posterior.variational_mean.copy_(grid.grid.mT.expand(num_features, grid_size))
@@ -52,29 +46,22 @@ class FeatureGPs(ApproximateGP):
         return super().__call__(z.mT.unsqueeze(-1), **options)
 
 
-class MarginalGridStrategy(GridInterpolationVariationalStrategy):
+class MarginalGridStrategy(variational.GridInterpolationVariationalStrategy):
     """GPyTorch's grid interpolation, without covariances between examples.
 
     A softmax likelihood needs marginals only, which dense weights compute many times faster than a lazy matrix.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        inducing_points: Tensor,
-        inducing_values: Tensor,
-        variational_inducing_covar: Any,
-        **options: Any,
-    ) -> MultivariateNormal:
+    def forward(self, x: Tensor, *args: Any, inducing_values: Tensor, **options: Any) -> MultivariateNormal:
         """Posterior q(f) at inputs ``(D, n, 1)``: W m and the diagonal of W S Wᵀ."""
         indices, values = self._compute_grid(x)
         weights = values.new_zeros(*values.shape[:-1], len(self.grid)).scatter_add(-1, indices, values)
         mean = (weights @ inducing_values.unsqueeze(-1)).squeeze(-1)
-        root = variational_inducing_covar.cholesky().to_dense()
+        root = options["variational_inducing_covar"].cholesky().to_dense()
         return MultivariateNormal(mean, DiagLinearOperator((weights @ root).square().sum(-1)))
 
 
-class MixedSoftmax(Likelihood):
+class MixedSoftmax(likelihoods.Likelihood):
     """Softmax likelihood of a linear mixture of the GPs (Wilson et al., 2016).
 
     The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits. GPyTorch's

@@ -7,17 +7,10 @@ from dataclasses import replace
 from typing import Self
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
-from probattn.inference.imports import without_side_effects
-from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.predictor import (
-    FewExamplesWarning,
-    FittedPredictor,
-    Predictor,
-    class_probs,
-    labelled,
-)
+from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, class_probs, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
 TEMPERATURE_RANGE = (0.05, 20.0)
@@ -50,11 +43,8 @@ def fit_temperature(prediction: Prediction) -> float:
         FewExamplesWarning: T was raised, or its relative standard error by the Fisher information is above
             :data:`MAX_ERROR`.
     """
-    log_probs = _log_probs(prediction)
-    if not len(log_probs) or not log_probs.isfinite().all():
-        raise ValueError("a temperature needs finite probabilities of at least one example")
-    examples, classes = log_probs.shape
-    labels = class_labels(labelled(prediction), examples=examples, classes=classes).to(log_probs.device)
+    _, labels = labelled_classes(prediction)
+    log_probs, examples = prediction.log_probs.double(), len(labels)
     of_labels = log_probs.gather(1, labels.unsqueeze(1)).mean()
 
     def slope(inverse: float) -> float:
@@ -66,20 +56,18 @@ def fit_temperature(prediction: Prediction) -> float:
 
     coldest, hottest = TEMPERATURE_RANGE
     inverse = _root(slope, 1 / hottest, 1 / coldest)
-    if inverse > 1 and excess_confidence(inverse) > 0:
-        fitted, inverse = inverse, max(1.0, _root(excess_confidence, 1 / hottest, inverse))
-        _warn(f"{examples} examples support no temperature as low as {1 / fitted:.2g}: it is {1 / inverse:.2g}")
-    elif (error := relative_error(log_probs, inverse)) > MAX_ERROR:
-        _warn(
-            f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of {100 * error:.0f} %"
-        )
+    raised = inverse > 1 and excess_confidence(inverse) > 0
+    if raised:
+        inverse = max(1.0, _root(excess_confidence, 1 / hottest, inverse))
+    error = relative_error(log_probs, inverse)
+    if raised or error > MAX_ERROR:
+        message = f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of {error:.0%}"
+        warnings.warn(message, FewExamplesWarning, stacklevel=3)
     return 1 / inverse
 
 
 def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
     """Return the root of an increasing function, or the end of the range that is nearer to it."""
-    with without_side_effects():
-        from scipy.optimize import brentq
     if increasing(low) >= 0:
         return low
     return high if increasing(high) <= 0 else brentq(increasing, low, high, xtol=1e-14, rtol=1e-12)
@@ -91,10 +79,6 @@ def relative_error(log_probs: Tensor, inverse: float) -> float:
     mean = (scaled * log_probs).sum(-1, keepdim=True)
     information = float((scaled * (log_probs - mean).square()).sum())
     return math.inf if information == 0 else 1 / (inverse * math.sqrt(information))
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, FewExamplesWarning, stacklevel=4)
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:
@@ -114,7 +98,7 @@ def scale(prediction: Prediction, temperature: float) -> Prediction:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     probs = class_probs(prediction)
-    scaled = (_log_probs(prediction) / temperature).softmax(-1).to(probs.dtype)
+    scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs.dtype)
     peak = scaled.amax(-1, keepdim=True)
     below = torch.nextafter(peak, torch.zeros_like(peak))
     scaled = torch.where(probs == probs.amax(-1, keepdim=True), peak, scaled.minimum(below))
@@ -132,10 +116,6 @@ class TemperatureScaling(FittedPredictor):
     """
 
     fitted_values = ("temperature",)
-    temperature: float
-
-    def __init__(self, predictor: Predictor | None = None) -> None:
-        super().__init__(predictor)
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the temperature to a prediction with its labels."""
@@ -151,9 +131,3 @@ class TemperatureScaling(FittedPredictor):
         """Predict and scale one batch."""
         self.check_fitted()
         return scale(self.base().predict_batch(x, mask), self.temperature)
-
-
-def _log_probs(prediction: Prediction) -> Tensor:
-    """Return finite log probabilities ``(n, classes)`` in float64."""
-    class_probs(prediction)
-    return prediction.log_probs.double()

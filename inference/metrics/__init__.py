@@ -3,7 +3,7 @@
 May import ``prediction``, ``distributed`` and ``io``.
 """
 
-from probattn.inference.metrics.by_likelihood import evaluate
+from probattn.inference.metrics.by_likelihood import DISPLAY, MONITORS, MetricDisplay, evaluate, label_metrics
 from probattn.inference.metrics.classification import (
     accuracy,
     aupr_error,
@@ -14,31 +14,9 @@ from probattn.inference.metrics.classification import (
     eaurc,
     ece,
     fpr95,
-    matthews_corrcoef,
+    mcc,
     mce,
     nll,
     risk_coverage,
     rps,
 )
-from probattn.inference.metrics.display import DISPLAY, MONITORS, MetricDisplay
-
-__all__ = [
-    "DISPLAY",
-    "MONITORS",
-    "MetricDisplay",
-    "accuracy",
-    "aupr_error",
-    "aupr_success",
-    "aurc",
-    "auroc",
-    "brier",
-    "eaurc",
-    "ece",
-    "evaluate",
-    "fpr95",
-    "matthews_corrcoef",
-    "mce",
-    "nll",
-    "risk_coverage",
-    "rps",
-]

@@ -3,7 +3,7 @@
 All functions take ``probs (n, classes)``, floating point, averaged over posterior samples, with rows that sum to 1, and
 ``labels (n,)``, integer class indices. The predicted class is the most probable one (the lowest index among ties); its
 probability is the *confidence*. Metrics are computed on the CPU in float64. Values are fractions;
-:data:`~probattn.inference.metrics.display.DISPLAY` has the scale of the papers' tables.
+:data:`~probattn.inference.metrics.DISPLAY` has the scale of the papers' tables.
 
 All raise ``ValueError`` for invalid inputs, see :func:`validate`.
 """
@@ -19,27 +19,18 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return probs as float64 clamped to [0, 1] and labels as int64, both on the CPU and detached.
 
     Raises:
-        ValueError: wrong shapes or dtypes; no examples; fewer than two classes; labels out of range; probabilities that
-            are not finite, outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in bfloat16,
+        ValueError: wrong shapes or dtypes; no examples; fewer than two classes; labels out of range; probabilities
+            outside [−1e-4, 1 + 1e-4], or in rows that do not sum to 1 within 1e-3 (7.8e-3 in bfloat16,
             its spacing at 1).
     """
     if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
-        raise ValueError(
-            f"probs must be probabilities (examples, classes) of two or more classes, got {tuple(probs.shape)} of "
-            f"{probs.dtype}: average over samples first; for a binary task pass both, torch.stack([1 - p, p], 1)"
-        )
+        raise ValueError(f"probs must be means over samples (n, classes ≥ 2), got {probs.shape} of {probs.dtype}")
     labels = class_labels(labels, examples=len(probs), classes=probs.shape[1]).cpu()
     tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
-    if not (probs.isfinite() & (probs >= -1e-4) & (probs <= 1 + 1e-4)).all():
-        raise ValueError(
-            f"probs must be finite and lie in [0, 1], got {probs.min():.6g}..{probs.max():.6g}: logits? apply softmax"
-        )
-    sums = probs.sum(1)
-    worst = (sums - 1).abs().argmax()
-    if (sums[worst] - 1).abs() > tolerance:
-        raise ValueError(
-            f"rows of probs must sum to 1 within {tolerance:.2g}, row {worst} sums to {sums[worst]:.6g}: normalise them"
-        )
+    valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & ((probs.sum(1) - 1).abs() <= tolerance)
+    if not valid.all():
+        (low, high), total = probs.aminmax(), probs.sum(1)[valid.int().argmin()]
+        raise ValueError(f"probs must sum to 1, not {total:.6g}, in [0, 1], not {low:.6g}..{high:.6g}: apply softmax?")
     return probs.clamp(0, 1), labels
 
 
@@ -55,18 +46,18 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
     return float(confidence_and_correct(probs, labels)[1].double().mean())
 
 
-def matthews_corrcoef(probs: Tensor, labels: Tensor) -> float:
+def mcc(probs: Tensor, labels: Tensor) -> float:
     """Matthews correlation coefficient (MCC) of predictions and labels over the whole set, −1 to 1, by scikit-learn.
 
     0 if predictions or labels are all of one class.
     """
-    from sklearn.metrics import matthews_corrcoef as coefficient  # here, since its import takes a second
+    from sklearn.metrics import matthews_corrcoef  # here, since its import takes a second
 
     probs, labels = validate(probs, labels)
     predicted = probs.argmax(1)
     if (predicted == predicted[0]).all() or (labels == labels[0]).all():
         return 0.0
-    return float(coefficient(labels.numpy(), predicted.numpy()))
+    return float(matthews_corrcoef(labels.numpy(), predicted.numpy()))
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
@@ -116,8 +107,6 @@ def mce(probs: Tensor, labels: Tensor, *, bins: int = 15) -> float:
 
 def _calibration_gaps(probs: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     """Share of the examples and ``|accuracy − mean confidence|`` per bin ``(bins,)``; 0 for empty bins."""
-    if not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins must be an int of at least 1, got {bins!r}: the papers use 15")
     confidence, correct = confidence_and_correct(probs, labels)
     edges = (torch.arange(1, bins, dtype=torch.float64) / bins).to(probs.dtype).double()
     index = torch.bucketize(confidence, edges, right=True)
@@ -196,18 +185,3 @@ def fpr95(probs: Tensor, labels: Tensor) -> float:
     accepts at least 95 % of them. 0 to 1; NaN if predictions are all correct or all wrong.
     """
     return ranking.fpr95(*confidence_and_correct(probs, labels))
-
-
-def class_metrics(probs: Tensor, labels: Tensor, *, bins: int = 15) -> dict[str, float]:
-    """Compute all classification metrics, unscaled, with the keys and order of ``DISPLAY``."""
-    probs, labels = probs.detach().cpu(), labels.cpu()
-    scores = (aurc, eaurc, auroc, aupr_success, aupr_error, fpr95)
-    return {
-        "accuracy": accuracy(probs, labels),
-        "mcc": matthews_corrcoef(probs, labels),
-        **{score.__name__: score(probs, labels) for score in scores},
-        "ece": ece(probs, labels, bins=bins),
-        "mce": mce(probs, labels, bins=bins),
-        "nll": nll(probs, labels),
-        "brier": brier(probs, labels),
-    }

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
-from probattn.inference.metrics.display import MetricDisplay
+from probattn.inference.metrics.by_likelihood import MetricDisplay
+from probattn.inference.prediction.predictor import class_probs
 from probattn.inference.prediction.result import Prediction
 
 DETECTORS: dict[str, str] = {
@@ -31,35 +32,7 @@ DISPLAY: dict[str, MetricDisplay] = {
 """Keys of :func:`detection_metrics`, in its order; ``_in`` and ``_out`` name the positive class."""
 
 
-def max_softmax(prediction: Prediction) -> Tensor:
-    """One minus the confidence (Hendrycks & Gimpel, 2017)."""
-    return 1 - _probs(prediction).amax(1)
-
-
-def entropy(prediction: Prediction) -> Tensor:
-    """Entropy of the mean probabilities, in nats (Chan et al., 2021)."""
-    return torch.special.entr(_probs(prediction)).sum(1)
-
-
-def energy(prediction: Prediction) -> Tensor | None:
-    """Mean over samples of the free energy −log Σ exp(logits) (Liu et al., 2020, eq. 4); None if unknown."""
-    return None if prediction.energy is None else _double(prediction.energy)
-
-
-def mutual_information(prediction: Prediction) -> Tensor | None:
-    """Mutual information of label and latent variables, in nats (Houlsby et al., 2011); None if unknown.
-
-    It is how much samples of the attention layer's latent variables disagree. Differences of entropies within rounding
-    error (1.9e-6 nats in float32) count as zero, so that identical samples have none.
-    """
-    value = prediction.mutual_information
-    if value is None:
-        return None
-    rounding = 16 * torch.finfo(value.dtype).eps
-    return _double(value).where(_double(value) > rounding, 0.0)
-
-
-class KLMatching:
+def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
     """KL matching: divergence from the closest class template, min_k KL(p ‖ d_k), in nats.
 
     Hendrycks et al. (2022, § 4.2). The template d_k ``(classes,)`` is the mean probability vector of all examples
@@ -67,36 +40,46 @@ class KLMatching:
     count as the smallest normal number of the probabilities' dtype, as in :attr:`Prediction.log_probs`.
 
     Args:
-        fitted_on: predictions on in-distribution inputs, such as the validation set.
+        prediction: prediction of the inputs to score.
+        fitted_on: prediction of in-distribution inputs, such as the validation set.
     """
-
-    def __init__(self, fitted_on: Prediction) -> None:
-        probs = _probs(fitted_on)
-        predicted, tiny = probs.argmax(1), torch.finfo(fitted_on.probs.dtype).tiny
-        templates = torch.stack([probs[predicted == k].mean(0) for k in predicted.unique()])
-        self.log_templates = templates.clamp(min=tiny).log()
-
-    def __call__(self, prediction: Prediction) -> Tensor:
-        """Score each input."""
-        probs = _probs(prediction)
-        return (-probs @ self.log_templates.T).amin(1) - torch.special.entr(probs).sum(1)
+    probs, known = (class_probs(given).detach().cpu().double() for given in (prediction, fitted_on))
+    predicted, tiny = known.argmax(1), torch.finfo(fitted_on.probs.dtype).tiny
+    templates = torch.stack([known[predicted == k].mean(0) for k in predicted.unique()])
+    return (-probs @ templates.clamp(min=tiny).log().T).amin(1) - torch.special.entr(probs).sum(1)
 
 
 def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor]:
     """Compute the scores ``(n,)`` of all detectors, with the keys and order of :data:`DETECTORS`.
 
-    Detectors whose quantity the prediction lacks (the energy of an ensemble, say) are omitted.
+    - ``kl_matching``: see :func:`kl_matching`.
+    - ``max_softmax``: one minus the confidence (Hendrycks & Gimpel, 2017).
+    - ``entropy``: entropy of the mean probabilities, in nats (Chan et al., 2021).
+    - ``energy``: mean over samples of the free energy −log Σ exp(logits) (Liu et al., 2020, eq. 4).
+    - ``mutual_information``: that of label and latent variables, in nats (Houlsby et al., 2011): how much samples of
+      the attention layer's latent variables disagree. Differences of entropies within rounding error (1.9e-6 nats in
+      float32) count as zero, so that identical samples have none.
+
+    Scores whose quantity the prediction lacks (the energy of an ensemble, say) are omitted.
 
     Args:
         prediction: prediction of the inputs to score.
-        fitted_on: prediction of in-distribution inputs outside the test set, which :class:`KLMatching` is fitted on.
+        fitted_on: prediction of in-distribution inputs outside the test set, which KL matching is fitted on.
 
     Raises:
-        ValueError: no class probabilities, no examples, NaN or Inf.
+        ValueError: no class probabilities ``(n, classes)``.
     """
-    values = (KLMatching(fitted_on), max_softmax, entropy, energy, mutual_information)
-    named = {name: score(prediction) for name, score in zip(DETECTORS, values, strict=True)}
-    return {name: score for name, score in named.items() if score is not None}
+    probs, information = class_probs(prediction).detach().cpu().double(), prediction.mutual_information
+    if information is not None:
+        information = information.where(information > 16 * torch.finfo(information.dtype).eps, 0.0)
+    values = {
+        "kl_matching": kl_matching(prediction, fitted_on=fitted_on),
+        "max_softmax": 1 - probs.amax(1),
+        "entropy": torch.special.entr(probs).sum(1),
+        "energy": prediction.energy,
+        "mutual_information": information,
+    }
+    return {name: score.detach().cpu().double() for name, score in values.items() if score is not None}
 
 
 def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]:
@@ -117,10 +100,9 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     Raises:
         ValueError: scores of the wrong shape, no scores, NaN or Inf.
     """
-    for values in (id_scores, ood_scores):
-        if values.ndim != 1 or not len(values) or not values.isfinite().all():
-            raise ValueError(f"scores must be finite, of shape (n,), n ≥ 1, got {tuple(values.shape)}, or NaN or Inf")
-    both = torch.cat([_double(id_scores), _double(ood_scores)])
+    both = torch.cat([id_scores, ood_scores]).detach().cpu().double()
+    if both.ndim != 1 or not len(id_scores) or not len(ood_scores) or not both.isfinite().all():
+        raise ValueError(f"scores must be finite, of shape (n,), n ≥ 1, got {id_scores.shape}, {ood_scores.shape}")
     is_ood = torch.arange(len(both)) >= len(id_scores)
     return {
         "auroc": ranking.auroc(both, is_ood),
@@ -148,14 +130,3 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
     names = [name for name in id_scores if name in ood_scores]
     informative = [n for n in names if n != "mutual_information" or id_scores[n].any() or ood_scores[n].any()]
     return {name: detection_metrics(id_scores[name], ood_scores[name]) for name in informative}
-
-
-def _probs(prediction: Prediction) -> Tensor:
-    probs = prediction.probs
-    if probs is None or probs.ndim != 2 or not len(probs) or not probs.isfinite().all():
-        raise ValueError("detectors need finite probabilities (examples, classes) of one example or more")
-    return _double(probs)
-
-
-def _double(values: Tensor) -> Tensor:
-    return values.detach().cpu().double()

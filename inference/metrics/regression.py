@@ -11,10 +11,10 @@ All raise ``ValueError`` for labels of the wrong shape or not finite, no example
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from probattn.inference.prediction import mixture
-from probattn.inference.prediction.marginals import SEED, device_of, fixed_seed, is_discrete
+from probattn.inference.prediction.marginals import SEED, device_of, fixed_seed
 from probattn.inference.prediction.result import Prediction
 
 INTERVAL_LEVELS = (0.5, 0.9)
@@ -59,46 +59,27 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     if a target has no mean.
     """
     values = validate(prediction, labels)
-    parts = values.split([each.batch_shape[-1] for each in prediction.components])
+    parts = values.split([component.batch_shape[-1] for component in prediction.components])
     pairs = zip(prediction.components, parts, strict=True)
     with fixed_seed(device_of(prediction.components[0])):
-        return float(torch.cat([mixture.crps(each, part.to(device_of(each))) for each, part in pairs]).mean())
+        return float(torch.cat([mixture.crps(law, part.to(device_of(law))) for law, part in pairs]).mean())
 
 
 def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:
     """Ends of the central interval: the (1 − level)/2 and (1 + level)/2 quantiles, ``(n, ...)`` each."""
-    low, high = prediction.quantiles([(1 - level) / 2, (1 + level) / 2])
-    return low, high
+    return tuple(prediction.quantiles([(1 - level) / 2, (1 + level) / 2]))
 
 
-def coverage(prediction: Prediction, labels: Tensor, *, level: float) -> float:
-    """Share of labels in the central interval, ends included; ``level`` if calibrated, at least that for counts."""
-    return _share_within(validate(prediction, labels), *interval(prediction, level))
-
-
-def width(prediction: Prediction, *, level: float) -> float:
-    """Mean width of the central interval, in units of the targets."""
-    low, high = interval(prediction, level)
-    return float((high - low).mean())
-
-
-def pit(prediction: Prediction, labels: Tensor, *, generator: Generator | None = None) -> Tensor:
+def pit(prediction: Prediction, labels: Tensor) -> Tensor:
     """Probability integral transform (PIT) of the labels ``(n, ...)``: uniform on (0, 1) if calibrated.
 
-    F(y) for real numbers; randomised for counts, P(Y < y) + v P(Y = y) with v ~ U(0, 1) (Czado, Gneiting & Held, 2009).
-
-    Args:
-        prediction: the prediction.
-        labels: its labels.
-        generator: generator of v, on the CPU; None uses a fixed seed.
+    F(y) for real numbers; randomised for counts, P(Y < y) + v P(Y = y) with v ~ U(0, 1) of a fixed seed (Czado,
+    Gneiting & Held, 2009).
     """
     values = validate(prediction, labels)
-    upper = prediction.cdf(values)
-    if not is_discrete(prediction.components[0]):
-        return upper
-    lower = prediction.cdf(values, below=True)
-    generator = torch.Generator().manual_seed(SEED) if generator is None else generator
-    return lower + torch.rand(upper.shape, dtype=upper.dtype, generator=generator).to(upper) * (upper - lower)
+    lower, upper = prediction.cdf(values, below=True), prediction.cdf(values)
+    v = torch.rand(upper.shape, dtype=upper.dtype, generator=torch.Generator().manual_seed(SEED))
+    return lower + v.to(upper) * (upper - lower)
 
 
 def shares_below(prediction: Prediction, labels: Tensor, levels: Sequence[float] | Tensor) -> Tensor:
@@ -127,12 +108,8 @@ def evaluate(prediction: Prediction, labels: Tensor, *, levels: Sequence[float] 
     """
     values = validate(prediction, labels)
     scores = {score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)}
-    ends = prediction.quantiles([(1 + sign * level) / 2 for level in levels for sign in (-1, 1)])  # all at once
-    for level, low, high in zip(levels, ends[::2], ends[1::2], strict=True):
-        scores[f"coverage_{100 * level:g}"] = _share_within(values, low, high)
+    for level in levels:
+        low, high = interval(prediction, level)
+        scores[f"coverage_{100 * level:g}"] = float(((low <= values) & (values <= high)).double().mean())
         scores[f"width_{100 * level:g}"] = float((high - low).mean())
     return scores
-
-
-def _share_within(values: Tensor, low: Tensor, high: Tensor) -> float:
-    return float(((low <= values) & (values <= high)).double().mean())

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from probattn.inference.prediction.class_labels import class_labels
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 
@@ -137,7 +138,7 @@ class FittedPredictor(Predictor):
 
     fitted_values: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, predictor: Predictor | None) -> None:
+    def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
         if not isinstance(predictor, Predictor | None):
             raise TypeError(f"{type(self).__name__} takes a predictor: for a model pass PosteriorPredictive(model)")
@@ -206,6 +207,16 @@ def labelled(prediction: Prediction) -> Tensor:
     if prediction.labels is None:
         raise ValueError("a method is fitted on labels, and these data have none: pass batches (x, y)")
     return prediction.labels
+
+
+def labelled_classes(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    """Return the mean probabilities ``(n, classes)`` of a prediction, and its labels ``(n,)`` on the same device.
+
+    Raises:
+        ValueError: no labels, or labels that are no class indices; as :func:`class_probs` raises.
+    """
+    probs, labels = class_probs(prediction), labelled(prediction)
+    return probs, class_labels(labels, examples=len(probs), classes=probs.shape[1]).to(probs.device)
 
 
 def class_probs(prediction: Prediction) -> Tensor:

@@ -12,7 +12,7 @@ from torch.distributions.transforms import SigmoidTransform
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, conformal, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.predictive_check import REGRESSION
-from probattn.inference.metrics import multilabel, regression
+from probattn.inference.metrics import regression
 from probattn.models import Supervised
 from probattn.models.likelihoods import (
     Bernoulli,
@@ -134,7 +134,7 @@ def test_metrics_are_close_to_the_true_distributions(trained):
         assert found["accuracy"] == pytest.approx(metrics.accuracy(truth.probs, y), abs=0.03)
         return
     if kind == "bernoulli":
-        exact = multilabel.evaluate(truth.mean, y)
+        exact = metrics.label_metrics(truth.mean, y)
         for name, value in exact.items():
             assert found[name] == pytest.approx(value, abs=0.03)
         return

@@ -215,7 +215,7 @@ def test_the_posterior_sees_each_example_with_one_draw_of_its_own():
     model, x, y = mlp(bias=False, number=7)
     head, draws = model.network[-1], torch.randn(3, 7, 10, dtype=F64)
     predictor = Laplace(posterior_predictive(model, None), prior_precision=1.5)
-    predictor.fit_features(Features(draws, head, Prediction(labels=y)))
+    predictor.fit_features(Features(draws, head, Prediction(probs=head(draws).softmax(-1).mean(0), labels=y)))
     phi = torch.stack([draws[i % 3, i] for i in range(7)])
     weights, _ = by_hand(head, phi, 1.5)
     for row in torch.randn(4, 10, dtype=F64):
@@ -286,11 +286,11 @@ def test_a_precision_that_is_none_is_refused(precision):
 
 def test_missing_labels_and_a_missing_library_are_said_clearly(monkeypatch):
     model, x, y = mlp()
-    with pytest.raises(ValueError, match="there are no labels"):
+    with pytest.raises(ValueError, match="have none"):
         laplace(model, None, [x])
     for wrong, message in ((y.float(), "integer class indices, got torch.float32"), (y + 1, r"lie in 0\.\.2")):
         with pytest.raises(ValueError, match=message):
             laplace(model, None, [(x, wrong)])
     monkeypatch.setitem(sys.modules, "laplace", None)
     with pytest.raises(ImportError, match=r"pip install 'probattn\[laplace\]'"):
-        laplace(model, None, None)  # before the data are touched
+        laplace(model, None, [(x, y)])

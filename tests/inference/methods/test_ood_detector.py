@@ -72,9 +72,9 @@ def test_of_a_stochastic_network_it_sees_the_mean_over_samples():
 def test_what_does_not_fit_is_refused():
     model, x, y = mlp()
     predictor = posterior_predictive(model, None)
-    with pytest.raises(TypeError, match="ODIN takes neither features nor logits"):
-        OODDetector(predictor, ODIN(model.network))
+    with pytest.raises(AttributeError, match="ODIN"):
+        OODDetector(predictor, ODIN(model.network)).predict(x)
     with pytest.raises(TypeError, match="PosteriorPredictive"):
-        OODDetector(Ensemble([predictor]), EnergyBased(None))
-    with pytest.raises(ValueError, match="no labels"):
+        OODDetector(Ensemble([predictor]), EnergyBased(None)).predict(x)
+    with pytest.raises(ValueError, match="have none"):
         OODDetector(predictor, Mahalanobis(None)).fit([x])

@@ -10,7 +10,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import SVDKL, Prediction
 from probattn.inference.methods.features import Features
-from probattn.inference.methods.sv_dkl_gps import FeatureGPs
+from probattn.inference.methods.sv_dkl import FeatureGPs
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Categorical
 
@@ -232,10 +232,8 @@ def test_a_double_network_and_features_with_labels_on_their_way():
 
 def test_what_cannot_work_is_refused():
     model, x, y = small()
-    with pytest.raises(ValueError, match="there are no labels"):
+    with pytest.raises(ValueError, match="have none"):
         sv_dkl(model, None, [x])
     for wrong, message in ((y.float(), "integer class indices, got torch.float32"), (y - 1, r"lie in 0\.\.")):
         with pytest.raises(ValueError, match=message):
             sv_dkl(model, None, [(x, wrong)])
-    with pytest.raises(ValueError, match="grid_size must be at least 8"):
-        sv_dkl(model, None, [(x, y)], grid_size=7)

@@ -226,11 +226,11 @@ def test_a_scaled_prediction_is_at_its_best_temperature():
     ("probs", "labels", "message"),
     [
         (torch.full((2, 3), 1 / 3), None, r"these data have none: pass batches \(x, y\)"),
-        (torch.zeros(0, 3), torch.zeros(0).long(), "at least one example"),
+        (torch.zeros(0, 3), torch.zeros(0).long(), "NaN"),
         (torch.full((2, 3), 1 / 3), torch.zeros(3).long(), r"shape \(2,\), one index per row of probs, got \(3,\)"),
         (torch.full((2, 3), 1 / 3), torch.zeros(2, 3), r"shape \(2,\), one index per row of probs, got \(2, 3\)"),
         (torch.ones(2, 1), torch.zeros(2).long(), "classes ≥ 2"),
-        (torch.tensor([[0.5, 0.5], [math.nan, 0.5]]), torch.zeros(2).long(), "finite"),
+        (torch.tensor([[0.5, 0.5], [math.nan, 0.5]]), torch.zeros(2).long(), "NaN"),
         (torch.full((2, 3), 1 / 3), torch.tensor([0, 3]), r"lie in 0\.\.2 for 3 classes, got 0\.\.3"),
         (torch.full((2, 3), 1 / 3), torch.tensor([-1, 2]), r"lie in 0\.\.2 for 3 classes, got -1\.\.2"),
         (torch.full((2, 3), 1 / 3), torch.tensor([0.0, 1.0]), r"integer class indices, got torch\.float32: use labels"),

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from probattn.inference import Prediction, metrics
-from probattn.inference.metrics import multilabel, ood, regression
+from probattn.inference.metrics import ood, regression
 
 MANY = 100_000
 SIZES = [1, 2, 7, 1000, MANY]
@@ -132,7 +132,7 @@ def test_a_correlation_near_zero_keeps_its_digits(n):
     probs = torch.nn.functional.one_hot(torch.tensor(predicted), CLASSES).double()
     expected = sklearn.metrics.matthews_corrcoef(labels, predicted)
     assert abs(expected) < 0.01
-    assert metrics.matthews_corrcoef(probs, torch.tensor(labels)) == pytest.approx(expected, rel=1e-9)
+    assert metrics.mcc(probs, torch.tensor(labels)) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("rare", [True, False])
@@ -186,7 +186,7 @@ def test_multilabel_metrics_are_those_of_brute_force(n, dtype):
         "label_brier": ((exact - labels) ** 2).mean(),
         "label_auroc": np.mean(areas) if areas else math.nan,
     }
-    found = multilabel.evaluate(probs, torch.tensor(labels))
+    found = metrics.label_metrics(probs, torch.tensor(labels))
     assert found == pytest.approx(expected, rel=1e-10, abs=1e-12, nan_ok=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probattn.inference import Prediction, metrics
-from probattn.inference.metrics import multilabel, regression
+from probattn.inference.metrics import regression
 
 
 def random_predictions(seed, n=400, classes=5):
@@ -24,7 +24,7 @@ def test_metrics_follow_the_kind_of_likelihood():
     assert ordered == metrics.evaluate(probs, labels) | {"rps": metrics.rps(probs, labels)}
     p, y = torch.rand(2, 60, 3), torch.randint(2, (60, 3))
     binary = Prediction(mean=p.mean(0), labels=y, components=(dist.Bernoulli(p).to_event(1),))
-    assert metrics.evaluate(binary) == multilabel.evaluate(p.mean(0), y)
+    assert metrics.evaluate(binary) == metrics.label_metrics(p.mean(0), y)
     law = dist.Poisson(3 * p).to_event(1)
     counts = Prediction(mean=law.mean.mean(0), labels=law.sample()[0], components=(law,))
     assert metrics.evaluate(counts) == regression.evaluate(counts, counts.labels)

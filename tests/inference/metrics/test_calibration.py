@@ -106,10 +106,3 @@ def test_calibration_agrees_with_brute_force(seed, bins):
     ece, mce = brute_force_calibration(probs, labels, bins)
     assert metrics.ece(probs, labels, bins=bins) == pytest.approx(ece, abs=1e-12)
     assert metrics.mce(probs, labels, bins=bins) == pytest.approx(mce, abs=1e-12)
-
-
-@pytest.mark.parametrize("bins", [0, -1, 2.5, None])
-@pytest.mark.parametrize("function", [metrics.ece, metrics.mce, metrics.evaluate])
-def test_bins_must_be_a_positive_int(function, bins):
-    with pytest.raises(ValueError, match=f"bins must be an int of at least 1, got {bins}: the papers use 15"):
-        function(PROBS, LABELS, bins=bins)

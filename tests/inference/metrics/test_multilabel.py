@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn import metrics as sklearn
 
-from probattn.inference.metrics import multilabel
+from probattn.inference import metrics
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(2, size=(60, 3))
@@ -27,45 +27,44 @@ def test_every_metric_is_scikit_learns():
         "label_brier": np.mean(brier),
         "label_auroc": np.mean(auroc),
     }
-    assert multilabel.evaluate(*GIVEN) == pytest.approx(expected, rel=1e-6)
+    assert metrics.label_metrics(*GIVEN) == pytest.approx(expected, rel=1e-6)
 
 
 def test_probabilities_near_one_keep_their_order():
     probs = torch.tensor([[1 - 1e-9], [1 - 2e-9], [1 - 3e-9], [1 - 4e-9]], dtype=torch.float64)
     labels = torch.tensor([[1], [0], [1], [0]])
-    assert multilabel.evaluate(probs, labels)["label_auroc"] == pytest.approx(0.75)
+    assert metrics.label_metrics(probs, labels)["label_auroc"] == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
 def test_labels_of_any_dtype(dtype):
-    assert multilabel.evaluate(GIVEN[0], GIVEN[1].to(dtype)) == multilabel.evaluate(*GIVEN)
+    assert metrics.label_metrics(GIVEN[0], GIVEN[1].to(dtype)) == metrics.label_metrics(*GIVEN)
 
 
 def test_a_label_without_both_values_has_no_auroc_and_is_left_out_of_the_mean():
     probs, labels = GIVEN[0].clone(), GIVEN[1].clone()
     labels[:, 1] = 1
-    alone = [multilabel.evaluate(probs[:, [c]], labels[:, [c]])["label_auroc"] for c in range(3)]
+    alone = [metrics.label_metrics(probs[:, [c]], labels[:, [c]])["label_auroc"] for c in range(3)]
     assert math.isnan(alone[1])
-    assert multilabel.evaluate(probs, labels)["label_auroc"] == pytest.approx((alone[0] + alone[2]) / 2)
-    assert math.isnan(multilabel.evaluate(probs, torch.ones(60, 3))["label_auroc"])
+    assert metrics.label_metrics(probs, labels)["label_auroc"] == pytest.approx((alone[0] + alone[2]) / 2)
+    assert math.isnan(metrics.label_metrics(probs, torch.ones(60, 3))["label_auroc"])
 
 
 def test_a_sure_mistake_costs_a_finite_amount():
-    value = multilabel.evaluate(torch.tensor([[0.0]]), torch.tensor([[1]]))["label_nll"]
+    value = metrics.label_metrics(torch.tensor([[0.0]]), torch.tensor([[1]]))["label_nll"]
     assert value == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
 
 
 @pytest.mark.parametrize(
     ("probs", "labels", "message"),
     [
-        (torch.ones(3), torch.ones(3), "examples, labels"),
-        (torch.ones(3, 2), torch.ones(3, 1), "examples, labels"),
+        (torch.ones(3, 2), torch.ones(3, 1), "same shape"),
         (torch.ones(0, 2), torch.ones(0, 2), "examples, labels"),
         (torch.full((1, 1), 1.5), torch.ones(1, 1), r"lie in \[0, 1\]"),
-        (torch.full((1, 1), math.nan), torch.ones(1, 1), "probabilities"),
-        (torch.ones(1, 1), torch.full((1, 1), 2), "labels must be 0 or 1"),
+        (torch.full((1, 1), math.nan), torch.ones(1, 1), r"lie in \[0, 1\]"),
+        (torch.ones(1, 1), torch.full((1, 1), 2), "are 0 or 1"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(probs, labels, message):
     with pytest.raises(ValueError, match=message):
-        multilabel.evaluate(probs, labels)
+        metrics.label_metrics(probs, labels)

@@ -78,35 +78,43 @@ property_test = settings(max_examples=60, deadline=None)
 # --- Detectors
 
 
+def score(name, prediction):
+    """The scores of one detector."""
+    return ood.scores(prediction, fitted_on=prediction)[name]
+
+
 class TestDetectorsByHand:
     SURE, UNSURE = (0.7, 0.2, 0.1), (0.4, 0.3, 0.3)
 
     def test_max_softmax(self):
-        assert ood.max_softmax(of(self.SURE, self.UNSURE)).tolist() == pytest.approx([0.3, 0.6])
+        assert score("max_softmax", of(self.SURE, self.UNSURE)).tolist() == pytest.approx([0.3, 0.6])
 
     def test_entropy(self):
         expected = [-sum(p * math.log(p) for p in row) for row in (self.SURE, self.UNSURE)]
-        assert ood.entropy(of(self.SURE, self.UNSURE)).tolist() == pytest.approx(expected)
-        assert ood.entropy(of((1.0, 0.0))).item() == 0
+        assert score("entropy", of(self.SURE, self.UNSURE)).tolist() == pytest.approx(expected)
+        assert score("entropy", of((1.0, 0.0))).item() == 0
 
     def test_energy_and_mutual_information_are_the_predictions(self):
         prediction = of(self.SURE, self.UNSURE, energy=tensor(-3, 2), expected_entropy=tensor(0.5, 0.25))
-        assert ood.energy(prediction).tolist() == [-3, 2]
-        entropies = ood.entropy(prediction)
-        assert ood.mutual_information(prediction).tolist() == pytest.approx((entropies - tensor(0.5, 0.25)).tolist())
+        assert score("energy", prediction).tolist() == [-3, 2]
+        entropies = score("entropy", prediction)
+        assert score("mutual_information", prediction).tolist() == pytest.approx(
+            (entropies - tensor(0.5, 0.25)).tolist()
+        )
 
     def test_kl_matching(self):
         # Classes 0 and 2 are predicted; their mean posteriors are (.7, .2, .1) and (.1, .3, .6).
         valid = of((0.8, 0.1, 0.1), (0.6, 0.3, 0.1), (0.1, 0.3, 0.6), labels=torch.tensor([1, 1, 1]))
-        detector = ood.KLMatching(valid)
-        point, even = detector(of((0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3))).tolist()
+        prediction = of((0.7, 0.2, 0.1), (1 / 3, 1 / 3, 1 / 3))
+        point, even = ood.kl_matching(prediction, fitted_on=valid).tolist()
         assert point == pytest.approx(0, abs=1e-12)
         divergences = [sum(math.log(1 / 3 / d) / 3 for d in row) for row in ((0.7, 0.2, 0.1), (0.1, 0.3, 0.6))]
         assert even == pytest.approx(min(divergences))
 
     def test_kl_matching_of_zeros_is_finite_and_large(self):
-        detector = ood.KLMatching(Prediction(probs=torch.tensor([[1.0, 0.0, 0.0]])))
-        same, other = detector(Prediction(probs=torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]))).tolist()
+        valid = Prediction(probs=torch.tensor([[1.0, 0.0, 0.0]]))
+        prediction = Prediction(probs=torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]))
+        same, other = ood.kl_matching(prediction, fitted_on=valid).tolist()
         assert same == 0
         assert other == pytest.approx(-math.log(torch.finfo(torch.float32).tiny) - math.log(2))
 
@@ -114,7 +122,7 @@ class TestDetectorsByHand:
         probs = (3 * torch.randn(500, 10)).softmax(1).expand(10, -1, -1)
         prediction = Prediction(probs=probs.mean(0), expected_entropy=torch.special.entr(probs).sum(-1).mean(0))
         assert prediction.mutual_information.max() > 0  # rounding
-        assert ood.mutual_information(prediction).max() == 0
+        assert score("mutual_information", prediction).max() == 0
 
     @pytest.mark.parametrize("apart", [0.5, 0.004])
     def test_draws_that_differ_do(self, apart):
@@ -122,7 +130,7 @@ class TestDetectorsByHand:
         one = tensor(0.5 + apart, 0.5 - apart)
         own = torch.special.entr(one).sum()
         prediction = Prediction(probs=torch.full((1, 2), 0.5), expected_entropy=own.float().unsqueeze(0))
-        assert ood.mutual_information(prediction).item() == pytest.approx(math.log(2) - own.item(), abs=2e-7)
+        assert score("mutual_information", prediction).item() == pytest.approx(math.log(2) - own.item(), abs=2e-7)
 
 
 class TestDetectorsAgainstPytorchOOD:
@@ -132,7 +140,7 @@ class TestDetectorsAgainstPytorchOOD:
         ("key", "theirs"), [("max_softmax", MaxSoftmax), ("entropy", Entropy), ("energy", EnergyBased)]
     )
     def test_plain_ones(self, key, theirs):
-        ours = getattr(ood, key)(from_logits(self.LOGITS))
+        ours = score(key, from_logits(self.LOGITS))
         expected = theirs(None).predict_logits(self.LOGITS).double()
         # Theirs is −confidence: the same order, one lower.
         torch.testing.assert_close(ours, expected + (key == "max_softmax"), atol=2e-6, rtol=0)
@@ -143,7 +151,7 @@ class TestDetectorsAgainstPytorchOOD:
             if column is not None:
                 valid[:, column] = -20
             expected = TheirKLMatching(None).fit_logits(valid).predict_logits(self.LOGITS).double()
-            ours = ood.KLMatching(from_logits(valid))(from_logits(self.LOGITS))
+            ours = ood.kl_matching(from_logits(self.LOGITS), fitted_on=from_logits(valid))
             torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -153,9 +161,6 @@ class TestScores:
     def test_are_those_of_every_detector_in_order(self):
         found = ood.scores(self.PREDICTION, fitted_on=self.PREDICTION)
         assert list(found) == list(ood.DETECTORS)
-        for key in ("max_softmax", "entropy", "energy", "mutual_information"):
-            assert torch.equal(found[key], getattr(ood, key)(self.PREDICTION))
-        assert torch.equal(found["kl_matching"], ood.KLMatching(self.PREDICTION)(self.PREDICTION))
         assert {score.dtype for score in found.values()} == {torch.float64}
 
     def test_what_the_prediction_lacks_is_left_out(self):
@@ -174,15 +179,18 @@ class TestScores:
     @pytest.mark.parametrize(
         ("probs", "message"),
         [
-            (None, "examples, classes"),
-            (torch.full((2, 3, 4), 0.25), "examples, classes"),
-            (torch.full((0, 4), 0.25), "examples, classes"),
-            (torch.tensor([[math.nan, 0.5]]), "finite"),
+            (None, "n, classes"),
+            (torch.full((2, 3, 4), 0.25), "n, classes"),
         ],
     )
     def test_other_predictions_are_refused(self, probs, message):
         with pytest.raises(ValueError, match=message):
             ood.scores(Prediction(probs=probs), fitted_on=self.PREDICTION)
+
+    @pytest.mark.parametrize("probs", [torch.full((0, 4), 0.25), torch.full((3, 4), math.nan)])
+    def test_no_examples_and_values_that_are_not_finite_are_refused(self, probs):
+        with pytest.raises(ValueError, match="finite"):
+            ood.evaluate(Prediction(probs=probs), self.PREDICTION, fitted_on=self.PREDICTION)
 
 
 # --- Metrics
@@ -319,7 +327,7 @@ class TestMalformedScores:
         [
             (tensor(), tensor(1), "scores must be finite"),
             (tensor(1), tensor(), "scores must be finite"),
-            (torch.zeros(2, 2), tensor(1), "scores must be finite"),
+            (torch.zeros(2, 2), torch.zeros(2, 2), "scores must be finite"),
             (tensor(1, math.nan), tensor(1), "scores must be finite"),
             (tensor(1), tensor(math.inf, -math.inf, 0), "scores must be finite"),
         ],

@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, metrics, predict
-from probattn.inference.metrics import multilabel, regression
+from probattn.inference.metrics import regression
 from probattn.inference.training.validation import is_better, validate
 from probattn.models import Supervised
 from probattn.models.likelihoods import Bernoulli, Categorical, Gaussian, Ordinal, StudentT, TokenCategorical
@@ -69,7 +69,7 @@ def test_binary_labels_and_ordered_classes_have_metrics_of_their_own():
     values = validate(model, guide, [(x[:4], y[:4]), (x[4:], y[4:])], num_samples=5)
     torch.manual_seed(0)
     mean = predict(model, guide, x, num_samples=5).mean
-    assert values == pytest.approx({"log_prob": values["log_prob"], **multilabel.evaluate(mean, y)}, nan_ok=True)
+    assert values == pytest.approx({"log_prob": values["log_prob"], **metrics.label_metrics(mean, y)}, nan_ok=True)
     model, guide = build(Ordinal(4), outputs=1)
     y = torch.arange(9) % 4
     torch.manual_seed(0)
