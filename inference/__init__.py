@@ -4,14 +4,10 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
-import warnings
-
 from probattn.inference import imports
 
 with imports.without_side_effects():
-    warnings.filterwarnings("ignore", ".torch.jit", FutureWarning)
-    import gpytorch
-    import scipy.optimize
+    import scipy.special
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields, unpack_batch

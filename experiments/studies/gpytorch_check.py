@@ -25,7 +25,7 @@ from probattn.functional.cgp import CGP
 from probattn.functional.correlated import Correlated
 from probattn.functional.gaussian import Dense, LowRank
 from probattn.functional.sparse_cgp import SparseCGP
-from probattn.inference.methods.sv_dkl import FeatureGPs
+from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 
 TOLERANCE = 1e-9
 """Largest relative difference that passes."""

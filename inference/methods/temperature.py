@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Self
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, class_probs, labelled_classes
@@ -68,6 +67,8 @@ def fit_temperature(prediction: Prediction) -> float:
 
 def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
     """Return the root of an increasing function, or the end of the range that is nearer to it."""
+    from scipy.optimize import brentq  # here, since its import takes a third of a second
+
     if increasing(low) >= 0:
         return low
     return high if increasing(high) <= 0 else brentq(increasing, low, high, xtol=1e-14, rtol=1e-12)

@@ -12,7 +12,7 @@ from probattn.experiments.studies.gpytorch_check import COMPONENTS, TOLERANCE, D
 from probattn.functional import kep_svgp, sgpa
 from probattn.functional.cgp import CGP
 from probattn.functional.sparse_cgp import SparseCGP
-from probattn.inference.methods.sv_dkl import MarginalGridStrategy
+from probattn.inference.methods.sv_dkl_gps import MarginalGridStrategy
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -10,7 +10,7 @@ from torch import nn
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import SVDKL, Prediction
 from probattn.inference.methods.features import Features
-from probattn.inference.methods.sv_dkl import FeatureGPs
+from probattn.inference.methods.sv_dkl_gps import FeatureGPs
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Categorical
 
