@@ -22,7 +22,6 @@ from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.batch_views import stack
 from probattn.inference.prediction.latents import (
     Latents,
     PosteriorSamples,
@@ -31,6 +30,7 @@ from probattn.inference.prediction.latents import (
     one_draw,
     prior_trace,
 )
+from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.prediction.vectorization import (
     NON_BROADCASTING,
@@ -227,7 +227,7 @@ class _PosteriorPredictive:
         for row in range(self.num_samples):
             with one_draw(row, of=self.num_samples):
                 likelihoods.append(self._run(row, chunk))
-        return stack(likelihoods)
+        return Stacked(likelihoods)
 
     def _run(self, row: int | None, chunk: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under one sample, or under all if row is None."""
