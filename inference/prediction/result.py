@@ -189,8 +189,8 @@ class Prediction:
     def cdf(self, y: Tensor, *, below: bool = False) -> Tensor:
         """Predictive distribution function P(Y ≤ y), or P(Y < y) if ``below``, of each number ``(n, ...)``, in float64.
 
-        Exact for normal likelihoods and others that PyTorch has a distribution function of; else the share of 1000
-        samples (see :mod:`~probattn.inference.prediction.mixture`), with a standard error of at most 0.016.
+        Exact for normal likelihoods; else the share of 1000 samples (see
+        :mod:`~probattn.inference.prediction.mixture`), with a standard error of at most 0.016.
 
         Raises:
             ValueError: a prediction of classes or of padded tokens (use :meth:`tokens`); values of the wrong shape.
@@ -209,7 +209,7 @@ class Prediction:
         """
         self._check_labels(y, self._checked_mean().shape)
         with self._fixed_seed():
-            return self.mixture.crps(y.double()).to(y.device)
+            return self.mixture.crps(y).to(y.device).where(self.mean.isfinite().to(y.device), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
