@@ -72,14 +72,13 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
         ValueError: an AutoGuide without parameters.
     """
     with own_parameters(model, guide):
-        return _global_part(_run_guide(model, guide, inputs))
+        return _global_part(run_guide(model, guide, inputs))
 
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:
-    """Trace the model on one example with all sites drawn from their priors, to list its sites."""
-    one = tuple(None if value is None else value[:1] for value in inputs)
+    """Trace the model with all sites drawn from their priors, to list its sites."""
     with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
-        return poutine.trace(model).get_trace(*one)
+        return poutine.trace(model).get_trace(*inputs)
 
 
 class Latents:
@@ -109,19 +108,19 @@ class Latents:
         """Return the handler that local sites of layers are drawn under."""
         return local_priors() if self.guide is None else local_posteriors()
 
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
-        if self.traces is None:
-            if self.guide is not None and labels is not None:
-                materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
-            self.draw(inputs, vectorize=vectorize)
+    def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
+        """Create an AutoGuide's parameters if there are labels."""
+        if self.guide is not None and self.traces is None and labels is not None:
+            materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
 
     def draw(self, inputs: tuple, *, vectorize: bool) -> None:
-        """Draw the global sites anew, all samples at once or one after another."""
+        """Draw the global sites if none were given, all samples at once or one after another."""
+        if self.traces is not None:
+            return
         self.traces = []
         for _ in range(1 if vectorize else self.num_samples):
             with draws(self.num_samples) if vectorize else nullcontext():
-                trace = _run_guide(self.model, self.guide, inputs)
+                trace = run_guide(self.model, self.guide, inputs)
             self.traces.append(_global_part(trace))
             self.has_local_sites = any(is_latent(site) and is_local(site, trace) for site in trace.nodes.values())
 
@@ -191,14 +190,14 @@ class SampleLatents(Latents):
         self.sites: dict[str, tuple[int, bool]] | None = None
         """By site, the number of dimensions of its event, and True for local sites."""
 
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Check the samples against the latent sites of the model, once.
+    def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
+        """Check the samples against the latent sites of the model.
 
         Raises:
             ValueError: missing or unknown sites; samples of the wrong shape.
         """
-        if self.sites is None:
-            self.sites = self._check_sites(prior_trace(self.model, inputs))
+        one = tuple(None if value is None else value[:1] for value in inputs)
+        self.sites = self._check_sites(prior_trace(self.model, one))
 
     def local_handler(self) -> Messenger:
         """Return the handler that local sites of layers are drawn under."""
@@ -268,7 +267,12 @@ class SampleLatents(Latents):
         return {name: (site["fn"].event_dim, is_local(site, prior)) for name, site in latent.items()}
 
 
-def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+def run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+    """Trace the guide, or for None the priors of the model's layers, outside autocast.
+
+    Raises:
+        ValueError: an AutoGuide without parameters.
+    """
     if guide is not None and lacks_prototype(guide):
         raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
     program = guide
