@@ -1,6 +1,5 @@
 """Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -89,8 +88,10 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     """Concatenate predictions along the examples, with tokens padded to the longest example.
 
     Raises:
-        ValueError: labels, or another field, in some of them only.
+        ValueError: labels, or another field, in some of them only; selected examples.
     """
+    if any(part.rows is not None for part in parts):
+        raise ValueError("selected examples cannot be joined: join the whole predictions, and select then")
     if parts[0].mask is not None:
         shape = longest(part.mask for part in parts)
         parts = [_pad(part, shape) for part in parts]
@@ -107,17 +108,7 @@ def join(parts: Sequence[Prediction]) -> Prediction:
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
         components=tuple(component for part in parts for component in part.components),
-        rows=_joined_rows(parts),
     )
-
-
-def _joined_rows(parts: Sequence[Prediction]) -> Tensor | None:
-    """Return indices into the components of all parts; None if each part has all of its examples."""
-    if all(part.rows is None for part in parts):
-        return None
-    sizes = [sum(math.prod(law.batch_shape[1:]) for law in part.components) for part in parts]
-    rows = [torch.arange(size) if part.rows is None else part.rows for part, size in zip(parts, sizes, strict=True)]
-    return torch.cat([indices + sum(sizes[:number]) for number, indices in enumerate(rows)])
 
 
 def longest(values: Iterable[Tensor]) -> list[int]:

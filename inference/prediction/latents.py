@@ -103,10 +103,7 @@ class Latents:
         self.model, self.guide, self.num_samples = model, guide, num_samples
         self.traces = None if global_sites is None else [global_sites]
         self.has_local_sites = self.is_checked = False
-
-    def local_handler(self) -> Messenger:
-        """Return the handler that local sites of layers are drawn under."""
-        return local_priors() if self.guide is None else local_posteriors()
+        self.local_handler = local_priors if guide is None else local_posteriors
 
     def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
         """Create an AutoGuide's parameters if there are labels."""
@@ -155,13 +152,13 @@ class PosteriorSamples:
 
     @classmethod
     def from_source(cls, source: Any) -> Self | None:
-        """Convert a mapping, the result of :func:`~probattn.inference.nuts`, or Pyro's ``MCMC``; None for other types.
+        """Convert a mapping, the result of :func:`~probattn.inference.nuts`, or Pyro's ``MCMC``; None for guides.
 
         Raises:
             ValueError: no samples, or different numbers of samples per site.
         """
-        if isinstance(source, cls):
-            return source
+        if source is None or isinstance(source, cls | nn.Module):
+            return source if isinstance(source, cls) else None
         samples = source if isinstance(source, Mapping) else getattr(source, "draws", None)
         if samples is None and callable(getattr(source, "get_samples", None)):
             samples = source.get_samples()
@@ -185,8 +182,8 @@ class SampleLatents(Latents):
     """
 
     def __init__(self, model: nn.Module, samples: PosteriorSamples, num_samples: int) -> None:
-        super().__init__(model, None, num_samples)
-        self.samples = samples.samples
+        super().__init__(model, None, num_samples, Trace())
+        self.samples, self.local_handler = samples.samples, local_posteriors
         self.sites: dict[str, tuple[int, bool]] | None = None
         """By site, the number of dimensions of its event, and True for local sites."""
 
@@ -199,35 +196,16 @@ class SampleLatents(Latents):
         one = tuple(None if value is None else value[:1] for value in inputs)
         self.sites = self._check_sites(prior_trace(self.model, one))
 
-    def local_handler(self) -> Messenger:
-        """Return the handler that local sites of layers are drawn under."""
-        return local_posteriors()
-
-    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
-        """Do nothing: the samples are the same."""
-
     def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
         """Do nothing: the sites were checked before the first batch."""
 
     def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
-        """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None.
-
-        Raises:
-            ValueError: fewer examples in the samples.
-        """
+        """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None."""
         trace, stop = Trace(), start + len(chunk[0])
         for name, values in self.samples.items():
             index = (torch.arange(self.num_samples) * len(values) // self.num_samples).to(values.device)
             event_dim, local = self.sites[name]
-            if local:
-                if stop > values.shape[1]:
-                    raise ValueError(
-                        f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on: "
-                        "predict these, in their order"
-                    )
-                value = values[index][:, start:stop]
-            else:
-                value = values[index].unsqueeze(1)
+            value = values[index][:, start:stop] if local else values[index].unsqueeze(1)
             if row is not None:
                 value = value[row] if local else value[row, 0]
             fn = dist.Delta(value, event_dim=event_dim)

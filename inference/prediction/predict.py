@@ -1,7 +1,7 @@
 """The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -75,65 +75,40 @@ def predict(
             cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, global_sites=latents, vectorize=vectorize)
-    parts = []
-    with predictive.ready(), _seeded(seed):
+    model, samples, parts = as_module(model), PosteriorSamples.from_source(guide), []
+    guide = None if guide is None or samples is not None else as_module(guide)
+    if guide is not None:
+        guide_checks.check(model, guide)
+    values = Latents(model, guide, num_samples, latents)
+    if samples is not None:
+        values = SampleLatents(model, samples, num_samples)
+    predictive = _PosteriorPredictive(model, guide, values, vectorize)
+    modules, seeded = predictive.modules.values(), torch.random.fork_rng(enabled=seed is not None)
+    with own_parameters(*modules), evaluation_mode(*modules), torch.no_grad(), seeded:
+        if seed is not None:
+            torch.manual_seed(seed)
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
             if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-            inputs = predictive.inputs(x, mask)
-            predictive.prepare(inputs, y)
+            inputs = predictive.prepare(x, y, mask)
             with predictive.name_batch_in_errors(number):
                 for chunk, likelihood in predictive.likelihoods(inputs):
-                    labels = None if y is None else y[chunk]
-                    parts.append(
-                        summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws)
-                    )
+                    labels, options = None if y is None else y[chunk], {"keep_draws": keep_draws}
+                    parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, **options))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
-    predictive.latents.finish(predictive.num_examples)
+    values.finish(predictive.num_examples)
     return join(parts)
 
 
-@contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed PyTorch's generators inside, and restore their states at the end; None leaves them as they are."""
-    with nullcontext() if seed is None else torch.random.fork_rng():
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield
-
-
 class _PosteriorPredictive:
-    """Likelihoods of the labels under S posterior samples, chunk by chunk; arguments are those of :func:`predict`."""
+    """Likelihoods of the labels under S posterior samples, chunk by chunk."""
 
-    def __init__(
-        self,
-        model: Program,
-        guide: Program | PosteriorSamples | Mapping[str, Tensor] | None,
-        *,
-        num_samples: int,
-        global_sites: Trace | None,
-        vectorize: bool | None,
-    ) -> None:
-        samples = None if guide is None or isinstance(guide, nn.Module) else PosteriorSamples.from_source(guide)
-        self.model = as_module(model)
-        guide = None if guide is None or samples is not None else as_module(guide)
-        if guide is not None:
-            guide_checks.check(self.model, guide)
-        self.modules = {"model": self.model} | ({} if guide is None else {"guide": guide})
-        self.draws, self.num_samples, self.vectorize = draws(num_samples), num_samples, vectorize
-        self.latents: Latents = Latents(self.model, guide, num_samples, global_sites)
-        if samples is not None:
-            self.latents = SampleLatents(self.model, samples, num_samples)
-        self.device, self.num_examples = device(self.model, guide), 0
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Put model and guide in evaluation mode, without gradients."""
-        modules = self.modules.values()
-        with own_parameters(*modules), evaluation_mode(*modules), torch.no_grad():
-            yield
+    def __init__(self, model: nn.Module, guide: nn.Module | None, latents: Latents, vectorize: bool | None) -> None:
+        self.model, self.latents, self.vectorize = model, latents, vectorize
+        self.modules = {"model": model} | ({} if guide is None else {"guide": guide})
+        self.draws, self.num_samples = draws(latents.num_samples), latents.num_samples
+        self.device, self.num_examples = device(model, guide), 0
 
     @contextmanager
     def name_batch_in_errors(self, number: int) -> Iterator[None]:
@@ -150,28 +125,24 @@ class _PosteriorPredictive:
             why = f"from {source}" if source else first_line(error)
             raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
 
-    def inputs(self, x: Tensor, mask: Tensor | None) -> tuple:
-        """Return the model's arguments on its device."""
+    def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
+        """Return the model's arguments; before the first batch choose how samples run, and draw the global sites."""
         target = self.device or x.device
-        return (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-
-    def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
-        """Choose how samples run, and draw the global sites, before the first batch."""
-        if self.num_examples:
-            return
-        self.latents.prepare(inputs, labels)
-        if self.vectorize is None:
-            stop = self._chunk_size(inputs[0])
-            chunk = tuple(None if value is None else value[:stop] for value in inputs)
-            self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk)
-        self.latents.draw(inputs, vectorize=self.vectorize)
+        inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
+        if not self.num_examples:
+            self.latents.prepare(inputs, y)
+            if self.vectorize is None:
+                chunk = _rows(inputs, slice(self._chunk_size(x)))
+                self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk)
+            self.latents.draw(inputs, vectorize=self.vectorize)
+        return inputs
 
     def likelihoods(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
         start, length = 0, len(inputs[0])
         while start < length:
             chunk = slice(start, start + self._chunk_size(inputs[0]))
-            likelihood = self._likelihood(tuple(None if value is None else value[chunk] for value in inputs))
+            likelihood = self._likelihood(_rows(inputs, chunk))
             if len(likelihood.batch_shape) > 2:
                 raise ValueError(
                     f"the likelihood has batch shape {tuple(likelihood.batch_shape)}, and not (samples, examples): the "
@@ -208,3 +179,7 @@ class _PosteriorPredictive:
             trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
         return trace.nodes["y"]["fn"]
+
+
+def _rows(inputs: tuple, rows: slice) -> tuple:
+    return tuple(None if value is None else value[rows] for value in inputs)

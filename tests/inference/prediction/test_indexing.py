@@ -85,13 +85,9 @@ def test_an_example_may_be_selected_twice_and_have_two_labels(kind):
     assert_close(prediction[index].log_prob(mixed), expected)
 
 
-@pytest.mark.parametrize("kind", LIKELIHOODS)
-def test_joined_selections_are_the_selection_of_the_whole(kind):
-    prediction = whole(kind)
-    parts = join([prediction[[4, 1]], prediction[:2], prediction])
-    order = torch.tensor([4, 1, 0, 1, *range(N)])
-    assert_close(parts.log_prob(parts.labels), prediction.log_prob(prediction.labels)[order])
-    assert_close(parts[[1, 5]][1].log_prob(parts.labels[5:6]), prediction.log_prob(prediction.labels)[order[5:6]])
+def test_selected_examples_are_not_joined():
+    with pytest.raises(ValueError, match="select then"):
+        join([whole("normal")[[4, 1]], whole("normal")])
 
 
 @pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law])
