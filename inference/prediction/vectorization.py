@@ -31,7 +31,11 @@ def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tu
         trace = prior_trace(model, batch()) if guide is None else run_guide(model, guide, batch())
     is_module = isinstance(unwrapped(model), nn.Module)
     of_layers = {name for name, _ in latent_sites(model)} if is_module else set()
-    others = [name for name, site in trace.nodes.items() if is_global_latent(site, trace) and name not in of_layers]
+    others = [
+        name
+        for name, site in trace.nodes.items()
+        if is_global_latent(site, trace) and name not in of_layers and not site["infer"].get("is_auxiliary")
+    ]
     if others and model not in _WARNED:
         _WARNED.add(model)
         _LOGGER.warning(
