@@ -17,7 +17,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.files import read_archive, write_archive
-from probattn.inference.prediction.mixture import has_kind
+from probattn.inference.prediction.mixture import innermost
 
 FORMAT = "probattn-predictions-2"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
@@ -102,7 +102,7 @@ def _fields(prediction: Prediction) -> dict[str, Tensor | None]:
     """
     if prediction.probs is not None:
         return {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
-    if not has_kind(prediction.components[0], torch.distributions.Normal):
+    if not isinstance(innermost(prediction.components[0]), torch.distributions.Normal):
         raise ValueError("predictions of numbers are stored for normal likelihoods only")
     parameters = prediction.mixture.normal_parameters()
     normal = {name: value.to(prediction.mean) for name, value in zip(("loc", "scale"), parameters, strict=True)}

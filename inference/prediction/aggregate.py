@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from probattn.functional import errors
-from probattn.inference.prediction.class_labels import remedy
-from probattn.inference.prediction.mixture import has_kind, label_mask, moments, unwrap
+from probattn.inference.prediction.class_labels import check_shape
+from probattn.inference.prediction.mixture import innermost, label_mask, moments, unwrap
 from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy, pad_to_shape
 
 
@@ -37,7 +37,7 @@ def summarise(
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
     mask, base = label_mask(likelihood), unwrap(likelihood)
-    is_class = has_kind(base, torch.distributions.Categorical)
+    is_class = isinstance(innermost(base), torch.distributions.Categorical)
     if is_class:
         if not likelihood.event_shape:
             mask = None
@@ -48,7 +48,7 @@ def summarise(
     else:
         fields, components = _moments(likelihood, mask), (likelihood,)
     if labels is not None:
-        _check_labels(labels, likelihood, is_class=is_class)
+        check_shape(labels, (likelihood.batch_shape[-1], *likelihood.event_shape))
         labels = labels if mask is None else labels.where(_append_dims(mask, labels).to(labels.device), 0)
     fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
     return Prediction(
@@ -130,10 +130,3 @@ def _pad(part: Prediction, shape: Sequence[int]) -> Prediction:
 def _append_dims(mask: Tensor, value: Tensor) -> Tensor:
     """Append dimensions of size 1 to the mask until it broadcasts against the value."""
     return mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
-
-
-def _check_labels(labels: Tensor, likelihood: dist.TorchDistribution, *, is_class: bool) -> None:
-    expected = (likelihood.batch_shape[-1], *likelihood.event_shape)
-    if labels.shape != expected:
-        hint = remedy(labels, len(labels)) if is_class and len(expected) == 1 else ""
-        raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(labels.shape)}{hint}")

@@ -50,18 +50,10 @@ class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers
 
 
 class labels_at(Messenger):  # noqa: N801
-    """Mark the site of the labels, which :class:`~probattn.draws` does not expand beyond the draws it depends on.
-
-    Args:
-        name: name of the site.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    """Mark the site ``y`` of the labels, which :class:`~probattn.draws` does not expand beyond what it depends on."""
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] == self.name:
+        if msg["name"] == "y":
             msg["infer"] = msg["infer"] | {"label": True}
 
 
@@ -77,7 +69,7 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:
     """Trace the model with all sites drawn from their priors, to list its sites."""
-    with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
+    with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at():
         return poutine.trace(model).get_trace(*inputs)
 
 

@@ -175,7 +175,7 @@ class _PosteriorPredictive:
     def _run(self, row: int | None, chunk: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under one sample, or under all if row is None."""
         latents = self.latents.trace(row, chunk, self.num_examples)
-        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y"):
+        with self.latents.local_handler(), poutine.mask(mask=False), labels_at():
             trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
         return trace.nodes["y"]["fn"]

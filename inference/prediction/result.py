@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,9 +9,10 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
+from torch.distributions import Bernoulli
 
-from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.mixture import Mixture, device_of, fixed_seed, has_kind, tokens_of
+from probattn.inference.prediction.class_labels import check_shape, class_labels
+from probattn.inference.prediction.mixture import Mixture, innermost, tokens_of
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -110,7 +110,7 @@ class Prediction:
     @property
     def is_binary(self) -> bool:
         """True if the labels are 0 or 1 (Bernoulli likelihoods)."""
-        return bool(self.components) and has_kind(self.components[0], torch.distributions.Bernoulli)
+        return bool(self.components) and isinstance(innermost(self.components[0]), Bernoulli)
 
     @property
     def predicted(self) -> Tensor:
@@ -183,7 +183,7 @@ class Prediction:
         event_shape = self.components[0].event_shape
         if self.mask is not None:
             event_shape = self.mask.shape[1:] + event_shape[self.mask.dim() - 1 :]
-        self._check_labels(y, (len(self), *event_shape))
+        check_shape(y, (len(self), *event_shape))
         return self.mixture.log_prob(y).to(y.device)
 
     def cdf(self, y: Tensor, *, below: bool = False) -> Tensor:
@@ -195,9 +195,8 @@ class Prediction:
         Raises:
             ValueError: a prediction of classes or of padded tokens (use :meth:`tokens`); values of the wrong shape.
         """
-        self._check_labels(y, self._checked_mean().shape)
-        with self._fixed_seed():
-            return self.mixture.cdf(y, below=below).to(y.device)
+        check_shape(y, self._checked_mean().shape)
+        return self.mixture.cdf(y, below=below).to(y.device)
 
     def crps(self, y: Tensor) -> Tensor:
         """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of each number ``(n, ...)``, in its units.
@@ -207,9 +206,8 @@ class Prediction:
         Raises:
             ValueError: as for :meth:`cdf`.
         """
-        self._check_labels(y, self._checked_mean().shape)
-        with self._fixed_seed():
-            return self.mixture.crps(y).to(y.device).where(self.mean.isfinite().to(y.device), torch.nan)
+        check_shape(y, self._checked_mean().shape)
+        return self.mixture.crps(y).to(y.device).where(self.mean.isfinite().to(y.device), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
@@ -228,8 +226,7 @@ class Prediction:
         probs, device = torch.as_tensor(levels, dtype=torch.float64), self._checked_mean().device
         if probs.dim() != 1 or not ((probs > 0) & (probs < 1)).all():
             raise ValueError(f"levels must be a sequence of numbers between 0 and 1, got {levels}")
-        with self._fixed_seed():
-            return self.mixture.quantiles(probs).to(device)
+        return self.mixture.quantiles(probs).to(device)
 
     @cached_property
     def median(self) -> Tensor:
@@ -245,8 +242,7 @@ class Prediction:
             ValueError: as for :meth:`cdf`.
         """
         device = self._checked_mean().device
-        with self._fixed_seed():
-            return self.mixture.sample(num_samples).to(device)
+        return self.mixture.sample(num_samples).to(device)
 
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
@@ -277,14 +273,6 @@ class Prediction:
             rows=torch.cat(numbers)[rows][self.mask.cpu()] if numbers else None,
             num_samples=self.num_samples,
         )
-
-    def _fixed_seed(self) -> AbstractContextManager[None]:
-        return fixed_seed(device_of(self.components[0]))
-
-    def _check_labels(self, y: Tensor, expected: Sequence[int]) -> None:
-        """Refuse labels of another shape, which would broadcast."""
-        if y.shape != torch.Size(expected):
-            raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
 
     def _checked_probs(self, name: str) -> Tensor:
         """Return the probabilities of classes.

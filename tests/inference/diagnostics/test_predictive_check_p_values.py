@@ -54,7 +54,7 @@ def test_conjugate_model_has_the_p_values_of_its_gaussian_predictive(batches, co
         assert abs(check.p_values[name] - p) < 4 * (p * (1 - p) / 4000) ** 0.5
     independent = float(weights["along"] @ torch.diag(total.diag()) @ weights["along"]) ** 0.5
     law = stats.norm(float(weights["along"] @ mean), independent)
-    assert stats.kstest(check.replicated["along"], law.cdf).pvalue < 1e-6
+    assert stats.kstest(check.replicated["along"], law.cdf).pvalue < 1e-4
 
 
 def agreement(labels, prediction):
