@@ -29,8 +29,8 @@ def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tu
         return True  # it samples no sites but those of layers
     with own_parameters(model, guide), torch.no_grad(), torch.random.fork_rng():
         trace = prior_trace(model, batch()) if guide is None else run_guide(model, guide, batch())
-    is_module = isinstance(unwrapped(model), nn.Module)
-    of_layers = {name for name, _ in latent_sites(model)} if is_module else set()
+        is_module = isinstance(unwrapped(model), nn.Module)
+        of_layers = {name for name, _ in latent_sites(model)} if is_module else set()
     others = [
         name
         for name, site in trace.nodes.items()
