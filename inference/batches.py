@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,10 +42,7 @@ class Batch(NamedTuple):
             ValueError: a batch without labels.
         """
         if self.y is None:
-            raise ValueError(
-                f"training needs labels, and this batch has none: yield (x, y), (x, y, mask), or a dictionary with one "
-                f"of {', '.join(LABELS)}"
-            )
+            raise ValueError(f"training needs labels: yield (x, y), (x, y, mask), or a dictionary with one of {LABELS}")
         return (self.x, self.y) if self.mask is None else (self.x, self.y, self.mask)
 
 
@@ -58,42 +55,36 @@ def unpack_batch(batch: Any) -> Batch:
     for other names). Masks of integers become boolean; NumPy's float64 becomes PyTorch's default dtype.
 
     Raises:
-        TypeError: an object of another type.
+        TypeError: an object of another type, or more than three entries.
         ValueError: an empty batch; labels or a mask of another length than the inputs; fields that are missing or
-            ambiguous; a single label in place of a batch; masks of floats; more than three entries; segments
-            (``token_type_ids`` other than 0), which no network here takes.
+            ambiguous; a single label in place of a batch; masks of floats; segments (``token_type_ids`` other than 0),
+            which no network here takes.
     """
-    values = _named_fields(batch)
-    if values is not None:
-        return _checked(_from_fields(values))
-    if _is_array(batch):
-        return _checked(Batch(_tensor(batch, "x")))
-    if not isinstance(batch, tuple | list) or not batch or batch[0] is None:
-        raise TypeError(f"a batch is a tensor, (x, y), (x, y, mask) or a mapping of tensors, got {_described(batch)}")
-    if len(batch) > 3:
-        raise ValueError(
-            f"a batch has at most three entries, (x, y, mask), got {len(batch)}: yield a dictionary, or select entries "
-            "in the loader's collate_fn"
-        )
-    x, y, mask = (*batch, None, None)[:3]
-    values = _named_fields(x)
+    entries = (batch,) if _is_array(batch) else batch
+    values = _named_fields(entries)
     if values is None:
-        return _checked(Batch(_tensor(x, "x"), _optional(y, "y"), _boolean(mask, "mask")))
-    inputs = _from_fields(values)
-    if (inputs.y is not None and y is not None) or mask is not None:
-        raise ValueError("labels or masks are both in the batch's dictionary and beside it: give them once")
-    return _checked(inputs if y is None else inputs._replace(y=_optional(y, "y")))
-
-
-def _checked(batch: Batch) -> Batch:
-    """Return the batch if it has one label and one row of the mask for each of one or more examples."""
-    if not batch.x.dim() or not len(batch.x):
-        raise ValueError(f"the batch is empty, or no batch: its inputs have shape {tuple(batch.x.shape)}")
-    for name, value in (("labels", batch.y), ("mask", batch.mask)):
-        if value is not None and value.shape[:1] != batch.x.shape[:1]:
-            rows = len(value) if value.dim() else "no"
-            raise ValueError(f"the batch has {len(batch.x)} inputs and {rows} rows of {name}: one for each input")
-    return batch
+        if not isinstance(entries, tuple | list) or not 1 <= len(entries) <= 3 or entries[0] is None:
+            kind = type(batch).__name__
+            raise TypeError(f"a batch is a tensor, (x, y), (x, y, mask) or a mapping of tensors, got a {kind}")
+        values = dict(zip(Batch._fields, entries, strict=False))
+        if _named_fields(entries[0]) is not None:
+            inside = unpack_batch(values.pop("x"))._asdict()
+            if any(value is not None and inside[name] is not None for name, value in values.items()):
+                raise ValueError("labels or masks are both in the batch's dictionary and beside it: give them once")
+            values = inside | {name: value for name, value in values.items() if value is not None}
+    x, y, mask = (_one_of(values, names) for names in (INPUTS, LABELS, (*MASKS, *PADDING_MASKS)))
+    if x is None:
+        raise ValueError(
+            f"no field of the batch is known as inputs, which are {INPUTS}: use select_fields(loader, x=..., y=...)"
+        )
+    segments = values.get("token_type_ids")
+    if segments is not None and bool(torch.as_tensor(segments).any()):
+        raise ValueError(
+            "token_type_ids other than 0 mark a second segment, which the network would not see: tokenise without them"
+        )
+    if mask in PADDING_MASKS:
+        return _select(values, x=x, y=y, padding_mask=mask)
+    return _select(values, x=x, y=y, mask=mask)
 
 
 def iterate_batches(data: Any) -> Iterable:
@@ -104,19 +95,14 @@ def iterate_batches(data: Any) -> Iterable:
     such as ``x.split(256)``.
 
     Raises:
-        TypeError: an object that cannot be iterated over; a tuple ``(x, y)``, whose entries are no batches.
+        TypeError: a tuple ``(x, y)``, whose entries are no batches.
     """
     if _is_single_batch(data):
         return (data,)
     if isinstance(data, tuple) and len({(value.ndim, str(value.dtype)) for value in data if _is_array(value)}) > 1:
-        raise TypeError(
-            "data is a tuple of different arrays and must be an iterable of batches: pass [(x, y)] for a single batch "
-            "with labels"
-        )
+        raise TypeError("data is a tuple of different arrays: pass [(x, y)] for a single batch with labels")
     if _is_dataset(data):
         return DataLoader(data, batch_size=PREDICTION_BATCH_SIZE)
-    if isinstance(data, str | bytes) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise TypeError(f"data must be a tensor, a batch or an iterable of batches, got {_described(data)}")
     return data
 
 
@@ -131,13 +117,11 @@ def check_loader(data: Any, name: str) -> None:
         TypeError: says which loader to build.
     """
     arrays = isinstance(data, tuple) and any(map(_is_array, data))
-    if not (_is_dataset(data) or _is_single_batch(data) or arrays or not hasattr(data, "__len__")):
-        return
-    dataset = name if _is_dataset(data) else "TensorDataset(x, y)"
-    raise TypeError(
-        f"{name} must be a loader of batches with a length, such as DataLoader({dataset}, batch_size=64, shuffle=True, "
-        f"generator=torch.Generator()), got {_described(data)}"
-    )
+    if _is_dataset(data) or _is_single_batch(data) or arrays or not hasattr(data, "__len__"):
+        example = "DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)"
+        raise TypeError(
+            f"{name} must be a loader of batches with a length, such as {example}, got {type(data).__name__}"
+        )
 
 
 def select_fields(
@@ -157,7 +141,8 @@ def select_fields(
         padding_mask: name of a mask that is True at padding.
 
     Raises:
-        ValueError: both kinds of mask; a batch without one of the fields, when it is read.
+        ValueError: both kinds of mask.
+        KeyError: a batch without one of the fields, when it is read.
     """
     if mask is not None and padding_mask is not None:
         raise ValueError("give mask (True at real tokens) or padding_mask (True at padding), not both")
@@ -173,44 +158,28 @@ def _collate(collate: Callable[[list], Any], select: Callable[[Any], Batch], exa
     return select(collate(examples))
 
 
-def _select(batch: Any, *, x: str, y: str | None, mask: str | None, padding_mask: str | None) -> Batch:
-    """Return the tensors of the named fields."""
+def _select(
+    batch: Any, *, x: str, y: str | None = None, mask: str | None = None, padding_mask: str | None = None
+) -> Batch:
+    """Return the tensors of the named fields, with one label and one row of the mask for each of the examples."""
     values = _fields(batch) or {}
-    missing = [name for name in (x, y, mask, padding_mask) if name is not None and name not in values]
-    if missing:
-        raise ValueError(f"the batch has no field {', '.join(missing)}, only {', '.join(map(str, values)) or 'none'}")
-    real = _boolean(values[mask], mask) if mask else None
-    if padding_mask and (is_padding := _boolean(values[padding_mask], padding_mask)) is not None:
-        real = ~is_padding
-    return Batch(_tensor(values[x], x), _optional(values[y], y) if y else None, real)
-
-
-def _from_fields(values: Mapping[str, Any]) -> Batch:
-    """Return the tensors of the known fields."""
-    x, y, mask = (_one_of(values, names) for names in (INPUTS, LABELS, (*MASKS, *PADDING_MASKS)))
-    if x is None:
-        raise ValueError(
-            f"the batch has the fields {', '.join(map(str, values)) or 'none'}, and none is known as inputs "
-            f"({', '.join(INPUTS)}): name them, e.g. select_fields(loader, x=..., y=...)"
-        )
-    segments = values.get("token_type_ids")
-    if segments is not None and bool(torch.as_tensor(segments).any()):
-        raise ValueError(
-            "token_type_ids other than 0 mark a second segment, which the network would not see: tokenise with "
-            "return_token_type_ids=False, or leave them out with select_fields"
-        )
-    is_padding = mask in PADDING_MASKS
-    return _select(values, x=x, y=y, mask=None if is_padding else mask, padding_mask=mask if is_padding else None)
+    real = _boolean(values, padding_mask or mask)
+    real = ~real if padding_mask and real is not None else real
+    selected = Batch(_tensor(values, x), _tensor(values, y), real)
+    if not selected.x.dim() or not len(selected.x):
+        raise ValueError(f"the batch is empty, or no batch: its inputs have shape {tuple(selected.x.shape)}")
+    for name, value in (("labels", selected.y), ("mask", real)):
+        if value is not None and value.shape[:1] != selected.x.shape[:1]:
+            rows = len(value) if value.dim() else "no"
+            raise ValueError(f"the batch has {len(selected.x)} inputs and {rows} rows of {name}: one for each input")
+    return selected
 
 
 def _one_of(values: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     """Return the one of these names that the fields have, or None."""
     present = [name for name in names if values.get(name) is not None]
     if len(present) > 1:
-        raise ValueError(
-            f"the batch has {' and '.join(present)}, of which one is used: say which, e.g. "
-            "select_fields(loader, x=..., y=..., mask=...)"
-        )
+        raise ValueError(f"the batch has {' and '.join(present)}, of which one is used: say which by select_fields")
     return present[0] if present else None
 
 
@@ -224,7 +193,7 @@ def _fields(batch: Any) -> Mapping[str, Any] | None:
     if isinstance(batch, Mapping):
         return batch
     if is_dataclass(batch) and not isinstance(batch, type):
-        return {field.name: getattr(batch, field.name) for field in fields(batch)}
+        return vars(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_asdict"):
         return batch._asdict()
     return None
@@ -243,29 +212,18 @@ def _is_dataset(data: Any) -> bool:
     return isinstance(data, Dataset) or hasattr(type(data), "with_format")
 
 
-def _tensor(value: Any, name: str | None) -> Tensor:
-    if isinstance(value, Tensor):
+def _tensor(values: Mapping[str, Any], name: str | None) -> Tensor | None:
+    value = None if name is None else values[name]
+    if value is None or isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        dtype = torch.get_default_dtype() if value.dtype == np.float64 else None
-        return torch.as_tensor(value, dtype=dtype)
-    raise TypeError(f"{name} of the batch must be a tensor or a NumPy array of numbers, got {_described(value)}")
+        return torch.as_tensor(value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None)
+    kind = getattr(value, "dtype", type(value).__name__)
+    raise TypeError(f"{name} of the batch must be a tensor or a NumPy array of numbers, got {kind}")
 
 
-def _optional(value: Any, name: str | None) -> Tensor | None:
-    return None if value is None else _tensor(value, name)
-
-
-def _boolean(value: Any, name: str | None) -> Tensor | None:
-    mask = _optional(value, name)
-    if mask is None or mask.dtype == torch.bool:
-        return mask
-    if mask.is_floating_point() or mask.is_complex():
+def _boolean(values: Mapping[str, Any], name: str | None) -> Tensor | None:
+    mask = _tensor(values, name)
+    if mask is not None and (mask.is_floating_point() or mask.is_complex()):
         raise ValueError(f"{name} of the batch must be boolean or of integers, 0 or 1, got {mask.dtype}")
-    return mask != 0
-
-
-def _described(value: Any) -> str:
-    shape = f" of shape {tuple(value.shape)}" if _is_array(value) else ""
-    dtype = f" of dtype {value.dtype}" if isinstance(value, np.ndarray) else ""
-    return f"an object of type {type(value).__name__}{shape}{dtype}"
+    return None if mask is None else mask != 0

@@ -17,7 +17,7 @@ from probattn.experiments.config.settings import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.files import read_archive, write_archive
-from probattn.inference.prediction.marginals import unwrap
+from probattn.inference.prediction.mixture import innermost
 
 FORMAT = "probattn-predictions-2"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
@@ -102,10 +102,10 @@ def _fields(prediction: Prediction) -> dict[str, Tensor | None]:
     """
     if prediction.probs is not None:
         return {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
-    parts = [unwrap(each) for each in prediction.components]
-    if not all(isinstance(each, torch.distributions.Normal) for each in parts):
+    if not isinstance(innermost(prediction.components[0]), torch.distributions.Normal):
         raise ValueError("predictions of numbers are stored for normal likelihoods only")
-    normal = {name: torch.cat([getattr(each, name) for each in parts], 1) for name in ("loc", "scale")}
+    parameters = prediction.mixture.normal_parameters()
+    normal = {name: value.to(prediction.mean) for name, value in zip(("loc", "scale"), parameters, strict=True)}
     return {"labels": _on_cpu(prediction.labels)} | {name: _on_cpu(value) for name, value in normal.items()}
 
 

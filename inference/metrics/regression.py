@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from probattn.inference.prediction import mixture
-from probattn.inference.prediction.marginals import SEED, device_of, fixed_seed
+from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
 
 INTERVAL_LEVELS = (0.5, 0.9)
@@ -58,11 +57,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     an unbiased estimate from 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21), which may be below 0 by chance. NaN
     if a target has no mean.
     """
-    values = validate(prediction, labels)
-    parts = values.split([component.batch_shape[-1] for component in prediction.components])
-    pairs = zip(prediction.components, parts, strict=True)
-    with fixed_seed(device_of(prediction.components[0])):
-        return float(torch.cat([mixture.crps(law, part.to(device_of(law))) for law, part in pairs]).mean())
+    return float(prediction.crps(validate(prediction, labels)).mean())
 
 
 def interval(prediction: Prediction, level: float) -> tuple[Tensor, Tensor]:

@@ -1,18 +1,16 @@
 """Aggregation of a likelihood over S posterior samples into a :class:`Prediction`, and of batches into one."""
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.functional import errors
-from probattn.inference.prediction.batch_views import concatenate
-from probattn.inference.prediction.class_labels import remedy
-from probattn.inference.prediction.marginals import device_of, masked_part, moments, unwrap
-from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy
+from probattn.inference.prediction.class_labels import check_shape
+from probattn.inference.prediction.mixture import innermost, label_mask, moments, unwrap
+from probattn.inference.prediction.result import PER_EXAMPLE, Prediction, entropy, pad_to_shape
 
 
 def summarise(
@@ -39,7 +37,8 @@ def summarise(
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
     mask, base = label_mask(likelihood), unwrap(likelihood)
-    if isinstance(base, torch.distributions.Categorical):
+    is_class = isinstance(innermost(base), torch.distributions.Categorical)
+    if is_class:
         if not likelihood.event_shape:
             mask = None
         elif mask is None:
@@ -49,7 +48,7 @@ def summarise(
     else:
         fields, components = _moments(likelihood, mask), (likelihood,)
     if labels is not None:
-        _check_labels(labels, likelihood, is_class=isinstance(base, torch.distributions.Categorical))
+        check_shape(labels, (likelihood.batch_shape[-1], *likelihood.event_shape))
         labels = labels if mask is None else labels.where(_append_dims(mask, labels).to(labels.device), 0)
     fields = {name: value.to(device) for name, value in (fields | {"mask": mask}).items() if value is not None}
     return Prediction(
@@ -89,8 +88,10 @@ def join(parts: Sequence[Prediction]) -> Prediction:
     """Concatenate predictions along the examples, with tokens padded to the longest example.
 
     Raises:
-        ValueError: labels, or another field, in some of them only.
+        ValueError: labels, or another field, in some of them only; selected examples.
     """
+    if any(part.rows is not None for part in parts):
+        raise ValueError("selected examples cannot be joined: join the whole predictions, and select then")
     if parts[0].mask is not None:
         shape = longest(part.mask for part in parts)
         parts = [_pad(part, shape) for part in parts]
@@ -106,20 +107,13 @@ def join(parts: Sequence[Prediction]) -> Prediction:
         draws=cat("draws", 1),
         ordered=parts[0].ordered,
         num_samples=parts[0].num_samples,
-        components=concatenate([component for part in parts for component in part.components]),
+        components=tuple(component for part in parts for component in part.components),
     )
 
 
 def longest(values: Iterable[Tensor]) -> list[int]:
     """Return the largest size of each dimension after the first."""
     return [max(sizes) for sizes in zip(*(value.shape[1:] for value in values), strict=True)]
-
-
-def pad_to_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
-    """Pad ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
-    sizes = values.shape[values.dim() - len(shape) :]
-    padding = [(0, target - size) for target, size in zip(shape, sizes, strict=True)]
-    return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])
 
 
 def _pad(part: Prediction, shape: Sequence[int]) -> Prediction:
@@ -133,24 +127,6 @@ def _pad(part: Prediction, shape: Sequence[int]) -> Prediction:
     return replace(part, **fields, draws=pad(part.draws, leading=2))
 
 
-def label_mask(likelihood: dist.TorchDistribution) -> Tensor | None:
-    """Return the mask ``(batch, tokens)`` of a likelihood of batch shape ``(S, batch)``; None if it has none."""
-    masked = masked_part(likelihood)
-    if masked is None:
-        return None
-    # A masked distribution does not give its mask, but its density shows it: here 1 at real tokens, 0 elsewhere.
-    ones = copy.copy(masked)
-    ones.base_dist = dist.Unit(torch.ones(masked.batch_shape, device=device_of(masked)))
-    return dist.MaskedDistribution.log_prob(ones, torch.empty(0))[0] > 0
-
-
 def _append_dims(mask: Tensor, value: Tensor) -> Tensor:
     """Append dimensions of size 1 to the mask until it broadcasts against the value."""
     return mask.reshape(mask.shape + (1,) * (value.dim() - mask.dim()))
-
-
-def _check_labels(labels: Tensor, likelihood: dist.TorchDistribution, *, is_class: bool) -> None:
-    expected = (likelihood.batch_shape[-1], *likelihood.event_shape)
-    if labels.shape != expected:
-        hint = remedy(labels, len(labels)) if is_class and len(expected) == 1 else ""
-        raise ValueError(f"the likelihood takes labels of shape {expected}, got {tuple(labels.shape)}{hint}")

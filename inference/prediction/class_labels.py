@@ -1,5 +1,7 @@
 """Validation of labels that are class indices."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,17 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
             "number classes from 0 and drop ignored examples first"
         )
     return labels
+
+
+def check_shape(labels: Tensor, shape: Sequence[int]) -> None:
+    """Refuse labels of another shape than the likelihood's, which would broadcast.
+
+    Raises:
+        ValueError: says what makes indices of columns or one-hot rows.
+    """
+    if labels.shape != torch.Size(shape):
+        hint = remedy(labels, shape[0]) if len(shape) == 1 else ""
+        raise ValueError(f"the likelihood takes labels of shape {tuple(shape)}, got {tuple(labels.shape)}{hint}")
 
 
 def remedy(labels: Tensor, examples: int) -> str:

@@ -50,18 +50,10 @@ class local_priors(Messenger):  # noqa: N801 - lower case as pyro's own handlers
 
 
 class labels_at(Messenger):  # noqa: N801
-    """Mark the site of the labels, which :class:`~probattn.draws` does not expand beyond the draws it depends on.
-
-    Args:
-        name: name of the site.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
+    """Mark the site ``y`` of the labels, which :class:`~probattn.draws` does not expand beyond what it depends on."""
 
     def _pyro_sample(self, msg: Message) -> None:
-        if msg["name"] == self.name:
+        if msg["name"] == "y":
             msg["infer"] = msg["infer"] | {"label": True}
 
 
@@ -72,14 +64,13 @@ def draw_latents(model: Program, guide: Program | None, inputs: tuple) -> Trace:
         ValueError: an AutoGuide without parameters.
     """
     with own_parameters(model, guide):
-        return _global_part(_run_guide(model, guide, inputs))
+        return _global_part(run_guide(model, guide, inputs))
 
 
 def prior_trace(model: Program, inputs: tuple) -> Trace:
-    """Trace the model on one example with all sites drawn from their priors, to list its sites."""
-    one = tuple(None if value is None else value[:1] for value in inputs)
-    with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at("y"):
-        return poutine.trace(model).get_trace(*one)
+    """Trace the model with all sites drawn from their priors, to list its sites."""
+    with poutine.block(), local_priors(), poutine.mask(mask=False), labels_at():
+        return poutine.trace(model).get_trace(*inputs)
 
 
 class Latents:
@@ -104,24 +95,21 @@ class Latents:
         self.model, self.guide, self.num_samples = model, guide, num_samples
         self.traces = None if global_sites is None else [global_sites]
         self.has_local_sites = self.is_checked = False
+        self.local_handler = local_priors if guide is None else local_posteriors
 
-    def local_handler(self) -> Messenger:
-        """Return the handler that local sites of layers are drawn under."""
-        return local_priors() if self.guide is None else local_posteriors()
-
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Create an AutoGuide's parameters if there are labels; draw the global sites before the first batch."""
-        if self.traces is None:
-            if self.guide is not None and labels is not None:
-                materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
-            self.draw(inputs, vectorize=vectorize)
+    def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
+        """Create an AutoGuide's parameters if there are labels."""
+        if self.guide is not None and self.traces is None and labels is not None:
+            materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
 
     def draw(self, inputs: tuple, *, vectorize: bool) -> None:
-        """Draw the global sites anew, all samples at once or one after another."""
+        """Draw the global sites if none were given, all samples at once or one after another."""
+        if self.traces is not None:
+            return
         self.traces = []
         for _ in range(1 if vectorize else self.num_samples):
             with draws(self.num_samples) if vectorize else nullcontext():
-                trace = _run_guide(self.model, self.guide, inputs)
+                trace = run_guide(self.model, self.guide, inputs)
             self.traces.append(_global_part(trace))
             self.has_local_sites = any(is_latent(site) and is_local(site, trace) for site in trace.nodes.values())
 
@@ -156,13 +144,13 @@ class PosteriorSamples:
 
     @classmethod
     def from_source(cls, source: Any) -> Self | None:
-        """Convert a mapping, the result of :func:`~probattn.inference.nuts`, or Pyro's ``MCMC``; None for other types.
+        """Convert a mapping, the result of :func:`~probattn.inference.nuts`, or Pyro's ``MCMC``; None for guides.
 
         Raises:
             ValueError: no samples, or different numbers of samples per site.
         """
-        if isinstance(source, cls):
-            return source
+        if source is None or isinstance(source, cls | nn.Module):
+            return source if isinstance(source, cls) else None
         samples = source if isinstance(source, Mapping) else getattr(source, "draws", None)
         if samples is None and callable(getattr(source, "get_samples", None)):
             samples = source.get_samples()
@@ -186,49 +174,30 @@ class SampleLatents(Latents):
     """
 
     def __init__(self, model: nn.Module, samples: PosteriorSamples, num_samples: int) -> None:
-        super().__init__(model, None, num_samples)
-        self.samples = samples.samples
+        super().__init__(model, None, num_samples, Trace())
+        self.samples, self.local_handler = samples.samples, local_posteriors
         self.sites: dict[str, tuple[int, bool]] | None = None
         """By site, the number of dimensions of its event, and True for local sites."""
 
-    def prepare(self, inputs: tuple, labels: Tensor | None, *, vectorize: bool) -> None:
-        """Check the samples against the latent sites of the model, once.
+    def prepare(self, inputs: tuple, labels: Tensor | None) -> None:
+        """Check the samples against the latent sites of the model.
 
         Raises:
             ValueError: missing or unknown sites; samples of the wrong shape.
         """
-        if self.sites is None:
-            self.sites = self._check_sites(prior_trace(self.model, inputs))
-
-    def local_handler(self) -> Messenger:
-        """Return the handler that local sites of layers are drawn under."""
-        return local_posteriors()
-
-    def draw(self, inputs: tuple, *, vectorize: bool) -> None:
-        """Do nothing: the samples are the same."""
+        one = tuple(None if value is None else value[:1] for value in inputs)
+        self.sites = self._check_sites(prior_trace(self.model, one))
 
     def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
         """Do nothing: the sites were checked before the first batch."""
 
     def trace(self, row: int | None, chunk: tuple, start: int) -> Trace:
-        """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None.
-
-        Raises:
-            ValueError: fewer examples in the samples.
-        """
+        """Return the values of the chunk's examples, with the batch shape of ``draws(S)`` if row is None."""
         trace, stop = Trace(), start + len(chunk[0])
         for name, values in self.samples.items():
             index = (torch.arange(self.num_samples) * len(values) // self.num_samples).to(values.device)
             event_dim, local = self.sites[name]
-            if local:
-                if stop > values.shape[1]:
-                    raise ValueError(
-                        f"the samples of {name} belong to the {values.shape[1]} examples that the chain was run on: "
-                        "predict these, in their order"
-                    )
-                value = values[index][:, start:stop]
-            else:
-                value = values[index].unsqueeze(1)
+            value = values[index][:, start:stop] if local else values[index].unsqueeze(1)
             if row is not None:
                 value = value[row] if local else value[row, 0]
             fn = dist.Delta(value, event_dim=event_dim)
@@ -268,7 +237,12 @@ class SampleLatents(Latents):
         return {name: (site["fn"].event_dim, is_local(site, prior)) for name, site in latent.items()}
 
 
-def _run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+def run_guide(model: Program, guide: Program | None, inputs: tuple) -> Trace:
+    """Trace the guide, or for None the priors of the model's layers, outside autocast.
+
+    Raises:
+        ValueError: an AutoGuide without parameters.
+    """
     if guide is not None and lacks_prototype(guide):
         raise ValueError("this AutoGuide has no parameters yet: call inference.materialise(guide, (x, y)) first")
     program = guide

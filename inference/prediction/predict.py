@@ -1,7 +1,7 @@
 """The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pyro.distributions as dist
 import pyro.poutine as poutine
@@ -22,23 +22,10 @@ from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
 from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
 from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.batch_views import stack
-from probattn.inference.prediction.latents import (
-    Latents,
-    PosteriorSamples,
-    SampleLatents,
-    labels_at,
-    one_draw,
-    prior_trace,
-)
+from probattn.inference.prediction.latents import Latents, PosteriorSamples, SampleLatents, labels_at, one_draw
+from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.vectorization import (
-    NON_BROADCASTING,
-    global_sites_outside_layers,
-    has_ambiguous_shapes,
-    has_bayesian_weights,
-    warn_sequential,
-)
+from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
@@ -79,8 +66,8 @@ def predict(
         latents: result of :func:`~probattn.inference.prediction.latents.draw_latents` under ``draws(num_samples)``;
             None samples at the first batch.
         vectorize: True runs all samples at once, False one after another, for models whose shapes do not broadcast
-            over a dimension of samples; None chooses False for Bayesian weights (``PyroSample`` in a PyTorch module),
-            and if a model with global sites outside attention layers fails at the first batch.
+            over a dimension of samples; None chooses False for models with global sites outside attention layers, such
+            as Bayesian weights (``PyroSample`` in a PyTorch module).
 
     Raises:
         ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
@@ -88,68 +75,40 @@ def predict(
             cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    predictive = _PosteriorPredictive(model, guide, num_samples=num_samples, global_sites=latents, vectorize=vectorize)
-    parts = []
-    with predictive.ready(), _seeded(seed):
+    model, samples, parts = as_module(model), PosteriorSamples.from_source(guide), []
+    guide = None if guide is None or samples is not None else as_module(guide)
+    if guide is not None:
+        guide_checks.check(model, guide)
+    values = Latents(model, guide, num_samples, latents)
+    if samples is not None:
+        values = SampleLatents(model, samples, num_samples)
+    predictive = _PosteriorPredictive(model, guide, values, vectorize)
+    modules, seeded = predictive.modules.values(), torch.random.fork_rng(enabled=seed is not None)
+    with own_parameters(*modules), evaluation_mode(*modules), torch.no_grad(), seeded:
+        if seed is not None:
+            torch.manual_seed(seed)
         for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
             if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
                 raise ValueError(f"NaN or Inf in the inputs of batch {number}")
             inputs = predictive.prepare(x, y, mask)
             with predictive.name_batch_in_errors(number):
                 for chunk, likelihood in predictive.likelihoods(inputs):
-                    labels = None if y is None else y[chunk]
-                    parts.append(
-                        summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws)
-                    )
+                    labels, options = None if y is None else y[chunk], {"keep_draws": keep_draws}
+                    parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, **options))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
-    predictive.latents.finish(predictive.num_examples)
+    values.finish(predictive.num_examples)
     return join(parts)
 
 
-@contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed PyTorch's generators inside, and restore their states at the end; None leaves them as they are."""
-    with nullcontext() if seed is None else torch.random.fork_rng():
-        if seed is not None:
-            torch.manual_seed(seed)
-        yield
-
-
 class _PosteriorPredictive:
-    """Likelihoods of the labels under S posterior samples, chunk by chunk; arguments are those of :func:`predict`."""
+    """Likelihoods of the labels under S posterior samples, chunk by chunk."""
 
-    def __init__(
-        self,
-        model: Program,
-        guide: Program | PosteriorSamples | Mapping[str, Tensor] | None,
-        *,
-        num_samples: int,
-        global_sites: Trace | None,
-        vectorize: bool | None,
-    ) -> None:
-        samples = None if guide is None or isinstance(guide, nn.Module) else PosteriorSamples.from_source(guide)
-        self.model = as_module(model)
-        guide = None if guide is None or samples is not None else as_module(guide)
-        if guide is not None:
-            guide_checks.check(self.model, guide)
-        self.modules = {"model": self.model} | ({} if guide is None else {"guide": guide})
-        self.draws, self.num_samples = draws(num_samples), num_samples
-        self.latents: Latents = Latents(self.model, guide, num_samples, global_sites)
-        if samples is not None:
-            self.latents = SampleLatents(self.model, samples, num_samples)
-        self.may_fall_back = vectorize is None
-        self.vectorize = not has_bayesian_weights(self.model) if vectorize is None else vectorize
-        if not self.vectorize and self.may_fall_back:
-            warn_sequential(self.model, "weights of its layers are latent sites (PyroSample)")
-        self.device, self.num_examples = device(self.model, guide), 0
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Put model and guide in evaluation mode, without gradients."""
-        modules = self.modules.values()
-        with own_parameters(*modules), evaluation_mode(*modules), torch.no_grad():
-            yield
+    def __init__(self, model: nn.Module, guide: nn.Module | None, latents: Latents, vectorize: bool | None) -> None:
+        self.model, self.latents, self.vectorize = model, latents, vectorize
+        self.modules = {"model": model} | ({} if guide is None else {"guide": guide})
+        self.draws, self.num_samples = draws(latents.num_samples), latents.num_samples
+        self.device, self.num_examples = device(model, guide), 0
 
     @contextmanager
     def name_batch_in_errors(self, number: int) -> Iterator[None]:
@@ -167,10 +126,15 @@ class _PosteriorPredictive:
             raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
 
     def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
-        """Return the model's arguments on its device; sample the global sites before the first batch."""
+        """Return the model's arguments; before the first batch choose how samples run, and draw the global sites."""
         target = self.device or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-        self.latents.prepare(inputs, y, vectorize=self.vectorize)
+        if not self.num_examples:
+            self.latents.prepare(inputs, y)
+            if self.vectorize is None:
+                chunk = _rows(inputs, slice(self._chunk_size(x)))
+                self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk)
+            self.latents.draw(inputs, vectorize=self.vectorize)
         return inputs
 
     def likelihoods(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
@@ -178,7 +142,7 @@ class _PosteriorPredictive:
         start, length = 0, len(inputs[0])
         while start < length:
             chunk = slice(start, start + self._chunk_size(inputs[0]))
-            likelihood = self._likelihood(tuple(None if value is None else value[chunk] for value in inputs), inputs)
+            likelihood = self._likelihood(_rows(inputs, chunk))
             if len(likelihood.batch_shape) > 2:
                 raise ValueError(
                     f"the likelihood has batch shape {tuple(likelihood.batch_shape)}, and not (samples, examples): the "
@@ -189,7 +153,7 @@ class _PosteriorPredictive:
             start = chunk.stop
 
     def _chunk_size(self, x: Tensor) -> int:
-        """Return the number of examples of the next chunk, which grows if samples now run one after another."""
+        """Return the number of examples of a chunk."""
         set_values = any(
             isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in HANDLERS
         )
@@ -198,28 +162,7 @@ class _PosteriorPredictive:
         limit = CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE
         return max(1, limit // self.num_samples if self.vectorize else limit)
 
-    def _likelihood(self, chunk: tuple, inputs: tuple) -> dist.TorchDistribution:
-        """Return the likelihood of a chunk; run samples one after another if the model's shapes do not broadcast."""
-        try:
-            return self._run_all(chunk)
-        except NON_BROADCASTING as error:
-            if not self._can_fall_back(error, chunk):
-                raise
-        self.vectorize = False
-        warn_sequential(self.model, "it does not broadcast over draws")
-        self.latents.draw(inputs, vectorize=False)
-        return self._run_all(chunk)
-
-    def _can_fall_back(self, error: Exception, chunk: tuple) -> bool:
-        """Return True if running samples one after another may cure an error of the first run."""
-        if not (self.vectorize and self.may_fall_back) or refuses_nan(error):
-            return False
-        try:
-            return bool(global_sites_outside_layers(self.model, prior_trace(self.model, chunk)))
-        except NON_BROADCASTING:  # without a dimension of samples, too
-            return False
-
-    def _run_all(self, chunk: tuple) -> dist.TorchDistribution:
+    def _likelihood(self, chunk: tuple) -> dist.TorchDistribution:
         if self.vectorize:
             with self.draws:
                 return self._run(None, chunk)
@@ -227,15 +170,16 @@ class _PosteriorPredictive:
         for row in range(self.num_samples):
             with one_draw(row, of=self.num_samples):
                 likelihoods.append(self._run(row, chunk))
-        return stack(likelihoods)
+        return Stacked(likelihoods)
 
     def _run(self, row: int | None, chunk: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under one sample, or under all if row is None."""
         latents = self.latents.trace(row, chunk, self.num_examples)
-        with self.latents.local_handler(), poutine.mask(mask=False), labels_at("y"):
+        with self.latents.local_handler(), poutine.mask(mask=False), labels_at():
             trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
-        if self.vectorize and self.may_fall_back and has_ambiguous_shapes(self.model, trace):
-            raise ValueError("draws and examples cannot be told apart in this model's shapes")
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
-        self.may_fall_back = False
         return trace.nodes["y"]["fn"]
+
+
+def _rows(inputs: tuple, rows: slice) -> tuple:
+    return tuple(None if value is None else value[rows] for value in inputs)

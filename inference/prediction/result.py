@@ -8,12 +8,11 @@ from functools import cached_property
 import numpy as np
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributions import Bernoulli
 
-from probattn.inference.prediction import mixture
-from probattn.inference.prediction.batch_views import concatenate, select
-from probattn.inference.prediction.class_labels import class_labels
-from probattn.inference.prediction.marginals import device_of, fixed_seed, masked_part, unwrap
+from probattn.inference.prediction.class_labels import check_shape, class_labels
+from probattn.inference.prediction.mixture import Mixture, innermost, tokens_of
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -41,8 +40,9 @@ class Prediction:
             likelihoods). NaN or infinite if the likelihood has none (Cauchy); quantiles, :meth:`cdf`, :meth:`sample`
             and :meth:`log_prob` still exist.
         labels: labels that came with the inputs, or None.
-        components: likelihoods of consecutive examples, of batch shape ``(S, b)``: one for all where they can be
-            joined. Empty for one class per example.
+        components: likelihoods of the chunks that ran, of batch shape ``(S, b)``, for tokens ``(S, b, tokens)``. Empty
+            for one class per example.
+        rows: the n examples as indices into those of all components, one after another; None for all in order.
         num_samples: number of posterior samples S; None if unknown.
     """
 
@@ -56,6 +56,7 @@ class Prediction:
     variance: Tensor | None = None
     labels: Tensor | None = None
     components: tuple[dist.TorchDistribution, ...] = ()
+    rows: Tensor | None = None
     num_samples: int | None = None
 
     def __len__(self) -> int:
@@ -98,13 +99,18 @@ class Prediction:
             self,
             **{name: None if value is None else value[rows.to(value.device)] for name, value in fields.items()},
             draws=None if self.draws is None else self.draws[:, rows.to(self.draws.device)],
-            components=self._components_of(rows),
+            rows=None if not self.components else rows if self.rows is None else self.rows[rows],
         )
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """The mixture of the components."""
+        return Mixture(self.components, self.rows)
 
     @property
     def is_binary(self) -> bool:
         """True if the labels are 0 or 1 (Bernoulli likelihoods)."""
-        return bool(self.components) and isinstance(unwrap(self.components[0]), torch.distributions.Bernoulli)
+        return bool(self.components) and isinstance(innermost(self.components[0]), Bernoulli)
 
     @property
     def predicted(self) -> Tensor:
@@ -177,23 +183,31 @@ class Prediction:
         event_shape = self.components[0].event_shape
         if self.mask is not None:
             event_shape = self.mask.shape[1:] + event_shape[self.mask.dim() - 1 :]
-        self._check_labels(y, (len(self), *event_shape))
-        log_probs = [component.log_prob(labels[_padded_to(component)]) for component, labels in self._split(y)]
-        return torch.cat([values.logsumexp(0) - math.log(len(values)) for values in log_probs]).to(y.device)
+        check_shape(y, (len(self), *event_shape))
+        return self.mixture.log_prob(y).to(y.device)
 
     def cdf(self, y: Tensor, *, below: bool = False) -> Tensor:
         """Predictive distribution function P(Y ≤ y), or P(Y < y) if ``below``, of each number ``(n, ...)``, in float64.
 
-        Exact for normal likelihoods and others that PyTorch has a distribution function of; else the share of 1000
-        samples (see :mod:`~probattn.inference.prediction.mixture`), with a standard error of at most 0.016.
+        Exact for normal likelihoods; else the share of 1000 samples (see
+        :mod:`~probattn.inference.prediction.mixture`), with a standard error of at most 0.016.
 
         Raises:
             ValueError: a prediction of classes or of padded tokens (use :meth:`tokens`); values of the wrong shape.
         """
-        self._check_labels(y, self._checked_mean().shape)
-        with fixed_seed(device_of(self.components[0])):
-            values = [mixture.cdf(component, labels, below=below) for component, labels in self._split(y)]
-        return torch.cat(values).to(y.device)
+        check_shape(y, self._checked_mean().shape)
+        return self.mixture.cdf(y, below=below).to(y.device)
+
+    def crps(self, y: Tensor) -> Tensor:
+        """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′| of each number ``(n, ...)``, in its units.
+
+        Exact for normal likelihoods; else an unbiased estimate from 1000 samples, NaN where there is no mean.
+
+        Raises:
+            ValueError: as for :meth:`cdf`.
+        """
+        check_shape(y, self._checked_mean().shape)
+        return self.mixture.crps(y).to(y.device).where(self.mean.isfinite().to(y.device), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
         """Predictive quantiles of each number: the smallest y with P(Y ≤ y) ≥ level; exact for normal likelihoods.
@@ -212,9 +226,7 @@ class Prediction:
         probs, device = torch.as_tensor(levels, dtype=torch.float64), self._checked_mean().device
         if probs.dim() != 1 or not ((probs > 0) & (probs < 1)).all():
             raise ValueError(f"levels must be a sequence of numbers between 0 and 1, got {levels}")
-        with fixed_seed(device_of(self.components[0])):
-            values = [mixture.quantiles(component, probs) for component in self.components]
-        return torch.cat(values, dim=1).to(device)
+        return self.mixture.quantiles(probs).to(device)
 
     @cached_property
     def median(self) -> Tensor:
@@ -230,9 +242,7 @@ class Prediction:
             ValueError: as for :meth:`cdf`.
         """
         device = self._checked_mean().device
-        with fixed_seed(device_of(self.components[0])):
-            values = [mixture.sample(component, num_samples) for component in self.components]
-        return torch.cat(values, dim=1).to(device)
+        return self.mixture.sample(num_samples).to(device)
 
     def tokens(self) -> "Prediction":
         """Return the prediction of the m real tokens, in the order of the examples, as m examples.
@@ -248,40 +258,21 @@ class Prediction:
         if self.mask is None:
             raise ValueError("tokens() needs a label per token, and this prediction has no mask: use it as it is")
         fields = {name: getattr(self, name) for name in PER_EXAMPLE if name != "mask"}
-        components = []
-        for component, mask in () if self.mean is None else self._split(self.mask):
-            components.append(select(masked_part(component).base_dist, mask[_padded_to(component)[: mask.dim()]]))
+        components = () if self.mean is None else tuple(map(tokens_of, self.components))
+        numbers, start = [], 0
+        for law in components:
+            stop = start + math.prod(law.batch_shape[1:])
+            numbers.append(pad_to_shape(torch.arange(start, stop).view(law.batch_shape[1:]), self.mask.shape[1:]))
+            start = stop
+        rows = slice(None) if self.rows is None else self.rows
         return Prediction(
             **{name: None if value is None else value[self.mask.to(value.device)] for name, value in fields.items()},
             draws=None if self.draws is None else self.draws[:, self.mask],
             ordered=self.ordered,
-            components=concatenate(components),
+            components=components,
+            rows=torch.cat(numbers)[rows][self.mask.cpu()] if numbers else None,
             num_samples=self.num_samples,
         )
-
-    def _split(self, values: Tensor) -> list[tuple[dist.TorchDistribution, Tensor]]:
-        """Return each component with the values of its examples, on its device."""
-        pieces = values.split([component.batch_shape[1] for component in self.components])
-        return [(law, piece.to(device_of(law))) for law, piece in zip(self.components, pieces, strict=True)]
-
-    def _components_of(self, rows: Tensor) -> tuple[dist.TorchDistribution, ...]:
-        """Return the likelihoods of some examples: one for each run of examples of one component."""
-        if not self.components or not len(rows):
-            return self.components and (select(self.components[0], rows),)
-        sizes = torch.tensor([component.batch_shape[1] for component in self.components])
-        numbers = torch.arange(len(sizes)).repeat_interleave(sizes)[rows]
-        numbers, counts = numbers.unique_consecutive(return_counts=True)
-        starts = sizes.cumsum(0) - sizes
-        runs = zip(numbers.tolist(), rows.split(counts.tolist()), strict=True)
-        return tuple(
-            select(self.components[number], (run - starts[number]).to(device_of(self.components[number])))
-            for number, run in runs
-        )
-
-    def _check_labels(self, y: Tensor, expected: Sequence[int]) -> None:
-        """Refuse labels of another shape, which would broadcast."""
-        if y.shape != torch.Size(expected):
-            raise ValueError(f"the likelihood takes labels of shape {tuple(expected)}, got {tuple(y.shape)}")
 
     def _checked_probs(self, name: str) -> Tensor:
         """Return the probabilities of classes.
@@ -310,6 +301,8 @@ def entropy(probs: Tensor) -> Tensor:
     return torch.special.entr(probs).sum(-1)
 
 
-def _padded_to(component: dist.TorchDistribution) -> tuple[slice, ...]:
-    """Index of the part of padded labels ``(batch, *event)`` that belongs to a component."""
-    return slice(None), *map(slice, component.event_shape)
+def pad_to_shape(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Pad ``(..., *event)`` with trailing zeros to an event shape, that of the longest example."""
+    sizes = values.shape[values.dim() - len(shape) :]
+    padding = [(0, target - size) for target, size in zip(shape, sizes, strict=True)]
+    return nn.functional.pad(values, [side for pair in reversed(padding) for side in pair])

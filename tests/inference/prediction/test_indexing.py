@@ -1,15 +1,13 @@
 """A prediction of some examples equals the same rows of the whole, with all fields and laws; stacked laws."""
 
 import numpy as np
-import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from torch.testing import assert_close
 
-from probattn.inference import predict
 from probattn.inference.prediction.aggregate import PER_EXAMPLE, join, summarise
-from probattn.inference.prediction.batch_views import Selected, Stacked, select, stack
+from probattn.inference.prediction.mixture import Mixture, Stacked
 from probattn.models import likelihoods
 
 SIZES, SAMPLES = (3, 5, 2), 4
@@ -75,11 +73,21 @@ def test_an_int_gives_a_prediction_of_one_example_and_iteration_ends():
             prediction[wrong]
 
 
-def test_an_example_may_be_selected_twice_if_the_law_has_parameters_by_example():
-    prediction, index = whole("student"), torch.tensor([3, 3, 0])
+@pytest.mark.parametrize("kind", LIKELIHOODS)
+def test_an_example_may_be_selected_twice_and_have_two_labels(kind):
+    prediction, index = whole(kind), torch.tensor([3, 3, 0, 3])
     assert_close(prediction[index].log_prob(prediction.labels[index]), prediction.log_prob(prediction.labels)[index])
-    with pytest.raises(ValueError, match="twice"):
-        whole("multivariate")[index]
+    labels = prediction.labels.clone()
+    labels[3] = prediction.labels[0]
+    mixed = prediction.labels[[3, 0, 0, 3]]
+    expected = prediction.log_prob(prediction.labels)[index]
+    expected[1] = prediction.log_prob(labels)[3]
+    assert_close(prediction[index].log_prob(mixed), expected)
+
+
+def test_selected_examples_are_not_joined():
+    with pytest.raises(ValueError, match="select then"):
+        join([whole("normal")[[4, 1]], whole("normal")])
 
 
 @pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law])
@@ -108,33 +116,36 @@ def test_likelihoods_of_samples_that_ran_one_after_another_equal_the_one_that_ra
     parts, at_once = [likelihood(one) for one in outputs], likelihood(outputs)
     y = sample(at_once)
     parts[0].log_prob(y)  # may keep what it has computed
-    stacked = stack(parts)
-    assert isinstance(stacked, Stacked) == (kind == "multivariate")
+    stacked = Stacked(parts)
     assert (stacked.batch_shape, stacked.event_shape) == (at_once.batch_shape, at_once.event_shape)
     assert_close(stacked.log_prob(y), at_once.log_prob(y))
     for name in ("probs", "energy") if kind in ("classes", "ordinal") else ("mean", "variance"):
-        assert_close(getattr(stacked, name, None), getattr(at_once, name, None))
+        if hasattr(at_once, name):
+            assert_close(getattr(stacked, name), getattr(at_once, name))
     assert stacked.sample((7,)).shape == at_once.sample((7,)).shape
 
 
-def test_laws_with_transforms_and_expanded_laws_are_seen_through_an_index():
+def test_laws_with_transforms_stack_and_have_rows():
     loc, y = torch.randn(3, 5), torch.rand(5)
     index = torch.tensor([4, 1])
-    transformed = dist.TransformedDistribution(dist.Normal(loc, 1.0), [dist.transforms.AffineTransform(loc, 2.0)])
-    expanded = dist.ExpandedDistribution(dist.Normal(loc[0], 1.0), (3, 5))
-    for law in (transformed, expanded):
-        chosen = select(law, index)
-        assert isinstance(chosen, Selected)
-        assert_close(chosen.log_prob(y[index]), law.log_prob(y)[:, index])
-    stacked = stack([dist.TransformedDistribution(dist.Normal(m, 1.0), [dist.transforms.ExpTransform()]) for m in loc])
+    affine, exp = dist.transforms.AffineTransform(loc, 2.0), dist.transforms.ExpTransform()
+    stacked = Stacked([dist.TransformedDistribution(dist.Normal(m, 1.0), [exp]) for m in loc])
     assert_close(stacked.log_prob(y), dist.LogNormal(loc, 1.0).log_prob(y))
-    assert_close(select(stacked, index).log_prob(y[index]), stacked.log_prob(y)[:, index])
     assert stacked.sample((7,)).shape == (7, 3, 5)
+    for law in (dist.TransformedDistribution(dist.Normal(loc, 1.0), [affine]), stacked):
+        assert_close(Mixture([law], index).log_prob(y[index]), Mixture([law]).log_prob(y)[index])
 
 
-def test_batches_of_a_data_set_have_one_law():
-    def model(x, y=None):
-        return pyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
-
-    x = torch.randn(7, 2)
-    assert len(predict(model, None, x.split(3), num_samples=2).components) == 1
+@pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law])
+def test_tokens_of_samples_that_ran_one_after_another_are_those_of_all_at_once(likelihood):
+    outputs, options = torch.randn(4, N, 6, 2), {"num_samples": 4, "keep_draws": True}
+    per_token = likelihoods.PerToken(likelihood)
+    laws = per_token(outputs, MASK), Stacked([per_token(one, MASK) for one in outputs])
+    y = laws[0].sample()[0]
+    one, other = (summarise(law, y, torch.device("cpu"), **options)[2:7] for law in laws)
+    assert torch.equal(one.mask, other.mask)
+    assert_close(one.log_prob(one.labels), other.log_prob(other.labels))
+    one, other = one.tokens(), other.tokens()
+    assert_close(one.log_prob(one.labels), other.log_prob(other.labels))
+    if one.mean is not None:
+        assert_close(one.quantiles([0.5]), other.quantiles([0.5]), atol=0.2, rtol=0)

@@ -10,8 +10,16 @@ from scipy import integrate, optimize, stats
 from torch.distributions.transforms import SigmoidTransform
 
 from probattn.inference import Prediction
-from probattn.inference.prediction import marginals, mixture
-from probattn.inference.prediction.marginals import device_of, fixed_seed, is_discrete, masked_part, moments, unwrap
+from probattn.inference.prediction import mixture
+from probattn.inference.prediction.mixture import (
+    Mixture,
+    device_of,
+    fixed_seed,
+    is_discrete,
+    moments,
+    tokens_of,
+    unwrap,
+)
 
 F64 = torch.float64
 DRAWS, EXAMPLES, TARGETS = 3, 2, 2
@@ -32,7 +40,7 @@ EXACT = {
     ),
     "multivariate": (dist.MultivariateNormal(LOC, scale_tril=TRIL), lambda i: stats.norm(LOC[i], SD)),
 }
-OWN_CDF = {
+SAMPLED = {
     "cauchy": (dist.Cauchy(LOC, SCALE).to_event(1), lambda i: stats.cauchy(LOC[i], SCALE[i])),
     "gamma": (dist.Gamma(SCALE, (-LOC).exp()).to_event(1), lambda i: stats.gamma(SCALE[i], scale=LOC[i].exp())),
     "lognormal": (
@@ -40,14 +48,12 @@ OWN_CDF = {
         lambda i: stats.lognorm(SCALE[i], scale=(LOC[i] / 3).exp()),
     ),
     "uniform": (dist.Uniform(LOC, LOC + SCALE).to_event(1), lambda i: stats.uniform(LOC[i], SCALE[i])),
-}
-SAMPLED = {
     "student": (dist.StudentT(2.5, LOC, SCALE).to_event(1), lambda i: stats.t(2.5, LOC[i], SCALE[i])),
     "poisson": (dist.Poisson(LOC.exp()).to_event(1), lambda i: stats.poisson(LOC[i].exp())),
     "negative": (dist.NegativeBinomial(1.7, logits=LOC).to_event(1), lambda i: stats.nbinom(1.7, (-LOC[i]).sigmoid())),
     "bernoulli": (dist.Bernoulli(logits=LOC).to_event(1), lambda i: stats.bernoulli(LOC[i].sigmoid())),
 }
-CASES = EXACT | OWN_CDF | SAMPLED
+CASES = EXACT | SAMPLED
 ERROR = 4.5 * 0.5 / math.sqrt(mixture.NUM_SAMPLES)
 VALUES = torch.tensor([[[-40.0, 2.0], [1.0, 500.0]], [[-2.0, 3.0], [0.0, 1.0]], [[0.5, 0.9], [2.5, 30.0]]], dtype=F64)
 
@@ -73,7 +79,7 @@ def test_the_distribution_function_is_the_mean_over_samples_also_outside_of_the_
     error = ERROR if name in SAMPLED else 1e-9
     for value in VALUES:
         with fixed_seed(torch.device("cpu")):
-            at, below = mixture.cdf(component, value), mixture.cdf(component, value, below=True)
+            at, below = Mixture([component]).cdf(value), Mixture([component]).cdf(value, below=True)
         for example, target in scalars():
             y, f = value[example, target].item(), function(example, target)
             left = math.ceil(y) - 1 if is_discrete(component) else y
@@ -82,14 +88,14 @@ def test_the_distribution_function_is_the_mean_over_samples_also_outside_of_the_
 
 
 def test_lower_tails_of_gaussians_in_float32_are_computed_in_float64():
-    tail = mixture.cdf(dist.Normal(torch.zeros(1, 1), 1.0), torch.tensor([-9.0]))
+    tail = Mixture([dist.Normal(torch.zeros(1, 1), 1.0)]).cdf(torch.tensor([-9.0]))
     torch.testing.assert_close(tail, torch.tensor([stats.norm.cdf(-9)], dtype=F64), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_quantiles_of_normal_mixtures_are_roots_of_the_distribution_function(name):
     component, function = law(name)
-    quantiles = mixture.quantiles(component, LEVELS)
+    quantiles = Mixture([component]).quantiles(LEVELS)
     assert quantiles.shape == (5, EXAMPLES, TARGETS)
     for k, level in enumerate(LEVELS.tolist()):
         for example, target in scalars():
@@ -98,11 +104,11 @@ def test_quantiles_of_normal_mixtures_are_roots_of_the_distribution_function(nam
             assert math.isclose(quantiles[k, example, target], root, rel_tol=1e-9, abs_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", OWN_CDF | SAMPLED)
+@pytest.mark.parametrize("name", SAMPLED)
 def test_other_quantiles_reach_their_level_up_to_the_error_of_samples(name):
     component, function = law(name)
     with fixed_seed(torch.device("cpu")):
-        quantiles = mixture.quantiles(component, LEVELS)
+        quantiles = Mixture([component]).quantiles(LEVELS)
     for k, level in enumerate(LEVELS.tolist()):
         for example, target in scalars():
             y, f = quantiles[k, example, target].item(), function(example, target)
@@ -140,7 +146,7 @@ def test_crps_of_one_gaussian_has_its_closed_form():
     y = torch.tensor([[0.3, -2.0], [7.0, 1.0]], dtype=F64)
     z = ((y - LOC[0]) / SCALE[0]).numpy()
     expected = SCALE[0].numpy() * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
-    score = mixture.crps(dist.Normal(LOC[:1], SCALE[:1]).to_event(1), y)
+    score = Mixture([dist.Normal(LOC[:1], SCALE[:1]).to_event(1)]).crps(y)
     np.testing.assert_allclose(score, expected, rtol=1e-10)
 
 
@@ -149,7 +155,7 @@ def test_crps_is_the_integral_of_the_squared_error_of_the_distribution_function(
     component, function = law(name)
     y = torch.tensor([[0.0, 2.0], [-1.0, 1.0]], dtype=F64).clamp(min=0)
     with fixed_seed(torch.device("cpu")):
-        score = mixture.crps(component, y)
+        score = Mixture([component]).crps(y)
     for example, target in scalars():
         f, at = function(example, target), y[example, target].item()
         if name == "poisson":
@@ -164,16 +170,17 @@ def test_the_score_by_samples_is_unbiased_for_few_samples_of_unequal_parts(monke
     torch.manual_seed(0)
     monkeypatch.setattr(mixture, "NUM_SAMPLES", 4)
     loc, scale = torch.tensor([0.0, 6.0], dtype=F64)[:, None], torch.tensor([1.0, 2.0], dtype=F64)[:, None]
-    exact = mixture.crps(dist.Normal(loc, scale), torch.tensor([2.0], dtype=F64))
+    exact = Mixture([dist.Normal(loc, scale)]).crps(torch.tensor([2.0], dtype=F64))
     many = dist.Normal(loc.expand(2, 100_000), scale.expand(2, 100_000))
-    monkeypatch.setattr(marginals, "normal_parameters", lambda component: None)
-    scores = mixture.crps(many, torch.full((100_000,), 2.0, dtype=F64))
+    monkeypatch.setattr(Mixture, "normal_parameters", lambda self: None)
+    scores = Mixture([many]).crps(torch.full((100_000,), 2.0, dtype=F64))
     assert abs(scores.mean() - exact) < 4.5 * scores.std() / 100_000**0.5
 
 
 def test_a_law_without_a_mean_has_no_score():
-    score = mixture.crps(dist.Cauchy(LOC, SCALE).to_event(1), LOC[0])
-    assert score.isnan().all()
+    component = dist.Cauchy(LOC, SCALE).to_event(1)
+    prediction = Prediction(mean=moments(component)[0].mean(0), components=(component,))
+    assert prediction.crps(LOC[0]).isnan().all()
 
 
 # --- Wrappers and moments
@@ -192,7 +199,51 @@ def test_what_lies_inside_of_wrappers():
     inner = dist.Normal(torch.zeros(1, 2, 3), 1.0)
     masked = inner.to_event(1).mask(torch.tensor([[True, False]]))
     assert unwrap(masked.to_event(1)) is inner
-    assert masked_part(masked.to_event(1)) is masked
-    assert masked_part(inner.to_event(1)) is None
+    assert tokens_of(masked.to_event(1)) is masked.base_dist
+    assert tokens_of(inner.to_event(1)) is None
     assert device_of(masked.to_event(1)) == torch.device("cpu")
     assert device_of(dist.Normal(torch.zeros(2, device="meta"), 1.0, validate_args=False).to_event(1)).type == "meta"
+
+
+# --- Selected examples, of laws in several chunks
+
+
+@pytest.mark.parametrize("rows", [[4, 0, 3], [1, 1, 3, 1, 0], list(range(5)), []])
+@pytest.mark.parametrize("name", CASES)
+def test_rows_have_the_values_of_the_same_examples_in_the_whole(name, rows):
+    component, _ = CASES[name]
+    laws = [component, component, component.expand((DRAWS, EXAMPLES))]
+    whole, y = Mixture(laws), VALUES.abs().floor().clamp(max=1).repeat(2, 1, 1).flatten(0, 1)[:6]
+    y = y if name not in ("cauchy", "gamma", "lognormal", "uniform") else y.abs() + 0.5
+    chosen = Mixture(laws, torch.tensor(rows, dtype=torch.long))
+    if name != "uniform":
+        torch.testing.assert_close(chosen.log_prob(y[rows]), whole.log_prob(y)[rows], check_dtype=False)
+    if name in EXACT:
+        torch.testing.assert_close(chosen.cdf(y[rows]), whole.cdf(y)[rows])
+        torch.testing.assert_close(chosen.crps(y[rows]), whole.crps(y)[rows])
+        torch.testing.assert_close(chosen.quantiles(LEVELS), whole.quantiles(LEVELS)[:, rows])
+    assert chosen.sample(7).shape == (9, len(rows), TARGETS)
+
+
+def test_an_example_has_the_densities_of_several_labels():
+    y = torch.randn(3, 2, dtype=F64)
+    law = dist.MultivariateNormal(LOC, scale_tril=TRIL)
+    values = Mixture([law], torch.tensor([1, 0, 1])).log_prob(y)
+    expected = [
+        law.log_prob(label)[:, row].logsumexp(0) - math.log(DRAWS) for row, label in zip([1, 0, 1], y, strict=True)
+    ]
+    torch.testing.assert_close(values, torch.stack(expected))
+
+
+def test_real_tokens_of_a_multivariate_law():
+    """Two targets that belong together: log densities are joint, moments are each one's."""
+    loc = torch.randn(3, 2, 4, 2, dtype=F64)
+    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
+    tokens = Mixture([dist.MultivariateNormal(loc, scale_tril=TRIL)], torch.arange(8)[mask.flatten()])
+    y, expected = torch.randn(5, 2, dtype=F64), Mixture([dist.MultivariateNormal(loc[:, mask], scale_tril=TRIL)])
+    for one, other in (
+        (tokens.log_prob(y), expected.log_prob(y)),
+        (tokens.cdf(y), expected.cdf(y)),
+        (tokens.quantiles(LEVELS), expected.quantiles(LEVELS)),
+    ):
+        torch.testing.assert_close(one, other)

@@ -185,7 +185,6 @@ def test_pieces_of_a_batch_join_to_what_the_whole_gives(monkeypatch):
 
 
 def test_samples_that_run_one_after_another_take_whole_chunks():
-    """The first chunk is small, since it was to run all samples at once; the others hold as many examples as fit."""
     calls = []
 
     class Weighted(nn.Module):
@@ -197,5 +196,4 @@ def test_samples_that_run_one_after_another_take_whole_chunks():
 
     found = predict(Weighted(), None, torch.randn(20, 4), num_samples=300)
     assert found.mean.shape == (20,)
-    assert calls.count(19) == 300
-    assert len(calls) < 2 * 300 + 10
+    assert calls == [20] * 301  # one more shows the sites of the model

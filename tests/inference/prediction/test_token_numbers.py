@@ -2,7 +2,6 @@
 
 import math
 
-import pyro.distributions as dist
 import pytest
 import torch
 from elbos import TraceMeanField_ELBO
@@ -12,7 +11,6 @@ from torch import nn
 from probattn import KEPSVGPAttention, draws, guides
 from probattn.inference import TrainOptions, fit, metrics, posterior_predictive_check, predict
 from probattn.inference.diagnostics.posterior_draws import replicate
-from probattn.inference.prediction.batch_views import select
 from probattn.inference.training.validation import validate
 from probattn.models import Supervised
 from probattn.models.likelihoods import (
@@ -195,20 +193,3 @@ def test_training_on_padded_sequences_finds_the_noise():
     assert history.best_value == history.epochs[history.best_epoch - 1]["valid/crps"]
     assert model.likelihood.likelihood.log_scale.exp().item() == pytest.approx(0.2, rel=0.35)
     assert history.epochs[-1]["valid/rmse"] < 0.3
-
-
-def test_real_tokens_of_a_multivariate_likelihood():
-    """Two targets that belong together: log densities are joint, moments are each one's."""
-    tril = torch.tensor([[1.0, 0.0], [0.7, 0.4]], dtype=F64)
-    loc = torch.randn(3, 2, 4, 2, dtype=F64)
-    mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
-    tokens = select(dist.MultivariateNormal(loc, scale_tril=tril), mask)
-    y, expected = torch.randn(5, 2, dtype=F64), dist.MultivariateNormal(loc[:, mask], scale_tril=tril)
-    assert tokens.batch_shape == expected.batch_shape == (3, 5)
-    for found, truth in (
-        (tokens.log_prob(y), expected.log_prob(y)),
-        (tokens.mean, expected.mean),
-        (tokens.variance, expected.variance),
-    ):
-        torch.testing.assert_close(found, truth)
-    torch.testing.assert_close(tokens.sample((2000,)).mean(0), expected.mean, atol=0.15, rtol=0)
