@@ -11,6 +11,7 @@ from probattn.guides import Guide, latent_sites, unwrapped
 from probattn.inference.prediction.latents import prior_trace, run_guide
 from probattn.inference.programs import own_parameters
 from probattn.messages import is_global_latent
+from probattn.pyro_internals import sampled_attributes
 
 _WARNED: WeakSet[nn.Module] = WeakSet()
 _LOGGER = logging.getLogger("probattn")
@@ -27,6 +28,8 @@ def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tu
     """
     if isinstance(guide, Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
+    if guide is None and hasattr(unwrapped(model), "likelihood_of") and not sampled_attributes(unwrapped(model)):
+        return True  # one of our models, whose hooks would see another run
     with own_parameters(model, guide), torch.no_grad(), torch.random.fork_rng():
         trace = prior_trace(model, batch()) if guide is None else run_guide(model, guide, batch())
         is_module = isinstance(unwrapped(model), nn.Module)

@@ -128,7 +128,7 @@ class Meddling(nn.Module):
 
 def test_a_guide_that_runs_the_network_is_refused_rather_than_mistaken_for_the_model():
     model = Supervised(nn.Sequential(nn.Linear(3, 2)), Categorical(), num_data=4)
-    with pytest.raises(ValueError, match="the network ran on 12 examples for 4 predictions"):
+    with pytest.raises(ValueError, match="the network ran on .* examples for 4 predictions"):
         features_of(model, Meddling(model.network), torch.randn(4, 3))
 
 
