@@ -24,13 +24,16 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             its spacing at 1).
     """
     if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
-        raise ValueError(f"probs must be means over samples (n, classes ≥ 2), got {probs.shape} of {probs.dtype}")
+        raise ValueError(
+            f"probs must be probabilities (n, classes), at least 2 classes, got {tuple(probs.shape)} of {probs.dtype}"
+        )
     labels = class_labels(labels, examples=len(probs), classes=probs.shape[1]).cpu()
     tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()
     valid = ((probs >= -1e-4) & (probs <= 1 + 1e-4)).all(1) & ((probs.sum(1) - 1).abs() <= tolerance)
     if not valid.all():
         (low, high), total = probs.aminmax(), probs.sum(1)[valid.int().argmin()]
-        raise ValueError(f"probs must sum to 1, not {total:.6g}, in [0, 1], not {low:.6g}..{high:.6g}: apply softmax?")
+        values = f"got values from {low:.6g} to {high:.6g}, and a row of sum {total:.6g}"
+        raise ValueError(f"rows of probs must lie in [0, 1] and sum to 1, {values}: apply softmax to logits")
     return probs.clamp(0, 1), labels
 
 

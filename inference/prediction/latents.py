@@ -1,6 +1,6 @@
 """Latent values for prediction: from the prior, a guide, or posterior samples such as those of a Markov chain."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -102,6 +102,10 @@ class Latents:
         if self.guide is not None and self.traces is None and labels is not None:
             materialise(self.guide, (inputs[0], labels.to(inputs[0].device), *inputs[2:]))
 
+    def names(self) -> Collection[str] | None:
+        """Return the names of the latent sites, if they are known before the model runs."""
+        return None
+
     def draw(self, inputs: tuple, *, vectorize: bool) -> None:
         """Draw the global sites if none were given, all samples at once or one after another."""
         if self.traces is not None:
@@ -187,6 +191,10 @@ class SampleLatents(Latents):
         """
         one = tuple(None if value is None else value[:1] for value in inputs)
         self.sites = self._check_sites(prior_trace(self.model, one))
+
+    def names(self) -> Collection[str]:
+        """Return the names of the global latent sites."""
+        return [name for name, (_, is_local_site) in self.sites.items() if not is_local_site]
 
     def update(self, row: int | None, model_trace: Trace, replayed: Trace, *, is_first_chunk: bool) -> None:
         """Do nothing: the sites were checked before the first batch."""

@@ -25,7 +25,7 @@ from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import Latents, PosteriorSamples, SampleLatents, labels_at, one_draw
 from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.prediction.vectorization import broadcasts, global_sites, outside_layers
 from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
 from probattn.pyro_internals import HANDLERS
 
@@ -72,7 +72,8 @@ def predict(
     Raises:
         ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
             NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide that does not
-            cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`).
+            cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`);
+            without a guide, sites outside attention layers (pass ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
     model, samples, parts = as_module(model), PosteriorSamples.from_source(guide), []
@@ -108,7 +109,7 @@ class _PosteriorPredictive:
         self.model, self.latents, self.vectorize = model, latents, vectorize
         self.modules = {"model": model} | ({} if guide is None else {"guide": guide})
         self.draws, self.num_samples = draws(latents.num_samples), latents.num_samples
-        self.device, self.num_examples = device(model, guide), 0
+        self.device, self.num_examples, self.is_assumed = device(model, guide), 0, False
 
     @contextmanager
     def name_batch_in_errors(self, number: int) -> Iterator[None]:
@@ -133,7 +134,9 @@ class _PosteriorPredictive:
             self.latents.prepare(inputs, y)
             if self.vectorize is None:
                 chunk = _rows(inputs, slice(self._chunk_size(x)))
-                self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk)
+                sites = self.latents.names()
+                self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk, sites=sites)
+                self.is_assumed = self.vectorize and self.latents.guide is None
             self.latents.draw(inputs, vectorize=self.vectorize)
         return inputs
 
@@ -177,6 +180,8 @@ class _PosteriorPredictive:
         latents = self.latents.trace(row, chunk, self.num_examples)
         with self.latents.local_handler(), poutine.mask(mask=False), labels_at():
             trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
+        if self.is_assumed and (others := outside_layers(self.model, global_sites(trace))):
+            raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False for such a model")
         self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
         return trace.nodes["y"]["fn"]
 

@@ -1,10 +1,11 @@
 """Samples at once, or one after another: which models broadcast over a dimension of samples."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from weakref import WeakSet
 
 import torch
+from pyro.poutine import Trace
 from torch import nn
 
 from probattn.guides import Guide, latent_sites, unwrapped
@@ -17,7 +18,9 @@ _WARNED: WeakSet[nn.Module] = WeakSet()
 _LOGGER = logging.getLogger("probattn")
 
 
-def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tuple]) -> bool:
+def broadcasts(
+    model: nn.Module, guide: nn.Module | None, batch: Callable[[], tuple], *, sites: Collection[str] | None = None
+) -> bool:
     """Return True if all global latent sites belong to attention layers, whose shapes broadcast over samples.
 
     The samples of other models run one after another, which is logged once per model.
@@ -25,20 +28,18 @@ def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tu
     Args:
         model, guide: materialised modules; without a guide, the model runs once.
         batch: returns ``(x, y)`` or ``(x, y, mask)`` on the model's device; called only for programs of the user's.
+        sites: names of the latent sites, if they are known.
     """
     if isinstance(guide, Guide) and guide.rest is None:
         return True  # it samples no sites but those of layers
-    if guide is None and hasattr(unwrapped(model), "likelihood_of") and not sampled_attributes(unwrapped(model)):
-        return True  # one of our models, whose hooks would see another run
-    with own_parameters(model, guide), torch.no_grad(), torch.random.fork_rng():
-        trace = prior_trace(model, batch()) if guide is None else run_guide(model, guide, batch())
-        is_module = isinstance(unwrapped(model), nn.Module)
-        of_layers = {name for name, _ in latent_sites(model)} if is_module else set()
-    others = [
-        name
-        for name, site in trace.nodes.items()
-        if is_global_latent(site, trace) and name not in of_layers and not site["infer"].get("is_auxiliary")
-    ]
+    if sites is not None:
+        others = outside_layers(model, sites)
+    elif guide is None and hasattr(unwrapped(model), "likelihood_of") and not sampled_attributes(unwrapped(model)):
+        return True  # one of our models, whose hooks would see another run; its first run is checked
+    else:
+        with own_parameters(model, guide), torch.no_grad(), torch.random.fork_rng():
+            trace = prior_trace(model, batch()) if guide is None else run_guide(model, guide, batch())
+            others = outside_layers(model, global_sites(trace))
     if others and model not in _WARNED:
         _WARNED.add(model)
         _LOGGER.warning(
@@ -48,3 +49,15 @@ def broadcasts(model: nn.Module, guide: nn.Module | None, batch: Callable[[], tu
             others[0],
         )
     return not others
+
+
+def global_sites(trace: Trace) -> list[str]:
+    """Return the names of the global latent sites of a trace."""
+    nodes = trace.nodes.items()
+    return [name for name, site in nodes if is_global_latent(site, trace) and not site["infer"].get("is_auxiliary")]
+
+
+def outside_layers(model: nn.Module, sites: Iterable[str]) -> list[str]:
+    """Return the names of sites that belong to no attention layer of a model."""
+    of_layers = {name for name, _ in latent_sites(model)} if isinstance(unwrapped(model), nn.Module) else set()
+    return [name for name in sites if name not in of_layers]

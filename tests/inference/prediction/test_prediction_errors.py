@@ -2,9 +2,12 @@
 
 import math
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from known_predictives import F64, build
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, SGPAttention, guides
@@ -99,3 +102,28 @@ def test_a_matrix_that_is_not_positive_definite_is_not_called_nan():
         predict(model, guide, torch.randn(5, 5, 3, dtype=F64).split([2, 3]))
     assert "NaN" not in str(caught.value)
     assert isinstance(caught.value.__cause__, NumericalError)
+
+
+class OwnSite(nn.Module):
+    """A network with a statement of its own, whose value has no dimension for samples of a batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = KEPSVGPAttention(8, 2, rank=2), nn.Linear(8, 3)
+
+    def forward(self, x):
+        shift = pyro.sample("shift", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        return self.head(self.attention(x).mean(-2)) + shift
+
+
+def test_samples_of_a_users_own_site_are_not_taken_for_examples():
+    model, x = Supervised(OwnSite(), Categorical(), num_data=10), torch.randn(4, 5, 8)
+    with pytest.raises(ValueError, match="shift .*vectorize=False"):
+        predict(model, None, x, num_samples=4)
+    assert predict(model, None, x, num_samples=4, vectorize=False, keep_draws=True).draws.shape == (4, 4, 3)
+    samples = {"shift": torch.randn(4, 3), "network.attention.u": torch.randn(4, 2, 2, 2)}
+    prediction = predict(model, samples, x, keep_draws=True, num_samples=4)
+    values = {name: value[2] for name, value in samples.items()}
+    with torch.no_grad():
+        expected = pyro.condition(model.eval().likelihood_of, data=values)(x).probs
+    torch.testing.assert_close(prediction.draws[2], expected)
