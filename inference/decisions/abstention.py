@@ -113,7 +113,7 @@ class RiskThreshold(FittedPredictor):
         promise = f"risk ≤ {100 * self.target:g} % with {100 * (1 - self.delta):g} % confidence"
         if math.isinf(self.confidence):
             needed = f"takes at least {_min_accepted(self.target, self.delta)} validation examples without an error"
-            return f"abstain from everything: {promise} {needed}, and here only the {self.error_free:g} most confident have none"
+            return f"abstain from everything: {promise} {needed}; here the {self.error_free:g} most confident have none"
         return f"accept if confidence ≥ {self.confidence:.4g}: {promise}, coverage {100 * self.coverage:.1f} %"
 
 

@@ -25,7 +25,7 @@ def validate(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     if probs.ndim != 2 or probs.shape[1] < 2 or not len(probs) or not probs.is_floating_point():
         raise ValueError(
-            f"probs must be probabilities (n, classes), at least 2 classes, got {tuple(probs.shape)} of {probs.dtype}"
+            f"probs must be (n, classes ≥ 2), means over samples, got {tuple(probs.shape)} of {probs.dtype}"
         )
     labels = class_labels(labels, examples=len(probs), classes=probs.shape[1]).cpu()
     tolerance, probs = max(1e-3, torch.finfo(probs.dtype).eps), probs.detach().cpu().double()

@@ -75,7 +75,7 @@ def test_evaluate_takes_a_prediction_with_its_labels_or_with_others():
     assert metrics.evaluate(CLASSES, other) == metrics.evaluate(CLASSES.probs.numpy(), other.numpy())
     y = torch.zeros(200, 2)
     assert metrics.evaluate(NUMBERS, y) == regression.evaluate(NUMBERS, y)
-    with pytest.raises(ValueError, match=r"need labels: evaluate\(prediction, labels\)"):
+    with pytest.raises(ValueError, match=r"need labels"):
         metrics.evaluate(NUMBERS)
-    with pytest.raises(ValueError, match=r"need labels: evaluate\(probs, labels\)"):
+    with pytest.raises(ValueError, match=r"need labels"):
         metrics.evaluate(CLASSES.probs)
