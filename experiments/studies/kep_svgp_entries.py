@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from probattn.experiments.data.images.corrupted_sets import SEVERITIES
@@ -75,7 +74,7 @@ def _kep_3() -> tuple[Part, ...]:
     for data, text in papers.KEP_3.items():
         sets = ("svhn", "cifar100" if data == "cifar10" else "cifar10", "lsun")
         columns = tuple(
-            Column(f"ood/{name}/max_softmax", key, replace(ood.DISPLAY[key], title=f"{title} {name}"))
+            Column(f"ood/{name}/max_softmax", key, ood.DISPLAY[key]._replace(title=f"{title} {name}"))
             for key, title in (("auroc", "AUROC"), ("aupr_in", "AUPR"))
             for name in sets
         )
