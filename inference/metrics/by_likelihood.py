@@ -35,10 +35,12 @@ DISPLAY: dict[str, MetricDisplay] = {
 """Keys of :func:`evaluate` for classes, in its order, with their display in the papers' tables."""
 
 MONITORS: dict[str, bool] = {
-    **dict.fromkeys(("log_prob", "label_accuracy", "exact_match", "label_auroc"), True),
+    "log_prob": True,
     **{name: metric.higher_is_better for name, metric in DISPLAY.items()},
-    **dict.fromkeys(("rps", "rmse", "mae", "crps", "pit_error", "label_nll", "label_brier"), False),
+    **dict.fromkeys(("rps", "rmse", "mae", "crps", "pit_error"), False),
     **{f"width_{100 * level:g}": False for level in regression.INTERVAL_LEVELS},
+    **dict.fromkeys(("label_accuracy", "exact_match", "label_auroc"), True),
+    **dict.fromkeys(("label_nll", "label_brier"), False),
 }
 """Metrics that may choose the best epoch: True if higher is better. Coverage has no direction."""
 
