@@ -32,8 +32,11 @@ def describe_spread(found: Convergence) -> str:
 
 def warnings(result: RunResult) -> list[str]:
     """Return a line for each site whose posterior has not converged, for the terminal."""
-    found = result.convergence
-    return [f"posterior of {each.site}: {each.state}" for each in (found.sites if found else ()) if _warns(each)]
+    lines = []
+    for site in filter(_warns, result.convergence.sites if result.convergence else ()):
+        gain = "" if site.gain is None else f", refitting gains {site.gain / site.num_data:.2g} nats per example"
+        lines.append(f"posterior of {site.site}: {site.state}{gain}")
+    return lines
 
 
 def describe_energy(result: RunResult) -> str:
