@@ -4,10 +4,10 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
-from probattn.inference import imports
+from probattn.inference.imports import without_side_effects
 
-with imports.without_side_effects():
-    import scipy.special
+with without_side_effects():
+    import scipy.special  # noqa: F401
 
 from probattn.inference import metrics
 from probattn.inference.batches import select_fields, unpack_batch
@@ -51,3 +51,62 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.fit import History, fit
 from probattn.inference.training.options import TrainOptions
+
+__all__ = [
+    "Callback",
+    "CheckpointError",
+    "Convergence",
+    "ELBOLoss",
+    "Ensemble",
+    "FewExamplesWarning",
+    "GuideRefit",
+    "History",
+    "Laplace",
+    "MCDropout",
+    "NonFiniteError",
+    "NotFittedError",
+    "OODDetector",
+    "PosteriorPredictive",
+    "PosteriorSamples",
+    "Prediction",
+    "Predictor",
+    "RiskThreshold",
+    "SVDKL",
+    "TemperatureScaling",
+    "TrainOptions",
+    "WarmStart",
+    "attention_spectra",
+    "conformal",
+    "convergence",
+    "export",
+    "fit",
+    "fit_guide",
+    "load",
+    "load_pretrained",
+    "load_safetensors",
+    "materialise",
+    "mean_network",
+    "metrics",
+    "nuts",
+    "ood",
+    "posterior_draws",
+    "posterior_predictive_check",
+    "posterior_summary",
+    "predict",
+    "predictor_network",
+    "prior_predictive_check",
+    "psis_khat",
+    "refit_guide",
+    "regression",
+    "save",
+    "save_pretrained",
+    "save_safetensors",
+    "select_fields",
+    "sgld",
+    "simulation_based_calibration",
+    "to_datatree",
+    "token_similarity",
+    "unpack_batch",
+    "upload_pretrained",
+    "warm_start",
+]

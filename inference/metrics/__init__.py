@@ -20,3 +20,25 @@ from probattn.inference.metrics.classification import (
     risk_coverage,
     rps,
 )
+
+__all__ = [
+    "DISPLAY",
+    "MONITORS",
+    "MetricDisplay",
+    "accuracy",
+    "aupr_error",
+    "aupr_success",
+    "aurc",
+    "auroc",
+    "brier",
+    "eaurc",
+    "ece",
+    "evaluate",
+    "fpr95",
+    "label_metrics",
+    "mcc",
+    "mce",
+    "nll",
+    "risk_coverage",
+    "rps",
+]
