@@ -4,9 +4,9 @@ Sub-packages from the lowest level on: ``io``; ``prediction``; ``metrics``, ``me
 ``decisions``, ``diagnostics`` and ``training``. Each imports lower levels only.
 """
 
-from probattn.inference.imports import without_side_effects
+from probattn.inference import imports as _imports
 
-with without_side_effects():
+with _imports.without_side_effects():
     import scipy.special  # noqa: F401
 
 from probattn.inference import metrics
