@@ -21,11 +21,10 @@ def classifier():
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        ((X, Y[:1]), "8 inputs and 1 rows of labels"),
-        ((X, Y, torch.ones(7, 4, dtype=torch.bool)), "8 inputs and 7 rows of mask"),
+        ((X, Y[:1]), "8 inputs and labels of shape"),
+        ((X, Y, torch.ones(7, 4, dtype=torch.bool)), "8 inputs and mask of shape"),
         ((X[:0], Y[:0]), "empty"),
         ({"x": X[:0], "y": Y[:0]}, "empty"),
-        (({"x": X}, Y[:1]), "8 inputs and 1 rows of labels"),
     ],
 )
 def test_batches_of_unequal_lengths_and_empty_ones_are_refused_everywhere(batch, words):
