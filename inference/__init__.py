@@ -38,7 +38,6 @@ from probattn.inference.io.pretrained import save_pretrained as save_pretrained
 from probattn.inference.io.pretrained import upload_pretrained as upload_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors as load_safetensors
 from probattn.inference.io.safetensors_io import save_safetensors as save_safetensors
-from probattn.inference.io.warm_start import WarmStart as WarmStart
 from probattn.inference.io.warm_start import warm_start as warm_start
 from probattn.inference.methods.ensemble import Ensemble as Ensemble
 from probattn.inference.methods.laplace import Laplace as Laplace

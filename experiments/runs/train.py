@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +76,8 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for settings that are raised, when a phase begins, and with the weights that
-            the warm start carried over.
+        say: called with a line of text for settings that are raised, when a phase begins, and with the number of
+            weights that the warm start carried over.
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
@@ -150,8 +149,9 @@ def initialise(run: Run, *, progress: bool, say: Callable[[str], None]) -> None:
     settings, dataset = run.settings, run.dataset
     if run.first_phase is not None:
         report = warm_start(run.model, _train_first_phase(run, progress=progress, say=say))
-        broadcast_result(lambda: write_json(run.out / "warm-start.json", asdict(report)))
-        say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
+        broadcast_result(lambda: write_json(run.out / "warm-start.json", report))
+        say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh: see warm-start.json")
+        say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
     batch = dataset.sample(settings.data.batch_size, generator=generator(settings))
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(run.random_state)
