@@ -28,12 +28,8 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library == "probattn":
-            raise
-        raise MissingExtraError(
-            f"{needed_by} needs {library}, which is not installed: pip install 'probattn[{name}]'", name=error.name
-        ) from error
+        message = f"{needed_by} needs {error.name}, which is not installed: pip install 'probattn[{name}]'"
+        raise MissingExtraError(message, name=error.name) from error
 
 
 def require_extra(name: str, *libraries: str, needed_by: str) -> None:
@@ -44,16 +40,8 @@ def require_extra(name: str, *libraries: str, needed_by: str) -> None:
     """
     with extra(name, needed_by=needed_by):
         for library in libraries:
-            if not is_installed(library):
-                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
-
-
-def is_installed(library: str) -> bool:
-    """Return True if a library can be found; it is not imported."""
-    try:
-        return find_spec(library) is not None
-    except ModuleNotFoundError:
-        return False
+            if find_spec(library) is None:
+                raise ModuleNotFoundError(name=library)
 
 
 @contextmanager
@@ -65,6 +53,5 @@ def without_side_effects() -> Iterator[None]:
             yield
         finally:
             random.setstate(random_state)
-            for name in set(os.environ) - set(environment):
-                del os.environ[name]
+            os.environ.clear()
             os.environ.update(environment)

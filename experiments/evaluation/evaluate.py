@@ -95,7 +95,7 @@ def evaluate(
 
     Raises:
         SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
-        BlockingIOError: another process trains or evaluates the run.
+        filelock.Timeout: another process trains or evaluates the run.
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))

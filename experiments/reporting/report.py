@@ -18,7 +18,7 @@ from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
 from probattn.inference.diagnostics.convergence import Convergence
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 
 MEANINGS = {
     "accuracy": "share of right answers.",
@@ -93,7 +93,7 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    write_bytes(path, text.encode())
 
 
 def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:

@@ -117,7 +117,7 @@ def claim(
     refused, or nothing was left to train.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        filelock.Timeout: another process holds the lock.
         FileExistsError: another process has written to the folder since :func:`check_free`.
         SettingsError: so it has, or the run has other training data.
         OSError: the folder cannot be written.

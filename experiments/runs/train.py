@@ -81,7 +81,7 @@ def train(
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        BlockingIOError: another process trains or evaluates the run.
+        filelock.Timeout: another process trains or evaluates the run.
         SettingsError: the folder holds a run of other settings.
         CheckpointError: a damaged checkpoint, or a layer that carries nothing over from the warm start's.
         OSError: the folder cannot be written.
@@ -120,7 +120,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
         held: gets the lock of the folder.
 
     Raises:
-        BlockingIOError, CheckpointError, OSError: as for :func:`train`.
+        filelock.Timeout, CheckpointError, OSError: as for :func:`train`.
     """
     is_fresh = not (out / "last.pt").exists()
     dataset = dataset if is_fresh else dataset.for_run(out)

@@ -20,7 +20,7 @@ from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
@@ -83,7 +83,7 @@ def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Pat
     generated_files.remove_outdated(folder, rows.sources)
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     paths.append(folder / "seeds.csv")
-    write_text(paths[-1], seeds_csv(rows))
+    write_bytes(paths[-1], seeds_csv(rows).encode())
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.svg")
         save_figure(paths[-1], figure)

@@ -25,7 +25,7 @@ from probattn.inference import (
 )
 from probattn.inference.diagnostics.psis import PSIS
 from probattn.inference.diagnostics.sbc import SBC
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 from probattn.inference.posterior.nuts import Chains
 from probattn.models import Classifier, ViT
 
@@ -63,7 +63,7 @@ class PosteriorCheck:
     def save(self, folder: Path) -> None:
         """Write the text, and a figure of each part."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "check.txt", f"{self}\n")
+        write_bytes(folder / "check.txt", f"{self}\n".encode())
         save_figure(folder / "against-nuts.svg", against_nuts(self.comparison))
         for name, each in self.khat.items():
             save_figure(folder / f"khat-{name}.svg", importance_weights(each))

@@ -24,7 +24,6 @@ from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import write_bytes
 from probattn.inference.io.safetensors_io import load_safetensors, save_safetensors
 
-FORMAT = "probattn-pretrained-1"
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 """Names of the files, which are those of the Hugging Face hub."""
 FILES = ["*.json", "*.safetensors", CARD]
@@ -56,14 +55,13 @@ def save_pretrained(
     """
     folder, files = Path(save_directory), dict(files or {})
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).unlink(missing_ok=True)  # a folder without it is refused, so that nobody reads half of a model
     save_safetensors(folder / WEIGHTS, model, guide)
     for name, content in files.items():
         write_bytes(folder / name, content)
     if not (folder / CARD).exists():
         write_bytes(folder / CARD, card.encode())
     digests = {name: _digest(folder / name) for name in (WEIGHTS, *files)}
-    content = {"format": FORMAT, "files": digests, "config": dict(config or {})}
+    content = {"files": digests, "config": dict(config or {})}
     write_bytes(folder / CONFIG, json.dumps(content, indent=2).encode())
 
 
@@ -95,8 +93,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads((folder / CONFIG).read_bytes())
-        if content["format"] != FORMAT:
-            raise ValueError(f"it is not of format {FORMAT}")
         for name in {WEIGHTS, *content["files"]}:
             if _digest(folder / name) != content["files"][name]:
                 raise ValueError(f"{name} is damaged, or another one")

@@ -13,7 +13,7 @@ from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
-from probattn.inference.io.checkpoint import preserved
+from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
 from probattn.inference.programs import as_module, attribute
 from probattn.inference.training.callbacks import HOOKS, Callback, Logger, check_methods, default_loggers
@@ -98,8 +98,7 @@ def fit(
 
     Raises:
         FileExistsError: ``out`` holds a run and ``resume`` is False.
-        BlockingIOError: another process works in ``out``.
-        OSError: ``out`` cannot be written.
+        OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
         CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
         TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
@@ -132,8 +131,7 @@ def fit(
                 part.train()
 
         def first_batch() -> tuple:
-            with preserved(train):
-                return fabric.to_device(unpack_batch(next(iter(train))).arguments())
+            return fabric.to_device(unpack_batch(peek(train)).arguments())
 
         _prepare(model, guide, first_batch)
         objective = make_objective(model, guide, options=options, first_batch=first_batch, setup=fabric.setup_module)

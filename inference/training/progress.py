@@ -1,10 +1,11 @@
 """Progress of a training run: a bar in a terminal with rich, otherwise about 20 lines."""
 
 import sys
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from probattn.inference.imports import is_installed, without_side_effects
+from probattn.inference.imports import without_side_effects
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -59,7 +60,7 @@ class TrainProgress:
 
 def _bar() -> "Progress | None":
     """Return a progress bar on stderr; None if rich is not installed or stderr is no terminal."""
-    if not is_installed("rich"):
+    if find_spec("rich") is None:
         return None
     with without_side_effects():
         from rich.console import Console

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from probattn.inference.io.files import name_path_in_errors, write_bytes
+from probattn.inference.io.files import write_bytes
 from probattn.inference.training.callbacks import Logger
 
 
@@ -42,15 +42,12 @@ class RunLog:
             kind: ``"step"`` or ``"epoch"``.
             step: number of training steps so far.
             values: numbers.
-
-        Raises:
-            OSError: it cannot be written; names the file.
         """
         record = {"kind": kind, "step": step, **values}
         if self._path is None:
             self._records.append(record)
         else:
-            with name_path_in_errors(self._path), self._path.open("a", encoding="utf-8") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(_to_line(record))
         for logger in self._loggers:
             logger.log_metrics({name if "/" in name else f"{kind}/{name}": values[name] for name in values}, step)

@@ -68,7 +68,7 @@ def started_twice(out):
     assert sorted(map(wait, both)) == [0, 1]
     output = "".join((out.parent / f"{pid}.log").read_text() for pid in both)
     assert "Traceback" not in output
-    assert f"error: another process works in {out}" in output or f"error: {out} holds a run" in output
+    assert f"error: The file lock '{out}" in output or f"error: {out} holds a run" in output
 
 
 def main(root):

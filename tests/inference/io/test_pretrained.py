@@ -53,7 +53,7 @@ def test_a_fresh_process_predicts_bit_for_bit_the_same(shared, tmp_path):
 def test_nothing_in_the_folder_is_pickled(shared):
     names = sorted(path.name for path in shared.iterdir())
     assert names == ["README.md", "config.json", "model.safetensors", "words.txt"]
-    assert json.loads((shared / "config.json").read_text())["format"] == "probattn-pretrained-1"
+    assert json.loads((shared / "config.json").read_text())["config"] == {"dim": 8}
 
 
 def _cut(folder):

@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, share):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
     refused(Network(), path, "damaged", str(path))
-    refused(Network(), tmp_path / "none.pt", "no checkpoint", "none.pt")
+    refused(Network(), tmp_path / "none.pt", "missing", "none.pt")
 
 
 def test_what_was_started_can_be_saved_and_read(tmp_path):

@@ -122,7 +122,7 @@ def out_of_space(out, size):
     """Limit the size of files."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
-    with pytest.raises(OSError, match=str(out)):
+    with pytest.raises(OSError, match="File too large"):
         train(out)
     assert {path.name for path in out.iterdir()} <= set(FILES)
 
@@ -134,7 +134,7 @@ def read_only(out, _):
     os.chdir(out.parent)  # the folders above are closed to others
     if os.getuid() == 0:
         os.setuid(65534)
-    with pytest.raises(OSError, match=f"cannot write to {out.name} .Permission denied.; choose another"):
+    with pytest.raises(OSError, match="Permission denied"):
         train(Path(out.name))
 
 

@@ -168,7 +168,7 @@ def test_a_run_with_weight_decay_goes_on_with_its_groups(tmp_path):
             model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
         fit(model, guide, batches, options=options, out=tmp_path / out, resume=out == "stopped", progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
-        groups = read(tmp_path / out / "last.pt")["extra"]["optimizers"]["0 AdamW"]["param_groups"]
+        groups = read(tmp_path / out / "last.pt")["extra"]["optimizers"][0][1]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
