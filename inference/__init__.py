@@ -45,8 +45,6 @@ from probattn.inference.methods.mc_dropout import MCDropout as MCDropout
 from probattn.inference.methods.ood_detector import OODDetector as OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL as SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling as TemperatureScaling
-from probattn.inference.metrics import ood as ood
-from probattn.inference.metrics import regression as regression
 from probattn.inference.non_finite import NonFiniteError as NonFiniteError
 from probattn.inference.posterior.fit_guide import GuideRefit as GuideRefit
 from probattn.inference.posterior.fit_guide import fit_guide as fit_guide

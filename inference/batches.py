@@ -150,8 +150,7 @@ def _one_of(fields: Mapping[str, Any], names: tuple[str, ...]) -> Tensor | None:
     value = fields[present[0]]
     if not _is_array(value):
         raise TypeError(f"{present[0]} of the batch must be a tensor or a NumPy array, not {type(value)}")
-    is_double = isinstance(value, np.ndarray) and value.dtype == np.float64
-    return torch.as_tensor(value, dtype=torch.get_default_dtype() if is_double else None)
+    return torch.as_tensor(value, dtype=torch.get_default_dtype() if value.dtype == np.float64 else None)
 
 
 def _fields(batch: Any) -> Mapping[str, Any] | None:

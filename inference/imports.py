@@ -5,7 +5,6 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import pyro  # noqa: F401 - so that its warning filters, and those of torch and numpy below it, stay
 
@@ -30,18 +29,6 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         message = f"{needed_by} needs {error.name}, which is not installed: pip install 'probattn[{name}]'"
         raise MissingExtraError(message, name=error.name) from error
-
-
-def require_extra(name: str, *libraries: str, needed_by: str) -> None:
-    """Check that libraries of an extra are installed, without importing them.
-
-    Raises:
-        MissingExtraError: one is not; see :func:`extra`.
-    """
-    with extra(name, needed_by=needed_by):
-        for library in libraries:
-            if find_spec(library) is None:
-                raise ModuleNotFoundError(name=library)
 
 
 @contextmanager

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.inference import Prediction, regression
+from probattn.inference import Prediction
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
+from probattn.inference.metrics import regression
 
 TARGET, ALPHA = 0.05, 0.1
 """Largest risk of the accepted answers, and probability with which a conformal set may miss the class."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 import torch
 
@@ -15,7 +16,7 @@ from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction
 from probattn.inference import predict as posterior_prediction
-from probattn.inference.imports import require_extra
+from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
@@ -132,8 +133,8 @@ def check(name: str) -> str:
         )
     if any(part not in WRAPPERS for part in rest):
         raise SettingsError(f"{name!r}: only {', '.join(WRAPPERS)} can follow a +, on top of another method")
-    if first == "laplace":
-        require_extra("laplace", "laplace", needed_by="the method laplace")
+    if first == "laplace" and find_spec("laplace") is None:
+        raise MissingExtraError("the method laplace needs laplace-torch: pip install 'probattn[laplace]'")
     return name
 
 

@@ -121,12 +121,11 @@ def load_part_states(parts: Iterable[Any], states: list[list]) -> None:
 
     Raises:
         CheckpointError: parts of other classes.
+        ValueError: another number of parts.
     """
-    parts = list(parts)
-    before, here = [name for name, _ in states], [type(part).__name__ for part in parts]
-    if before != here:
-        raise CheckpointError(f"the run had {', '.join(before) or 'none'}, and now has {', '.join(here) or 'none'}")
-    for part, (_, state) in zip(parts, states, strict=True):
+    for part, (name, state) in zip(parts, states, strict=True):
+        if type(part).__name__ != name:
+            raise CheckpointError(f"the run had {name}, and now has {type(part).__name__}")
         if state is not None:
             part.load_state_dict(state)
 
@@ -175,12 +174,11 @@ def peek(loader: Iterable) -> Any:
 
 
 def _state(generator: Generator) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    is_legacy = isinstance(generator, np.random.RandomState)
-    return _plain(generator.get_state(legacy=False) if is_legacy else generator.bit_generator.state)
+    if isinstance(generator, np.random.Generator):
+        return _plain(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return _plain(generator.get_state(legacy=False))
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
 
 
 def _plain(state: Any) -> Any:

@@ -16,7 +16,7 @@ class OODDetector(nn.Module):
     Detectors of features (``Mahalanobis``, ``ViM``, ``KNN``, …) get the inputs of the last layer, detectors of logits
     (``EnergyBased``, ``KLMatching``, …) its outputs; both are means over posterior samples. Scores are those of
     pytorch-ood: higher means more out-of-distribution, so
-    :func:`probattn.inference.ood.detection_metrics` takes them. A detector has no state dict; pickle stores it.
+    :func:`probattn.inference.metrics.ood.detection_metrics` takes them. A detector has no state dict; pickle stores it.
 
     >>> detector = OODDetector(PosteriorPredictive(model, guide), Mahalanobis(None)).fit(train)  # doctest: +SKIP
     >>> ood.detection_metrics(detector.predict(test), detector.predict(other))  # doctest: +SKIP

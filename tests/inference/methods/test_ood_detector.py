@@ -9,8 +9,9 @@ from pytorch_ood.detector import KNN, ODIN, EnergyBased, KLMatching, Mahalanobis
 from torch import nn
 
 from probattn import KEPSVGPAttention, guides
-from probattn.inference import Ensemble, OODDetector, ood
+from probattn.inference import Ensemble, OODDetector
 from probattn.inference.methods.features import features
+from probattn.inference.metrics import ood
 from probattn.models import Classifier, Supervised, ViT
 from probattn.models.likelihoods import Categorical
 

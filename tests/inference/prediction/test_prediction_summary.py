@@ -4,7 +4,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from probattn.inference import Prediction, metrics, regression
+from probattn.inference import Prediction, metrics
+from probattn.inference.metrics import regression
 from probattn.inference.prediction.aggregate import join, summarise
 
 G = torch.Generator().manual_seed(0)

@@ -114,7 +114,7 @@ def test_a_callback_lowers_the_learning_rate_of_the_next_steps():
 
 def test_resuming_with_other_callbacks_is_refused(tmp_path):
     fit(*build(), callbacks=[ChooseBy()], out=tmp_path, **short(epochs=1))
-    with pytest.raises(CheckpointError, match="ChooseBy.* none"):
+    with pytest.raises(CheckpointError, match="another run"):
         fit(*build(), out=tmp_path, **short(resume=True, epochs=1))
 
 
