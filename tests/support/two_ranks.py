@@ -282,7 +282,6 @@ def errors():
         "first": raised(lambda: broadcast_result(lambda: {}["x"])),
         "last": raised(lambda: gather_results(lambda: 1 // (1 - rank))),
         "unpicklable": raised(lambda: gather_results(lambda: lambda: None)),
-        "devices": raised(lambda: make_fabric("cpu", 2)),
         "sampler": raised(lambda: check_same_batches(DataLoader(sampler.dataset, sampler=sampler))),
         "batch sampler": raised(
             lambda: check_same_batches(DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 2, False)))
