@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,47 +63,21 @@ def make_fabric(accelerator: str, devices: int | str) -> Fabric:
 def gather_results(function: Callable[[], T]) -> list[T]:
     """Call a function on each rank and return the results of all ranks in order; without torchrun the only one.
 
-    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`.
-
-    Raises:
-        RuntimeError: the function failed on another rank; if it failed on this rank, its own error is raised.
+    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`. A rank on which
+    the function fails raises its error and ends; torchrun then ends the others, which wait for it.
     """
     if world().size == 1:
         return [function()]
-    buffer, failure, message = io.BytesIO(), None, ""
-    try:
-        torch.save(function(), buffer)
-    except Exception as error:
-        failure, message = error, "".join(traceback.format_exception_only(error)).strip()
-    gathered: list[Any] = [None] * world().size
-    dist.all_gather_object(gathered, (message, buffer.getvalue()))
-    if failure is not None:
-        raise failure
-    for rank, (message, _) in enumerate(gathered):
-        if message:
-            raise RuntimeError(f"rank {rank} failed: {message}")
+    buffer, gathered = io.BytesIO(), [b""] * world().size
+    torch.save(function(), buffer)
+    dist.all_gather_object(gathered, buffer.getvalue())
     gpus = {f"cuda:{number}": f"cuda:{torch.cuda.current_device()}" for number in range(torch.cuda.device_count())}
-    return [torch.load(io.BytesIO(content), map_location=gpus, weights_only=False) for _, content in gathered]
+    return [torch.load(io.BytesIO(content), map_location=gpus, weights_only=False) for content in gathered]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
-    """Call a function on rank 0 only and return its result on all ranks, which wait for it.
-
-    Raises:
-        RuntimeError: the function failed, on all ranks but the first, which raises its own error.
-    """
+    """Call a function on rank 0 only and return its result on all ranks, which wait for it."""
     return gather_results(function if world().rank == 0 else lambda: None)[0]
-
-
-def rank_zero_first(function: Callable[[], T]) -> T:
-    """Call a function on rank 0 and then on the other ranks, which find what it has downloaded.
-
-    Raises:
-        RuntimeError: the function failed on rank 0, on all other ranks.
-    """
-    results: list[T] = []
-    broadcast_result(lambda: results.append(function()))
-    return results[0] if results else function()
 
 
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
@@ -115,9 +88,8 @@ def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
 
 def seed_per_rank() -> None:
     """Seed each rank but the first differently, from a random state that all ranks share."""
-    rank = world().rank
-    if rank > 0:
-        torch.manual_seed(int(torch.randint(2**62, ())) + rank)
+    if world().rank > 0:
+        torch.manual_seed(int(torch.randint(2**62, ())) + world().rank)
 
 
 class RankBatch(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pyro.distributions as dist
@@ -69,10 +68,8 @@ class ELBOLoss(nn.Module):
             return result
 
         def model(*args: Any, **kwargs: Any) -> Any:
-            with poutine.trace() as run, guided_by(guided), local_posteriors(guided=guided.nodes), ExitStack() as usual:
-                if is_autocast:
-                    usual.enter_context(torch.autocast(device_type, dtype=dtype))
-                usual.enter_context(dtypes.float32_products(precision))
+            usual = torch.autocast(device_type, dtype=dtype, enabled=is_autocast), dtypes.float32_products(precision)
+            with usual[0], usual[1], poutine.trace() as run, guided_by(guided), local_posteriors(guided=guided.nodes):
                 result = self.model(*args, **kwargs)
             self.pairs.append((run.trace, guided))
             check_coverage(run.trace, guided)
