@@ -93,8 +93,9 @@ class SVIModule(LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return the optimiser and the scheduler of ``fit``, for which the trainer must have a last epoch or step."""
+        steps = self.trainer.estimated_stepping_batches  # first: this sets up the loaders
         steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        options = replace(self.options, epochs=math.ceil(self.trainer.estimated_stepping_batches / steps_per_epoch))
+        options = replace(self.options, epochs=math.ceil(steps / steps_per_epoch))
         num_data = attribute(self.model, "num_data")
         self._schedule = {"options": options, "steps_per_epoch": steps_per_epoch, "num_data": num_data}
         optimizers = Optimizers(self.model, self.guide, **self._schedule)

@@ -33,13 +33,6 @@ def poison_guide(model, guide):
     return poison
 
 
-def poison_loss(model, guide):
-    def poison(batch):
-        model.network.attention.eta = math.nan
-
-    return poison
-
-
 def poison_gradient(model, guide):
     def poison(batch):
         model.network.head.weight.register_hook(lambda gradient: gradient * math.nan)
