@@ -25,6 +25,8 @@ NOT_TAKEN = ("guide_optimizer", "accumulate_grad_batches", "clip_norm", "precisi
              "accelerator", "devices", "seed", "deterministic", "log_every", "checkpoint_every",
              "matmul_precision")  # fmt: skip
 """Options of ``fit`` that Lightning's ``Trainer`` has itself, and natural gradients, which need a second optimiser."""
+PREDICTED = ("probs", "expected_entropy", "mutual_information", "mean", "variance", "mask", "labels")
+"""Fields of a prediction that Lightning's ``Trainer.predict`` returns, without those that are None."""
 
 
 class SVIModule(LightningModule):
@@ -78,7 +80,7 @@ class SVIModule(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Keep the prediction of a batch, since metrics such as the calibration error are no means over batches."""
-        self._predictions.append(self.predict_step(batch, batch_idx))
+        self._predictions.append(self._predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Log the metrics of the validation set."""
@@ -86,8 +88,13 @@ class SVIModule(LightningModule):
         self._predictions.clear()
         self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
-    def predict_step(self, batch: Any, batch_idx: int) -> Prediction:
-        """Return the posterior predictive of a batch."""
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Return the posterior predictive of a batch: tensors of :class:`~probattn.inference.Prediction` by name."""
+        prediction = self._predict(batch)
+        values = {name: getattr(prediction, name) for name in PREDICTED}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
         return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
 
