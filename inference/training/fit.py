@@ -104,7 +104,7 @@ def fit(
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
         TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
             logger or callback of another type.
-        ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
+        ValueError: another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
     model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
