@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
     make_fabric,
-    rank_zero_first,
     world,
 )
 from probattn.inference.io.files import locked
@@ -100,8 +99,8 @@ def evaluate(
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
     settings = read_record(folder).settings  # raises before a folder without a run gets a lock
-    if world().size > 1:
-        make_fabric(find_device(settings.train.accelerator), devices=1)
+    is_shared = world().size > 1
+    first = make_fabric(find_device(settings.train.accelerator), devices=1).rank_zero_first() if is_shared else None
 
     def open_with_sets() -> tuple[TrainedRun, dict[str, TestSet]]:
         run = open_run(folder, root=root)
@@ -112,7 +111,8 @@ def evaluate(
 
     with ExitStack() as stack:
         broadcast_result(lambda: stack.enter_context(locked(folder)))
-        run, sets = rank_zero_first(open_with_sets)
+        with first or nullcontext():
+            run, sets = open_with_sets()
         num_samples = num_samples or run.settings.train.num_samples
         options = EvaluationOptions(
             num_samples=num_samples,

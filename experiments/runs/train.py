@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +27,11 @@ from probattn.experiments.runs.build import (
 )
 from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.inference import History, fit, warm_start
-from probattn.inference.distributed import broadcast_result, make_fabric, rank_zero_first
+from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.models import Supervised
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Run(NamedTuple):
@@ -86,10 +89,11 @@ def train(
         CheckpointError: a damaged checkpoint, or a layer that carries nothing over from the warm start's.
         OSError: the folder cannot be written.
     """
-    check(settings, out, resume=resume)
+    fabric = check(settings, out, resume=resume)
     for change in changes(out, settings):
         say(f"{out}: {change}")
-    dataset = rank_zero_first(lambda: load_data(settings, root))
+    with fabric.rank_zero_first():
+        dataset = load_data(settings, root)
     with ExitStack() as held:
         run = prepare(settings, out, dataset, name=name, resume=resume, held=held)
         if run.is_fresh:
@@ -98,8 +102,8 @@ def train(
         return fit(*parts, options=settings.train, out=out, resume=resume, progress=progress)
 
 
-def check(settings: Settings, out: Path, *, resume: bool) -> None:
-    """Connect the processes of torchrun, and check the device and the folder.
+def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
+    """Connect the processes of torchrun, which is returned, and check the device and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
@@ -107,8 +111,15 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    make_fabric(accelerator, settings.train.devices)
+    devices = f"train.accelerator={accelerator}, train.devices={settings.train.devices}"
+    try:
+        fabric = make_fabric(accelerator, settings.train.devices)
+    except (TypeError, RuntimeError) as error:  # of Fabric
+        raise SettingsError(f"{devices}: {error}") from error
+    if fabric.world_size != world().size:
+        raise SettingsError(f"{devices} are {fabric.world_size} devices: torchrun starts a process for each")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
+    return fabric
 
 
 def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resume: bool, held: ExitStack) -> Run:

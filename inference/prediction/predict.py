@@ -20,7 +20,7 @@ from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import guided_by
-from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
+from probattn.inference.non_finite import find_non_finite
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import Latents, PosteriorSamples, SampleLatents, labels_at, one_draw
 from probattn.inference.prediction.mixture import Stacked
@@ -121,10 +121,9 @@ class _PosteriorPredictive:
             if isinstance(error, NumericalError):
                 because = f" (NaN or Inf in {source})" if source else ""
                 raise NumericalError(f"batch {number}: {error}{because}") from error
-            if source is None and not refuses_nan(error):
-                raise root_error(error) from None
-            why = f"from {source}" if source else first_line(error)
-            raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
+            if source is None:
+                raise
+            raise ValueError(f"NaN or Inf in the outputs of batch {number}, from {source}") from error
 
     def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
         """Return the model's arguments; before the first batch choose how samples run, and draw the global sites."""

@@ -19,7 +19,7 @@ from probattn.inference.programs import as_module, attribute
 from probattn.inference.training.callbacks import HOOKS, Callback, Logger, check_methods, default_loggers
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.num_data import check_num_data
-from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory, make_optimizers
+from probattn.inference.training.optimizers import OptimizerFactory, Optimizers, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog
@@ -103,7 +103,7 @@ def fit(
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
         TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
             logger or callback of another type.
-        ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
+        ValueError: another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
     model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
@@ -135,7 +135,7 @@ def fit(
 
         _prepare(model, guide, first_batch)
         objective = make_objective(model, guide, options=options, first_batch=first_batch, setup=fabric.setup_module)
-        optimizers = make_optimizers(
+        optimizers = Optimizers(
             model,
             guide,
             options=options,

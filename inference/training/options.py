@@ -101,7 +101,7 @@ class TrainOptions:
         accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
-            (see :func:`~probattn.inference.training.device.deterministic`); on a CPU they are without it.
+            (see :func:`~probattn.inference.training.device.device_settings`); on a CPU they are without it.
         log_every: number of steps between two log records.
         checkpoint_every: number of epochs between two ``last.pt``; it is also written after the last. A resumed run
             repeats the epochs since then.

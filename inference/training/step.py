@@ -12,7 +12,7 @@ from probattn.draws import draws
 from probattn.functional.errors import NumericalError
 from probattn.inference.distributed import RankBatch
 from probattn.inference.elbo import ELBOS, ELBOLoss
-from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan, root_error
+from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
 from probattn.inference.prediction.vectorization import broadcasts
 from probattn.inference.programs import attribute
 from probattn.inference.training.device import compile_blocks
@@ -178,9 +178,7 @@ def _finite_loss(objective: Objective, batch: tuple, coefficients: StepCoefficie
         check_finite(objective, batch, first_line(error))
         if isinstance(error, NumericalError):
             raise NonFiniteError(str(error)) from error
-        if refuses_nan(error):
-            raise NonFiniteError(f"NaN or Inf; lower lr ({first_line(error)})") from error
-        raise root_error(error) from None
+        raise
     if not math.isfinite(loss.item()):
         check_finite(objective, batch, "the loss is not finite")
         raise NonFiniteError(f"the loss is {loss.item()}; lower lr")

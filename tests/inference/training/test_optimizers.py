@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, StepLR
 from torch.utils.data import DataLoader
 
 from probattn.inference import CheckpointError, TrainOptions, fit
-from probattn.inference.training.optimizers import make_optimizers
+from probattn.inference.training.optimizers import Optimizers
 
 
 def sgd(groups):
@@ -19,7 +19,7 @@ def made(**options):
     model, guide, *_ = build()
     given = {name: options.pop(name) for name in ("optimizer", "scheduler") if name in options}
     options = TrainOptions(**options)
-    return make_optimizers(model, guide, options=options, num_data=8, steps_per_epoch=3, **given)
+    return Optimizers(model, guide, options=options, num_data=8, steps_per_epoch=3, **given)
 
 
 @pytest.mark.parametrize(("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)])

@@ -199,9 +199,7 @@ def test_the_last_pattern_that_matches_a_name_gives_its_learning_rate(lr_scale, 
 
 @pytest.mark.parametrize("pattern", ["network.encoder.*", "Encoder.*", "encoder", "", "a|b"])
 def test_a_pattern_that_matches_nothing_is_refused(pattern):
-    message = re.escape(
-        f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as encoder.0.weight"
-    )
+    message = re.escape(f"lr_scale: {pattern!r} matches no parameter of the model, such as ['encoder.0.weight'")
     with pytest.raises(ValueError, match=message):
         lr_factors(Two(), {"head.*": 1, pattern: 0.1})
 

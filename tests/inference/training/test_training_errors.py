@@ -33,13 +33,6 @@ def poison_guide(model, guide):
     return poison
 
 
-def poison_loss(model, guide):
-    def poison(batch):
-        model.network.attention.eta = math.nan
-
-    return poison
-
-
 def poison_gradient(model, guide):
     def poison(batch):
         model.network.head.weight.register_hook(lambda gradient: gradient * math.nan)
@@ -69,7 +62,6 @@ POISONS = {
     poison_inputs: r"epoch 2, batch 1: NaN or Inf in the inputs, rows \[1\] of the batch",
     poison_weight: r"epoch 2, batch 1: NaN or Inf in parameter network\.embed\.bias of the model",
     poison_guide: r"epoch 2, batch 1: NaN or Inf in parameter network\.attention\.u\.loc of the guide",
-    poison_loss: r"epoch 2, batch 1: NaN or Inf; lower lr \(Expected parameter log_factor",
     poison_cholesky: r"^epoch 2, batch 1: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$",
     poison_cholesky_and_inputs: r"epoch 2, batch 1: NaN or Inf in the inputs, rows \[1\] of the batch.*CGPAttention",
     poison_gradient: r"epoch 2, batch [12]: NaN or Inf in (parameter |the gradient of model\.)network\.head\.weight",
