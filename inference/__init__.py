@@ -15,9 +15,9 @@ from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.diagnostics.arviz_export import to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra, token_similarity
-from probattn.inference.diagnostics.convergence import Convergence, convergence, posterior_summary
+from probattn.inference.diagnostics.convergence import SiteConvergence, convergence, posterior_summary
 from probattn.inference.diagnostics.posterior_draws import posterior_draws
-from probattn.inference.diagnostics.predictive_check import posterior_predictive_check, prior_predictive_check
+from probattn.inference.diagnostics.predictive_check import posterior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat
 from probattn.inference.diagnostics.sbc import simulation_based_calibration
 from probattn.inference.elbo import ELBOLoss
@@ -36,8 +36,7 @@ from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling
 from probattn.inference.metrics import ood, regression
 from probattn.inference.non_finite import NonFiniteError
-from probattn.inference.posterior.fit_guide import GuideRefit, fit_guide, refit_guide
-from probattn.inference.posterior.nuts import nuts
+from probattn.inference.posterior.refit_guide import GuideRefit, refit_guide
 from probattn.inference.posterior.sgld import sgld
 from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.inference.prediction.predict import predict
@@ -55,7 +54,6 @@ from probattn.inference.training.options import TrainOptions
 __all__ = [
     "Callback",
     "CheckpointError",
-    "Convergence",
     "ELBOLoss",
     "Ensemble",
     "FewExamplesWarning",
@@ -72,6 +70,7 @@ __all__ = [
     "Predictor",
     "RiskThreshold",
     "SVDKL",
+    "SiteConvergence",
     "TemperatureScaling",
     "TrainOptions",
     "WarmStart",
@@ -80,21 +79,18 @@ __all__ = [
     "convergence",
     "export",
     "fit",
-    "fit_guide",
     "load",
     "load_pretrained",
     "load_safetensors",
     "materialise",
     "mean_network",
     "metrics",
-    "nuts",
     "ood",
     "posterior_draws",
     "posterior_predictive_check",
     "posterior_summary",
     "predict",
     "predictor_network",
-    "prior_predictive_check",
     "psis_khat",
     "refit_guide",
     "regression",
