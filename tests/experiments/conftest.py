@@ -155,10 +155,11 @@ def make_probabilistic(name="kep-svgp", n=60, **changes):
     shares = {"captured": torch.tensor([0.75, 0.85]), "best": torch.tensor([0.95, 0.99])}
     spectra = {"network.blocks.0.attention": Spectrum(values, scale, **shares)}
     posterior = [
-        SiteConvergence(
-            site="network.blocks.0.attention.u", size=120, num_data=100, kl=60.0, std_ratio=(0.25, 0.2, 0.3)
-        ),
-        SiteConvergence(site="network.blocks.1.attention.u", size=12, num_data=100, kl=3.0, std_ratio=(1.5, 1.4, 1.6)),
+        SiteConvergence(site=site, size=size, num_data=100, kl=kl, std_ratio=(std, std, std))
+        for site, size, kl, std in (
+            ("network.blocks.0.attention.u", 120, 60.0, 0.25),
+            ("network.blocks.1.attention.u", 12, 3.0, 1.5),
+        )
     ]
     base = make_result(name, seed=1, n=n)
     variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(metrics.DISPLAY, 0.4321)}
