@@ -1,6 +1,5 @@
 """Draws of the global latent sites in a prediction, and replicated data at them."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,23 +25,22 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
 
     Args:
         num_samples: S, the number of draws of the prediction.
+
+    Attributes:
+        latents: draws ``(S, *event)`` by site.
     """
 
     def __init__(self, num_samples: int) -> None:
         super().__init__()
         self.num_samples = num_samples
         self.run: dict[str, Tensor] = {}  # rows of the present run; the model's replace the guide's
-        self.rows: dict[str, list[Tensor]] = defaultdict(list)
-
-    @property
-    def latents(self) -> dict[str, Tensor]:
-        """Draws ``(S, *event)`` by site."""
-        return {name: torch.stack(rows) for name, rows in self.rows.items()}
+        self.latents: dict[str, Tensor] = {}
 
     def _pyro_post_sample(self, msg: Message) -> None:
         if msg["name"] == "y":  # the end of a run of the model
             for name, values in self.run.items():
-                self.rows[name] = [*self.rows[name], *values][-self.num_samples :]
+                rows = torch.cat([self.latents.get(name, values[:0]), values])
+                self.latents[name] = rows[-self.num_samples :]
             self.run = {}
         elif is_global_latent(msg) and not msg["infer"].get("is_auxiliary"):
             is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))

@@ -57,7 +57,7 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
 
     Raises:
         MissingExtraError: arviz-stats is not installed.
-        ValueError: equal ratios, as of a point-mass guide, which has no density; scaled sites (see
+        ValueError: equal ratios, of a point mass, which has no density, or of the posterior itself; scaled sites (see
             :func:`~probattn.inference.posterior.frozen.check_unit_scales`).
     """
     with extra("arviz", needed_by="psis_khat"):
@@ -66,7 +66,11 @@ def psis_khat(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, 
     guide = prepared(model, guide, [batch])
     check_unit_scales(model, batch)
     with frozen(model), torch.no_grad():
-        log_weights = torch.stack([_log_weight(model, guide, batch) for _ in range(num_samples)]).double().cpu()
+        log_weights = torch.stack([_log_weight(model, guide, batch) for _ in range(num_samples)]).cpu()
+    rounding = torch.finfo(log_weights.dtype).eps ** 0.5 * log_weights.abs().max()
+    if log_weights.max() - log_weights.min() <= rounding:
+        raise ValueError("all importance ratios are equal: this guide is a point mass, or the posterior itself")
+    log_weights = log_weights.double()
     smoothed, khat = array_stats.psislw(-log_weights.numpy())  # whose argument is a log likelihood: weights 1 / p
     return PSIS(float(khat), log_weights, torch.as_tensor(smoothed))
 

@@ -53,7 +53,7 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
 
     Raises:
         ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose regulariser has a
-            weight; the message names the site and the remedy.
+            weight, unlike with ``collapsed=True``, or with ``alpha=1`` and ``regulariser_norm="example"``.
     """
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
@@ -61,7 +61,4 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
         if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
-                raise ValueError(
-                    f"site {name} has scale {scale.max().item():.3g} instead of 1: pass the whole data set to a model "
-                    'with its num_data; layers with z_o need collapsed=True, or alpha=1 and regulariser_norm="example"'
-                )
+                raise ValueError(f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data set")

@@ -187,8 +187,8 @@ def _solve_means(
 ) -> int:
     """Maximise the ELBO over the means by L-BFGS, with covariances and samples fixed; return the number of passes."""
     locs = [module.loc for module in gaussians]
-    options = {"max_iter": steps, "max_eval": steps, "tolerance_change": tolerance / 100}
-    solver = torch.optim.LBFGS(locs, **options, history_size=50, line_search_fn="strong_wolfe")
+    limits = {"max_iter": steps, "max_eval": steps, "tolerance_change": tolerance / 100}
+    solver = torch.optim.LBFGS(locs, **limits, history_size=50, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         solver.zero_grad()

@@ -60,14 +60,11 @@ def test_log_weights_are_those_of_the_two_densities(spread):
     """log p(u | y) + log p(y) − log q(u) at every draw."""
     model, x, y = conjugate()
     guide, us = exact(model, x, y, spread=spread), []
-
-    def recorded(*args):
-        us.append(guide(*args)["network.u"].detach())
-
-    result = psis_khat(model, recorded, (x, y), num_samples=85)
+    guide.register_forward_hook(lambda module, args, values: us.append(values["network.u"].detach()))
+    result = psis_khat(model, guide, (x, y), num_samples=85)
     mean, tril, evidence = posterior(model, x, y)
     p, q = (dist.MultivariateNormal(mean, scale_tril=scale * tril) for scale in (1, spread))
-    u = torch.stack(us[-85:])[:, 0]
+    u = torch.stack(us)
     expected = (p.log_prob(u) - q.log_prob(u)).sum((-2, -1)) + evidence
     assert torch.allclose(result.log_weights, expected, rtol=1e-9)
     assert expected.std() > 0.1
@@ -101,7 +98,7 @@ def first_rows(layer, *, num_data=2):
 def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(collapsed):
     """Σ over examples of E w is the product of marginal likelihoods N(y; ν, V + noise²), with R as a constant."""
     model, x, y = first_rows(CGPAttention(2, 1, noise=0.7, alpha=0.0, collapsed=collapsed))
-    result = psis_khat(model, guides.for_model(model), (x, y), num_samples=5000)
+    result = psis_khat(model, guides.for_model(model), (x, y), num_samples=12_000)
     layer = model.network
     with torch.no_grad():
         parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
@@ -109,7 +106,7 @@ def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(
         tril = law.predictive.tril[:, 0]
         covariance = tril @ tril.mT + NOISE**2 * torch.eye(3, dtype=F64)
         marginal = dist.MultivariateNormal(law.mean[:, 0].mT, covariance.unsqueeze(1)).log_prob(y.mT).sum()
-    estimate = result.log_weights.logsumexp(0) - math.log(5000)
+    estimate = result.log_weights.logsumexp(0) - math.log(12_000)
     assert estimate.item() == pytest.approx(marginal.item(), abs=0.15)
     assert result.khat > -math.inf
 
@@ -132,8 +129,8 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         guide.network.u.loc.zero_()
         raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
-    result = psis_khat(model, guide, (x, y), num_samples=5000)
-    estimate = result.log_weights.logsumexp(0) - math.log(5000)
+    result = psis_khat(model, guide, (x, y), num_samples=3000)
+    estimate = result.log_weights.logsumexp(0) - math.log(3000)
     assert estimate.item() == pytest.approx(evidence.item(), abs=0.15)
 
 
@@ -145,8 +142,8 @@ def test_an_autoguide_over_one_vector_has_a_density():
     assert estimate.item() == pytest.approx(posterior(model, x, y)[2].item(), abs=1.0)
 
 
-def test_a_point_mass_has_no_tail_to_fit():
+def test_a_point_mass_is_refused():
     model, x, y = conjugate()
     model.network.log_scale.requires_grad_(False)
-    with pytest.raises(ValueError, match="same"):
+    with pytest.raises(ValueError, match="point mass"):
         psis_khat(model, guides.for_model(model, "delta"), (x, y), num_samples=100)

@@ -149,7 +149,7 @@ def test_what_would_silently_be_wrong_is_refused():
     for draws in (torch.zeros(3, 1, 2, 2), torch.zeros(49, 2, 2)):
         with pytest.raises(ValueError, match="draws of network.u have shape"):
             calibrate(model, x, lambda x, y, draws=draws: {SITE: draws})
-    with pytest.raises(ValueError, match="site y has scale 2 in"):
+    with pytest.raises(ValueError, match="site y has scale 2, not 1"):
         calibrate(model, x[:1], exact(model))
 
 
