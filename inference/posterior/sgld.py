@@ -6,17 +6,13 @@ import pyro.poutine as poutine
 import torch
 from pyro.infer.autoguide.initialization import init_to_sample
 from pyro.infer.mcmc.util import initialize_model
-from pyro.ops.integrator import potential_grad, register_exception_handler
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
-from probattn.functional.errors import NumericalError
 from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.posterior.frozen import frozen
 from probattn.messages import is_global_latent, is_latent
-
-# NaN is the energy where a layer's numerics fail, so that Pyro's samplers reject the trajectory.
-register_exception_handler("probattn", lambda error: isinstance(error, NumericalError))
 
 
 def sgld(
