@@ -17,12 +17,11 @@ from probattn.inference.decisions.abstention import RiskThreshold as RiskThresho
 from probattn.inference.diagnostics.arviz_export import to_datatree as to_datatree
 from probattn.inference.diagnostics.attention import attention_spectra as attention_spectra
 from probattn.inference.diagnostics.attention import token_similarity as token_similarity
-from probattn.inference.diagnostics.convergence import Convergence as Convergence
+from probattn.inference.diagnostics.convergence import SiteConvergence as SiteConvergence
 from probattn.inference.diagnostics.convergence import convergence as convergence
 from probattn.inference.diagnostics.convergence import posterior_summary as posterior_summary
 from probattn.inference.diagnostics.posterior_draws import posterior_draws as posterior_draws
 from probattn.inference.diagnostics.predictive_check import posterior_predictive_check as posterior_predictive_check
-from probattn.inference.diagnostics.predictive_check import prior_predictive_check as prior_predictive_check
 from probattn.inference.diagnostics.psis import psis_khat as psis_khat
 from probattn.inference.diagnostics.sbc import simulation_based_calibration as simulation_based_calibration
 from probattn.inference.elbo import ELBOLoss as ELBOLoss
@@ -46,10 +45,8 @@ from probattn.inference.methods.ood_detector import OODDetector as OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL as SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling as TemperatureScaling
 from probattn.inference.non_finite import NonFiniteError as NonFiniteError
-from probattn.inference.posterior.fit_guide import GuideRefit as GuideRefit
-from probattn.inference.posterior.fit_guide import fit_guide as fit_guide
-from probattn.inference.posterior.fit_guide import refit_guide as refit_guide
-from probattn.inference.posterior.nuts import nuts as nuts
+from probattn.inference.posterior.refit_guide import GuideRefit as GuideRefit
+from probattn.inference.posterior.refit_guide import refit_guide as refit_guide
 from probattn.inference.posterior.sgld import sgld as sgld
 from probattn.inference.prediction.latents import PosteriorSamples as PosteriorSamples
 from probattn.inference.prediction.predict import predict as predict

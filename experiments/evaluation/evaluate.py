@@ -139,8 +139,10 @@ def evaluate(
             "provenance": {name: asdict(each) for name, each in provenance.items()},
             "metrics": result.metrics,
             "variants": result.variants,
-            "posterior": result.posterior,
-            "convergence": result.convergence and result.convergence.to_json(),
+            "posterior": [asdict(site) for site in result.posterior],
+            "convergence": result.convergence
+            and {"sites": [asdict(site) | {"state": site.state} for site in result.convergence]},
+            "spread": result.spread,
             "similarity": result.similarity,
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
@@ -216,6 +218,19 @@ def _variants(run: TrainedRun, drawn: Prediction, *, num_samples: int) -> dict[s
     return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
 
 
+def _spread(valid: Prediction) -> dict[str, float] | None:
+    """Return means of entropy and mutual information in nats, and the latter's 95 % quantile; None without classes."""
+    if valid.probs is None or valid.expected_entropy is None:
+        return None
+    valid = valid if valid.mask is None else valid.tokens()
+    information = valid.mutual_information.double()
+    return {
+        "entropy": valid.entropy.mean().item(),
+        "mutual_information": information.mean().item(),
+        "mutual_information_95": information.quantile(0.95).item(),
+    }
+
+
 def _run_result(
     run: TrainedRun,
     predictions: Mapping[str, Prediction],
@@ -253,9 +268,8 @@ def _run_result(
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,
-        convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
-        if posterior and options.convergence
-        else None,
+        convergence=run_convergence(run, seed=options.seed) if posterior and options.convergence else None,
+        spread=_spread(predictions["valid"]),
         variants=_variants(run, test, num_samples=num_samples) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,

@@ -240,6 +240,6 @@ PANELS = (
         "little, since an untrained posterior starts there: the table says whether this is the optimum.",
         "Not drawn: this network has no random variable that all examples share.",
         wide=True,
-        finding=lambda result: posterior_words.describe_spread(result.convergence) if result.convergence else "",
+        finding=lambda result: posterior_words.describe_spread(result),
     ),
 )

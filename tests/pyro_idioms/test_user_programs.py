@@ -33,7 +33,7 @@ from probattn import (
     priors,
 )
 from probattn.draws import at_mean
-from probattn.inference import ELBOLoss, TrainOptions, fit, fit_guide, predict, refit_guide
+from probattn.inference import ELBOLoss, TrainOptions, fit, predict, refit_guide
 from probattn.models import Classifier, ViT
 
 N = 6
@@ -377,10 +377,8 @@ def test_a_guide_is_fitted_below_bayesian_weights(data, caplog):
     layers = linear, KEPSVGPAttention(8, 2, rank=2), Pool(), nn.Linear(8, 3)
     model = Classifier(PyroModule[nn.Sequential](*layers), num_data=N)
     guide = guides.for_model(model, rest=AutoNormal)
-    losses = fit_guide(model, guide, data, steps=60, num_samples=2)
-    assert losses[-10:].mean() < losses[:10].mean()
-    refit = refit_guide(model, guide, [data], epochs=3)
-    assert refit.elbo_after >= refit.elbo_before
+    refit = refit_guide(model, guide, 20 * [data], epochs=3, num_samples=2)
+    assert refit.elbo_after > refit.elbo_before
 
 
 def test_guides_of_other_kinds_combine_with_layers(data):
