@@ -31,7 +31,6 @@ from probattn.inference.io.warm_start import WarmStart, warm_start
 from probattn.inference.methods.ensemble import Ensemble
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
-from probattn.inference.methods.ood_detector import OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling
 from probattn.inference.metrics import ood, regression
@@ -65,7 +64,6 @@ __all__ = [
     "MCDropout",
     "NonFiniteError",
     "NotFittedError",
-    "OODDetector",
     "PosteriorPredictive",
     "PosteriorSamples",
     "Prediction",

@@ -68,12 +68,10 @@ def by_hand(run, images, make, seed=3):
 
 
 def laplace_by_hand(run):
-    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4, link="draws")
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4)
 
     def predicted(batches):
-        found = features_of(run.model, run.guide, batches, num_samples=4)
-        torch.manual_seed(3)
-        return predictor.predict_features(found)
+        return predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
 
     return predicted
 
