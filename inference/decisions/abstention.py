@@ -17,7 +17,7 @@ import torch
 from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics.classification import confidence_and_correct, validate
+from probattn.inference.metrics import confidence_and_correct, validate
 from probattn.inference.prediction.predictor import FittedPredictor, Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 

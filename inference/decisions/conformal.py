@@ -18,8 +18,7 @@ import torch
 from scipy.special import betaincinv
 from torch import Generator, Tensor
 
-from probattn.inference.metrics import regression
-from probattn.inference.metrics.classification import validate
+from probattn.inference.metrics import regression, validate
 from probattn.inference.prediction import predictor as predictors
 from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, labelled, labelled_classes
 from probattn.inference.prediction.result import Prediction
