@@ -19,13 +19,8 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from probattn.inference.metrics import regression, valid_probs, validate
-from probattn.inference.prediction.predictor import (
-    FewExamplesWarning,
-    FittedPredictor,
-    Predictor,
-    labelled,
-    labelled_classes,
-)
+from probattn.inference.prediction import predictor as predictors
+from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -61,7 +56,7 @@ class ConformalPredictor(FittedPredictor):
             calibration examples.
     """
 
-    def __init__(self, predictor: Predictor | None = None, *, alpha: float) -> None:
+    def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
         self.alpha, self.quantile = alpha, torch.full((1,), math.nan, dtype=torch.float64)
 
@@ -97,7 +92,7 @@ class LAC(ConformalPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        probs, labels = validate(*labelled_classes(prediction))
+        probs, labels = validate(*predictors.labelled_classes(prediction))
         return self.calibrate(1 - probs.gather(1, labels[:, None]))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -154,7 +149,7 @@ class ConformalIntervals(ConformalPredictor):
         Raises:
             ValueError: labels of the wrong shape or not finite.
         """
-        values = regression.validate(prediction, labelled(prediction))
+        values = regression.validate(prediction, predictors.labelled(prediction))
         low, high, unit = self.band(prediction)
         return self.calibrate(torch.maximum(low - values, values - high) / unit)
 
