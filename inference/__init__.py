@@ -41,7 +41,6 @@ from probattn.inference.io.warm_start import warm_start as warm_start
 from probattn.inference.methods.ensemble import Ensemble as Ensemble
 from probattn.inference.methods.laplace import Laplace as Laplace
 from probattn.inference.methods.mc_dropout import MCDropout as MCDropout
-from probattn.inference.methods.ood_detector import OODDetector as OODDetector
 from probattn.inference.methods.sv_dkl import SVDKL as SVDKL
 from probattn.inference.methods.temperature import TemperatureScaling as TemperatureScaling
 from probattn.inference.non_finite import NonFiniteError as NonFiniteError

@@ -77,15 +77,8 @@ def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
 
 
 def _laplace(run: TrainedRun, num_samples: int) -> Method:
-    # link="draws": the probit approximation has a mean only, without draws
-    predictor = Laplace(_predictor(run, num_samples), link="draws").fit(run.batches_by_length(run.dataset.train))
-
-    def predict(forward: CachedForward) -> Prediction:
-        cached = forward.features
-        torch.manual_seed(forward.seed)  # the last layer's draws are the same for every test set
-        return predictor.predict_features(cached)
-
-    return predict
+    predictor = Laplace(_predictor(run, num_samples)).fit(run.batches_by_length(run.dataset.train))
+    return lambda forward: predictor.predict_features(forward.features)
 
 
 def _sv_dkl(run: TrainedRun, num_samples: int) -> Method:

@@ -17,8 +17,8 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.io.files import write_bytes
 from probattn.inference.diagnostics.convergence import SiteConvergence
+from probattn.inference.io.files import write_bytes
 
 MEANINGS = {
     "accuracy": "share of right answers.",

@@ -11,6 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from probattn.experiments.evaluation import generated_files
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
@@ -21,7 +22,6 @@ from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
 from probattn.inference.io.files import write_bytes
-from probattn.inference.metrics import MetricDisplay, ood
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
 
@@ -35,12 +35,10 @@ def comparisons(rows: Rows) -> dict[str, Comparison]:
     note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
     found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
     ood_sets = _names(rows, lambda scores: scores.ood)
-    for name, (key, metric) in itertools.product(ood_sets, ood.DISPLAY.items()):
+    for name, (key, metric) in itertools.product(ood_sets, OOD_DISPLAY.items()):
         selected = _select(rows, functools.partial(_detection, name=name, key=key))
         detectors = dict.fromkeys(each for seeds in selected.values() for run in seeds.values() for each in run)
-        display = {
-            each: MetricDisplay(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors
-        }
+        display = {each: MetricDisplay(DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors}
         found[f"ood-{name}-{key}"] = _compare(selected, rows, metrics=display)
     return {key: comparison for key, comparison in found.items() if comparison is not None}
 
@@ -54,7 +52,7 @@ def title(subject: str) -> str:
     if subject == SHIFT:
         return "Corrupted test images, mean over corruptions and severities"
     name, _, key = subject.removeprefix("ood-").rpartition("-")
-    return f"Detection of {name}, {ood.DISPLAY[key].title}"
+    return f"Detection of {name}, {OOD_DISPLAY[key].title}"
 
 
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:

@@ -16,8 +16,6 @@ from torch import Tensor
 from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
 
-INTERVAL_LEVELS = (0.5, 0.9)
-"""Probabilities of the intervals of :func:`evaluate`."""
 QUANTILE_LEVELS = torch.arange(1, 100, dtype=torch.float64) / 100
 
 
@@ -93,17 +91,16 @@ def pit_error(prediction: Prediction, labels: Tensor) -> float:
     return float((shares_below(prediction, labels, QUANTILE_LEVELS).cpu() - QUANTILE_LEVELS).abs().mean())
 
 
-def evaluate(prediction: Prediction, labels: Tensor, *, levels: Sequence[float] = INTERVAL_LEVELS) -> dict[str, float]:
+def evaluate(prediction: Prediction, labels: Tensor) -> dict[str, float]:
     """Compute ``rmse``, ``mae``, ``nll``, ``crps``, ``pit_error``, and ``coverage_P`` and ``width_P`` (P in percent).
 
     Args:
         prediction: prediction of numbers.
         labels: labels of the shape of its mean.
-        levels: probabilities of the intervals.
     """
     values = validate(prediction, labels)
     scores = {score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)}
-    for level in levels:
+    for level in (0.5, 0.9):
         low, high = interval(prediction, level)
         scores[f"coverage_{100 * level:g}"] = float(((low <= values) & (values <= high)).double().mean())
         scores[f"width_{100 * level:g}"] = float((high - low).mean())

@@ -87,7 +87,7 @@ class TrainOptions:
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
             linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
         monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the likelihood has: for
-            classes ``metrics.DISPLAY``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
+            classes ``metrics.OF_CLASSES``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
             regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"nll"`` for
             classifiers and ``"log_prob"`` for other models.
         patience: number of epochs without improvement before early stopping, or None.

@@ -10,6 +10,7 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.evaluation import evaluate
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
 from probattn.experiments.runs import train
@@ -162,7 +163,7 @@ def make_probabilistic(name="kep-svgp", n=60, **changes):
         )
     ]
     base = make_result(name, seed=1, n=n)
-    variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(metrics.DISPLAY, 0.4321)}
+    variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(DISPLAY, 0.4321)}
     similarity = {"network.blocks.0.attention": 0.25, "network.blocks.1.attention": 0.75}
     given = {"spectra": spectra, "posterior": posterior, "variants": variants, "similarity": similarity}
     return replace(base, **(given | changes))

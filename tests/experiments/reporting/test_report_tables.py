@@ -6,12 +6,11 @@ import math
 import pytest
 from rich.console import Console
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, NUMBERS
+from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, NUMBERS
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting import report
 from probattn.experiments.reporting.table import metrics_table, to_table
 from probattn.experiments.reporting.table_formats import terminal
-from probattn.inference import metrics
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_variants_of_local_sites_alone_are_shown_beside_the_missing_posterior(pr
 
 def test_every_metric_of_the_table_is_explained():
     assert set(report.MEANINGS) == {*COLUMNS, *NUMBERS}
-    assert set(COLUMNS) <= set(metrics.DISPLAY)
+    assert set(COLUMNS) <= set(DISPLAY)
 
 
 def test_a_comparison_in_html_has_groups_spreads_and_differences(tmp_path, read, result, monkeypatch):

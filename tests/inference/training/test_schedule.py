@@ -8,7 +8,7 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from probattn.inference import TrainOptions
-from probattn.inference.metrics import DISPLAY
+from probattn.inference.metrics import OF_CLASSES
 from probattn.inference.training.optimizers import scheduled_lr
 from probattn.inference.training.step import StepCoefficients
 
@@ -132,7 +132,7 @@ def test_defaults_and_every_metric_as_monitor_are_in_bounds():
     TrainOptions()
     TrainOptions(alpha_start=0.0, alpha_end=2.0, schedule="linear")
     TrainOptions(clip_norm=1.0, patience=1, warmup_epochs=0.5, kl_anneal_epochs=2.5, min_lr=0.0, seed=None)
-    for monitor in ("log_prob", *DISPLAY):
+    for monitor in ("log_prob", *(score.__name__ for score in OF_CLASSES)):
         TrainOptions(monitor=monitor)
 
 
