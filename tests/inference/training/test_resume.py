@@ -159,7 +159,9 @@ def test_a_folder_with_a_run_is_not_overwritten(run):
 def test_resuming_with_other_options_names_them(run):
     words = r"other options.* it has TrainOptions.*lr=0\.02,.* num_data=8"
     refused(run, CheckpointError, words, lr=0.5, epochs=7, clip_norm=1.0)
-    refused(run, CheckpointError, words, built=build(num_data=6, size=6))
+    model, guide, train, valid = build(num_data=6)
+    train.num_data = 6
+    refused(run, CheckpointError, words, built=(model, guide, train, valid))
 
 
 def test_resuming_with_another_optimiser_is_refused(run):
