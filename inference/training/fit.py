@@ -111,8 +111,7 @@ def fit(
     """
     model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
     is_main = world().rank == 0
-    progress = progress and is_main
-    callbacks, loggers = tuple(callbacks), tuple(loggers) if is_main else ()
+    loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
     check_loader(train, "train")
     if valid is not None:
         check_loader(valid, "valid")
@@ -133,6 +132,9 @@ def fit(
             part.to(fabric.device)
             if not part.training:  # as a whole; its submodules may be in evaluation mode
                 part.train()
+            for tensor in (*part.parameters(), *part.buffers()):
+                if 0 in tensor.stride():  # entries that share memory, which fused optimisers would train as one
+                    tensor.data = tensor.data.contiguous()
 
         def first_batch() -> tuple:
             with preserved(train):

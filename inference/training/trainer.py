@@ -1,8 +1,9 @@
 """Training loop of one run: epochs, validation, early stopping, checkpoints and resuming."""
 
 import copy
+import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -60,22 +61,20 @@ class Trainer:
         valid: Iterable | None,
         *,
         folder: Path | None,
-        callbacks: Sequence[Callback],
+        callbacks: Iterable[Callback],
     ) -> None:
         self.model, self.guide, self.options = objective.loss.model, objective.loss.guide, objective.options
         self.epoch = self.step = self.best_epoch = 0
         self.best_value: float | None = None
         self.is_best = self.should_stop = False
-        self.optimizer, self._optimizers = optimizers.optimizer, optimizers
-        self._objective = objective
-        self._train, self._valid, self._folder, self._callbacks = train, valid, folder, callbacks
+        self.optimizer, self._optimizers, self._objective = optimizers.optimizer, optimizers, objective
+        self._train, self._valid, self._folder, self._callbacks = train, valid, folder, tuple(callbacks)
         self._best_weights: dict[str, Any] | None = None
 
     def is_finished(self) -> bool:
         """Return True after the last epoch, or when early stopping or a callback has ended the run."""
-        patience = self.options.patience
-        out_of_patience = patience is not None and self.epoch - self.best_epoch >= patience
-        return self.should_stop or self.epoch >= self.options.epochs or out_of_patience
+        epochs, patience = self.options.epochs, self.options.patience or math.inf
+        return self.should_stop or self.epoch >= epochs or self.epoch - self.best_epoch >= patience
 
     def run(self, log: RunLog, progress: tqdm) -> None:
         """Train until the last epoch, until early stopping, or until a callback stops the run."""
@@ -193,8 +192,7 @@ class Trainer:
         state = content["extra"]
         saved, num_data = TrainOptions(**state["options"]), self._objective.num_data
         if not self.options.continues(saved) or state["num_data"] != num_data:
-            was = f"{saved} and num_data={state['num_data']}"
-            raise CheckpointError(f"{path} is of other options; take the same, or another folder: it has {was}")
+            raise CheckpointError(f"{path} is of other options, {saved}, num_data={state['num_data']}: take the same")
         checkpoint.restore(content, self.model, self.guide, path=path)
         checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
         checkpoint.load_part_states(self._callbacks, state["callbacks"])
