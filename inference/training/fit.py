@@ -156,8 +156,8 @@ def fit(
         trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks)
         if folder is not None and (folder / "last.pt").exists():
             trainer.resume()
-        path = folder / "log.jsonl" if is_main and folder is not None else None
-        log = RunLog(path, step=trainer.step, loggers=loggers)
+            progress = progress and not trainer.is_finished()
+        log = RunLog(folder / "log.jsonl" if folder and is_main else None, step=trainer.step, loggers=loggers)
 
         def finalize(kind: type[BaseException] | None, *_: Any) -> None:
             for logger in loggers:
