@@ -15,7 +15,7 @@ from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import attribute
 from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
-from probattn.inference.training.step import Objective, StepCoefficients, make_objective
+from probattn.inference.training.step import Objective, StepCoefficients
 from probattn.inference.training.validation import prediction_metrics
 
 with without_side_effects(), extra("lightning", needed_by="probattn.inference.lightning"):
@@ -71,7 +71,7 @@ class SVIModule(LightningModule):
         """Return the loss −ELBO/N of a batch in nats per example."""
         options, arguments = self._schedule["options"], unpack_batch(batch).arguments()
         if self._objective is None:
-            self._objective = make_objective(self.model, self.guide, options=options, first_batch=lambda: arguments)
+            self._objective = Objective(self.model, self.guide, options=options, first_batch=lambda: arguments)
         loss = self._objective(arguments, StepCoefficients.at(self.global_step, **self._schedule))
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(arguments[0]))
         terms = {f"train/{name}": value for name, value in self._objective.terms().items()}

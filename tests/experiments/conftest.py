@@ -94,13 +94,10 @@ def no_figures(monkeypatch):
 
 @pytest.fixture(scope="session")
 def contents():
-    """Function that returns the bytes of every file in a folder by its path.
-
-    TensorBoard's files are left out; it adds an empty one at each start.
-    """
+    """Function that returns the bytes of every file in a folder by its path."""
 
     def read(folder):
-        files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "tensorboard")
+        files = (path for path in folder.rglob("*") if path.is_file())
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     return read

@@ -46,7 +46,6 @@ def test_train_with_a_warm_start_says_what_was_carried_over(command, tmp_path, a
         "last.pt",
         "best.pt",
         "log.jsonl",
-        "tensorboard",
         "warm-start",
         "warm-start.json",
     }

@@ -116,3 +116,16 @@ def test_resuming_with_another_optimiser_or_scheduler_is_refused(tmp_path):
         model, guide, train, _ = build()
         with pytest.raises(CheckpointError, match=name):
             fit(model, guide, train, out=tmp_path, **given, **short(resume=True, epochs=1))
+
+
+def test_entries_that_share_memory_are_trained_apart():
+    """Adam in PyTorch's fused form would give them one value."""
+    losses = []
+    for expanded in (True, False):
+        model, guide, train, _ = build()
+        bias = torch.zeros(1).expand(3)
+        model.network.head.bias = torch.nn.Parameter(bias if expanded else bias.contiguous())
+        model.network.register_buffer("spare", bias if expanded else bias.contiguous())
+        losses.append([step["loss"] for step in fit(model, guide, train, **short()).steps])
+        assert len(set(model.network.head.bias.tolist())) == 3
+    assert losses[0] == losses[1]
