@@ -35,7 +35,7 @@ def summarise(
     deterministic = len(likelihood.batch_shape) == 1
     if deterministic:
         likelihood = likelihood.expand((num_samples, *likelihood.batch_shape))
-    mask, inner, fields = token_mask(likelihood), innermost(likelihood), {}
+    mask, inner = token_mask(likelihood), innermost(likelihood)
     of_classes = isinstance(inner, torch.distributions.Categorical)
     if of_classes:
         probs = values(likelihood, "probs")
@@ -48,11 +48,8 @@ def summarise(
         if hasattr(inner, "energy"):
             fields["energy"] = values(likelihood, "energy")[:used].mean(0)
     else:
-        draws, means = {}, values(likelihood, "mean")
-        fields = {
-            "mean": means.mean(0),
-            "variance": values(likelihood, "variance").mean(0) + means.var(0, correction=0),
-        }
+        draws, means, variances = {}, values(likelihood, "mean"), values(likelihood, "variance")
+        fields = {"mean": means.mean(0), "variance": variances.mean(0) + means.var(0, correction=0)}
     if labels is not None:
         check_shape(labels, (likelihood.batch_shape[1], *likelihood.event_shape))
         if mask is not None:

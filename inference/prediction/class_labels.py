@@ -13,10 +13,8 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
     """
     check_shape(labels, (examples,))
     if labels.is_floating_point() or (labels < 0).any() or (labels >= classes).any():
-        values = f"{labels.min()}..{labels.max()} of {labels.dtype}"
-        raise ValueError(
-            f"labels must be integer class indices in 0..{classes - 1} for {classes} classes, got {values}"
-        )
+        allowed = f"integer class indices in 0..{classes - 1} for {classes} classes"
+        raise ValueError(f"labels must be {allowed}, got {labels.min()}..{labels.max()} of {labels.dtype}")
     return labels.detach().long()
 
 

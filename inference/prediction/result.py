@@ -178,11 +178,9 @@ class Prediction:
             spread = sum(_mean_abs(mean - loc, (sd**2 + scale**2).sqrt()).mean(0) for mean, sd in pairs) / len(loc)
             return _mean_abs(y.to(loc) - loc, scale).mean(0) - spread / 2
         samples = self._sample().sort(0).values
-        number = len(samples)
-        levels = (torch.arange(number).to(samples) + 0.5) / number
+        levels = torch.arange(0.5, len(samples)).to(samples).reshape(-1, *[1] * y.dim()) / len(samples)
         error = y.to(samples) - samples
-        levels = levels.reshape(-1, *[1] * y.dim())
-        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)  # of quantiles at these levels
+        score = 2 * torch.maximum(levels * error, (levels - 1) * error).mean(0)  # of the quantiles at these levels
         return score.where(self.mean.isfinite(), torch.nan)
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
