@@ -13,8 +13,8 @@ def class_labels(labels: Tensor, *, examples: int, classes: int) -> Tensor:
     """
     check_shape(labels, (examples,))
     if labels.is_floating_point() or (labels < 0).any() or (labels >= classes).any():
-        allowed = f"integer class indices in 0..{classes - 1} for {classes} classes"
-        raise ValueError(f"labels must be {allowed}, got {labels.min()}..{labels.max()} of {labels.dtype}")
+        values = f"lie in 0..{classes - 1} for {classes} classes, got {labels.min()}..{labels.max()}"
+        raise ValueError(f"labels must be integer class indices, got {labels.dtype}, and {values}")
     return labels.detach().long()
 
 

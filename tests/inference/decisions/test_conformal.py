@@ -219,7 +219,7 @@ def test_alpha_lies_between_0_and_1(make, alpha):
 
 @pytest.mark.parametrize("make", [lac, aps])
 def test_what_is_no_prediction_is_refused(make):
-    with pytest.raises(ValueError, match="one index per row"):
+    with pytest.raises(ValueError, match=r"labels of shape \(4,\), got \(3,\)"):
         make(PROBS, LABELS[:3], alpha=0.1)
     with pytest.raises(ValueError, match="softmax"):
         make(PROBS, LABELS, alpha=0.1).sets(5 * PROBS - 1)

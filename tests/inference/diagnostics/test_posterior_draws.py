@@ -170,9 +170,11 @@ def test_a_users_own_global_site_is_drawn_once_for_all_batches():
 def test_data_without_labels_and_labels_of_another_shape_are_refused():
     model, guide = build()
     x, y = torch.randn(3, 5, 4, dtype=F64), torch.zeros(3, dtype=torch.long)
-    for wrong in (x, [(x,)], [(x, y), (x, None)]):
+    for wrong in (x, [(x,)]):
         with pytest.raises(ValueError, match="labels"):
             replicate(model, guide, wrong, num_samples=2)
+    with pytest.raises(TypeError):
+        replicate(model, guide, [(x, y), (x, None)], num_samples=2)
     with pytest.raises(ValueError, match=r"labels of shape \(3,\), got \(3, 1\)"):
         replicate(model, guide, [(x, y[:, None])], num_samples=2)
     for labels in (y[:2], torch.zeros(4, dtype=torch.long)):

@@ -62,7 +62,7 @@ def test_log_prob_is_the_log_of_the_mean_probability(recorded):
     torch.testing.assert_close(result.log_prob(y), torch.tensor(expected, dtype=F64))
     torch.testing.assert_close(result.log_prob(y.int()), torch.tensor(expected, dtype=F64))
     for wrong, message in (
-        (y + 0.7, r"integer class indices in 0\.\.2 for 3 classes, got .* of torch.float32"),
+        (y + 0.7, r"integer class indices, got torch.float32"),
         (y + 1, r"in 0\.\.2 for 3 classes, got 1\.\.3"),
         (y[:3], r"shape \(4,\), got \(3,\)"),
     ):
