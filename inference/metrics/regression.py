@@ -52,8 +52,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, mean, in units of the targets, 0 or more.
 
     In closed form for Gaussian likelihoods, as a mixture over posterior samples (Grimit et al., 2006, eq. 3); otherwise
-    an unbiased estimate from 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21), which may be below 0 by chance. NaN
-    if a target has no mean.
+    that of 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21). NaN if a target has no mean.
     """
     return float(prediction.crps(validate(prediction, labels)).mean())
 
@@ -70,7 +69,8 @@ def pit(prediction: Prediction, labels: Tensor) -> Tensor:
     Gneiting & Held, 2009).
     """
     values = validate(prediction, labels)
-    lower, upper = prediction.cdf(values, below=True), prediction.cdf(values)
+    below = values.nextafter(values.new_tensor(-torch.inf))
+    lower, upper = prediction.cdf(below), prediction.cdf(values)
     v = torch.rand(upper.shape, dtype=upper.dtype, generator=torch.Generator().manual_seed(SEED))
     return lower + v.to(upper) * (upper - lower)
 

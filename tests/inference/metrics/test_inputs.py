@@ -89,8 +89,6 @@ ZEROS = torch.zeros(4, dtype=torch.int64)
         (HALVES, HALVES.long(), "labels"),
         (HALVES.long(), ZEROS, "int64"),
         (HALVES, ZEROS.float(), "float32"),
-        (HALVES, ZEROS.bool(), "bool"),
-        (HALVES, ZEROS.cfloat(), "complex64"),
         (HALVES[:0], ZEROS[:0], "probs"),
         (HALVES[:, :1], ZEROS, "classes ≥ 2"),
         (HALVES, ZEROS - 1, r"0..1 for 2 classes, got -1..-1"),

@@ -107,7 +107,7 @@ def test_the_true_law_is_calibrated(kind):
         share, error = found[f"coverage_{100 * level:g}"], 4 * (level * (1 - level) / N) ** 0.5
         if kind in ("poisson", "negative"):
             low, high = interval(prediction, level)
-            exact = (prediction.cdf(high) - prediction.cdf(low, below=True)).mean().item()
+            exact = (prediction.cdf(high) - prediction.cdf(low - 1)).mean().item()
             assert exact >= level
             assert abs(share - exact) < error
         else:
@@ -130,7 +130,7 @@ def test_the_pit_of_counts_is_random_between_its_ends_and_repeatable():
     prediction, y = true_and_drawn("poisson")
     first = pit(prediction, y)
     assert torch.equal(first, pit(prediction, y))
-    assert (first >= prediction.cdf(y, below=True)).all()
+    assert (first >= prediction.cdf(y - 1)).all()
     assert (first <= prediction.cdf(y)).all()
     unrandomised = stats.kstest(prediction.cdf(y)[:, 0], "uniform")
     assert unrandomised.pvalue < 1e-6
@@ -161,7 +161,6 @@ def test_without_a_mean_what_needs_none_is_there():
     assert {name for name, value in found.items() if math.isnan(value)} == {"rmse", "crps"}
     torch.testing.assert_close(prediction.median, prediction.quantiles([0.5])[0])
     assert prediction.log_prob(y).isfinite().all()
-    assert prediction.sample(10).shape == (10, N, 1)
 
 
 def test_what_cannot_be_scored_is_refused():
@@ -175,12 +174,10 @@ def test_what_cannot_be_scored_is_refused():
         rmse(Prediction(probs=torch.ones(2, 1)), y)
     with pytest.raises(ValueError, match="labels must be finite"):
         rmse(Prediction(mean=torch.zeros(0, 1)), torch.zeros(0, 1))
-    with pytest.raises(ValueError, match="levels must be a sequence of numbers between 0 and 1"):
+    with pytest.raises(ValueError, match="levels must be numbers between 0 and 1"):
         prediction.quantiles([0.5, 1.0])
     with pytest.raises(ValueError, match=r"labels of shape \(2, 1\)"):
         prediction.cdf(torch.zeros(2))
-    with pytest.raises(ValueError, match="prediction of classes"):
-        Prediction(probs=torch.ones(2, 1)).quantiles([0.5])
 
 
 def test_metrics_leave_the_generator_where_it_is():

@@ -20,7 +20,7 @@ from token_models import (
 )
 
 from probattn import guides
-from probattn.inference import Prediction, TemperatureScaling, metrics
+from probattn.inference import TemperatureScaling, metrics
 from probattn.inference.methods.temperature import scale
 from probattn.inference.metrics import ood
 from probattn.models import Supervised
@@ -167,8 +167,3 @@ def test_tokens_go_where_examples_go():
         metrics.nll(scale(predictor(data), temperature).probs, predictor(data).labels)
         <= metrics.evaluate(predictor(data).probs, predictor(data).labels)["nll"]
     )
-
-
-def test_a_prediction_of_examples_has_no_tokens():
-    with pytest.raises(ValueError, match="no mask: use it as it is"):
-        Prediction(probs=torch.full((2, 2), 0.5)).tokens()

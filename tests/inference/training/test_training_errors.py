@@ -61,7 +61,6 @@ POISONS = {
     poison_inputs: r"epoch 2, after step 4: NaN or Inf in the inputs, rows \[1\] of the batch",
     poison_weight: r"epoch 2, after step 4: NaN or Inf in parameter network\.embed\.bias of the model",
     poison_guide: r"epoch 2, after step 4: NaN or Inf in parameter network\.attention\.u\.loc of the guide",
-    poison_loss: r"epoch 2, after step 4: NaN or Inf; lower lr \(Expected parameter log_factor",
     poison_cholesky: r"^epoch 2, after step 4: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$",
     poison_cholesky_and_inputs: r"after step 4: NaN or Inf in the inputs, rows \[1\] of the batch.*CGPAttention",
     poison_gradient: r"after step [456]: NaN or Inf in (parameter |the gradient of model\.)network\.head\.weight",
