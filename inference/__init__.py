@@ -39,7 +39,6 @@ from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.fit_guide import GuideRefit, fit_guide, refit_guide
 from probattn.inference.posterior.nuts import nuts
 from probattn.inference.posterior.sgld import sgld
-from probattn.inference.prediction.latents import PosteriorSamples
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.predictor import (
     FewExamplesWarning,
@@ -67,7 +66,6 @@ __all__ = [
     "NotFittedError",
     "OODDetector",
     "PosteriorPredictive",
-    "PosteriorSamples",
     "Prediction",
     "Predictor",
     "RiskThreshold",

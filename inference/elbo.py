@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
+import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
@@ -17,11 +18,10 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
-from probattn.guides import Guide, Program
+from probattn.guides import Guide
 from probattn.inference.coverage import CoverageError, check_coverage, guided_by
 from probattn.inference.guide_checks import check_local
 from probattn.inference.non_finite import root_error
-from probattn.inference.programs import as_module, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
@@ -35,18 +35,20 @@ class ELBOLoss(nn.Module):
     guide must cover the model's latent sites in each call (see :func:`~probattn.inference.coverage.check_coverage`).
 
     Args:
-        model, guide: programs; functions and wrapped models become modules.
+        model, guide: modules; for functions, and modules under handlers, use Pyro's own ELBOs.
         elbo: one of Pyro's; ``TraceMeanField_ELBO()`` by default, with the KL in closed form where there is one.
 
     Attributes:
         pairs: traces of model and guide in the last call, for each particle.
     """
 
-    def __init__(self, model: Program, guide: Program, elbo: ELBO | None = None) -> None:
+    def __init__(self, model: nn.Module, guide: nn.Module, elbo: ELBO | None = None) -> None:
         super().__init__()
         self.pairs: list[tuple[Trace, Trace]] = []
         self._covered: set[tuple] = set()
-        self.model, self.guide, self.elbo = as_module(model), as_module(guide), elbo or TraceMeanField_ELBO()
+        self.elbo = elbo or TraceMeanField_ELBO()
+        self.add_module("model", model)
+        self.add_module("guide", guide)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO.
@@ -84,7 +86,7 @@ class ELBOLoss(nn.Module):
 
         with ExitStack() as exact:
             exact.enter_context(nullcontext() if is_exact else dtypes.exact(device_type))
-            exact.enter_context(own_parameters(self.model, self.guide))
+            exact.enter_context(pyro.get_param_store().scope())
             try:
                 return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
             except CoverageError as error:

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.families import Diagonal, Full
-from probattn.guides import Program
 from probattn.inference.batches import unpack_batch
 from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError, find_non_finite
 from probattn.inference.posterior.frozen import frozen, prepared
-from probattn.inference.prediction.vectorization import broadcasts
-from probattn.inference.programs import as_module, attribute, device
+from probattn.inference.prediction.latents import broadcasts
+from probattn.inference.programs import attribute, device
 from probattn.weights import kl_weight as weighted_kl
 
 REDUCTIONS = 3
@@ -36,11 +35,11 @@ class Objective:
     """
 
     def __init__(
-        self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
+        self, model: nn.Module, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
     ) -> None:
         self.guide, self.data, self.num_samples, self.weights = guide, data, num_samples, weights
-        self.device = device(model, guide)
-        self.vectorize = broadcasts(as_module(model), guide, lambda: next(iter(self)))
+        self.device = device(model)
+        self.vectorize = broadcasts(model, guide, lambda: next(iter(self)))
         elbo = TraceMeanField_ELBO(num_particles=1 if self.vectorize else num_samples)
         self.loss_of = ELBOLoss(model, guide, elbo)
 
@@ -92,8 +91,8 @@ class Objective:
 
 
 def fit_guide(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     batch: tuple[Tensor, ...],
     *,
     steps: int = 1000,
@@ -106,8 +105,8 @@ def fit_guide(
     model and stay fixed.
 
     Args:
-        model: e.g. :class:`~probattn.models.Supervised`, a function, or a model under handlers.
-        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
+        model: e.g. :class:`~probattn.models.Supervised`.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or another module; changed in place.
         batch: ``(x, y)`` or ``(x, y, mask)``.
         steps: optimiser steps.
         lr: initial learning rate.
@@ -159,8 +158,8 @@ class GuideRefit:
 
 
 def refit_guide(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     data: Iterable,
     *,
     epochs: int = 100,
@@ -185,7 +184,7 @@ def refit_guide(
     Args:
         model: e.g. :class:`~probattn.models.Supervised`, with an attribute ``num_data``, the size of the training set,
             which determines the weight of the KL.
-        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or a function; changed in place.
+        guide: of :func:`probattn.guides.for_model`, a Pyro AutoGuide, or another module; changed in place.
         data: batches ``(x, y)`` or ``(x, y, mask)`` of the training set, without augmentation or with; read once per
             epoch and estimate.
         epochs: maximum number of epochs; the last line search may exceed it by a few.
@@ -203,7 +202,7 @@ def refit_guide(
     with frozen(model):
         objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
         elbos, sizes = objective.estimate()
-        scale = 1 / (sizes.sum().item() * attribute(as_module(model), "num_data"))
+        scale = 1 / (sizes.sum().item() * attribute(model, "num_data"))
         elbo_before = highest = scale * (elbos @ sizes).item()
         best = copy.deepcopy(guide.state_dict())
         gaussians = [part for part in gaussian_modules(guide) if all(p.requires_grad for p in part.parameters())]

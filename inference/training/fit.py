@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
 from probattn.inference.io.checkpoint import preserved
 from probattn.inference.io.files import locked
-from probattn.inference.programs import as_module, attribute
+from probattn.inference.programs import attribute
 from probattn.inference.training.callbacks import HOOKS, Callback, Logger, check_methods, default_loggers
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.num_data import check_num_data
@@ -48,8 +47,8 @@ class History:
 
 @without_store_warnings()
 def fit(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     train: Iterable,
     valid: Iterable | None = None,
     *,
@@ -73,10 +72,8 @@ def fit(
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
-            :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
-            ``num_data`` is looked up in the module inside; a function needs the attribute itself.
-        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
-            statements, whose parameters stay in Pyro's global store.
+            :class:`~probattn.models.Supervised`. Functions, and modules under handlers, are trained by Pyro's ``SVI``.
+        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or another module.
         train: sized iterable of batches with labels, as tuples, mappings or data classes (see
             :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples.
         valid: the same for validation.
@@ -107,7 +104,7 @@ def fit(
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
-    model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
+    folder = None if out is None else Path(out)
     callbacks, loggers = tuple(callbacks), None if loggers is None else list(loggers)
     check_methods(callbacks, HOOKS, "callback", count=1)
     check_methods(loggers or (), ("log_metrics", "log_hyperparams", "finalize"), "logger", count=3)
@@ -178,10 +175,9 @@ def _give_own_memory(part: nn.Module) -> None:
 
 
 def _prepare(model: nn.Module, guide: nn.Module, first_batch: Any) -> None:
-    """Create what needs a batch: parameters of AutoGuides and functions, and noise of the scale of the labels."""
-    for part in (model, guide):
-        if guide_checks.is_lazy(part):
-            guide_checks.materialise(part, first_batch())
+    """Create what needs a batch: parameters of AutoGuides, and noise of the scale of the labels."""
+    if guide_checks.is_lazy(guide):
+        guide_checks.materialise(guide, first_batch())
     likelihood = attribute(model, "likelihood")
     if getattr(likelihood, "needs_labels", False):
         _, labels, *mask = first_batch()

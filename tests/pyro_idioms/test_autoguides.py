@@ -68,15 +68,16 @@ def test_an_autoguide_list_combines_guides_of_a_layers_site_and_of_a_users_own(p
     assert sum(losses[-20:]) < sum(losses[:20]) - 100
 
 
-def test_fit_guide_finds_a_gamma_posterior():
+def test_fit_guide_finds_a_gamma_posterior(idioms):
     """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are mapped points."""
     y = torch.tensor([2.0, 3.0, 1.0, 4.0])
 
-    def model(x, y=None):
+    def program(x, y=None):
         rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
         with pyro.plate("data", 4):
             pyro.sample("y", dist.Poisson(rate), obs=y)
 
+    model = idioms.Program(program)
     exact = dist.Gamma(2 + y.sum(), 5.0)
     for auto in (autoguide.AutoNormal, autoguide.AutoStructured):
         guide = auto(model)
