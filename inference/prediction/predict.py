@@ -18,7 +18,7 @@ from probattn.guides import Program, unwrapped
 from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.coverage import check_coverage, guided_by
-from probattn.inference.non_finite import find_non_finite, root_error
+from probattn.inference.non_finite import find_non_finite
 from probattn.inference.prediction.aggregate import join, summarise
 from probattn.inference.prediction.latents import Latents, draw_latents, global_part, predictive_sites
 from probattn.inference.prediction.mixture import Stacked
@@ -78,9 +78,9 @@ def predict(
     if isinstance(guide, nn.Module):
         guide_checks.check(model, guide)
         modules["guide"] = guide
-    replays = _Replays(model, guide, num_samples, latents, vectorize)
-    store, seeded = pyro.get_param_store().scope(), torch.random.fork_rng(enabled=seed is not None)
-    with store, evaluation_mode(*modules.values()), torch.no_grad(), seeded:
+    replays = _Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
+    own_store, own_seed = pyro.get_param_store().scope(), torch.random.fork_rng(enabled=seed is not None)
+    with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
         return predict_batches(data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws)
@@ -114,8 +114,8 @@ def predict_batches(
                 if len(likelihood.batch_shape) > 2:
                     shape = tuple(likelihood.batch_shape)
                     raise ValueError(f"the likelihood has batch shape {shape}, which must be (samples, examples)")
-                labels, options = None if y is None else y[rows], {"keep_draws": keep_draws}
-                parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, **options))
+                labels = None if y is None else y[rows]
+                parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
     return join(parts)
@@ -134,38 +134,33 @@ def _named_errors(number: int, modules: Mapping[str, nn.Module]) -> Iterator[Non
     try:
         yield
     except (ValueError, NumericalError) as error:
-        root, source = root_error(error), find_non_finite((), modules, ())
-        root.add_note(f"batch {number}" + (f": NaN or Inf in {source}" if source else ""))
-        raise root from None
+        source = find_non_finite((), modules, ())
+        error.add_note(f"batch {number}" + (f": NaN or Inf in {source}" if source else ""))
+        raise
 
 
 class _Replays:
     """Replays of a model against the samples of its global sites, which are drawn at the first batch."""
 
-    def __init__(
-        self, model: Program, source: Any, num_samples: int, latents: Latents | None, vectorize: bool | None
-    ) -> None:
-        self.model, self.source, self.num_samples = model, source, num_samples
-        self.latents, self.vectorize, self.is_first_chunk = latents, vectorize, True
+    def __init__(self, model: Program, source: Any, latents: Latents | None, **options: Any) -> None:
+        self.model, self.source, self.latents, self.options = model, source, latents, options
+        self.num_samples, self.is_first_chunk = options["num_samples"], True
 
     def likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
         target = device(self.model) or x.device
         inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
         if self.latents is None:
-            options = {"num_samples": self.num_samples, "vectorize": self.vectorize}
-            self.latents = draw_latents(self.model, self.source, inputs, **options)
+            self.latents = draw_latents(self.model, self.source, inputs, **self.options)
+        at_once = self.num_samples if self.latents.vectorize else 1
         # Handlers and guides may set values for the examples of a whole batch.
         is_whole = self.latents.has_local_sites or not isinstance(self.model, nn.Module)
-        for rows in [slice(None)] if is_whole else chunks(x, self.num_samples if self.latents.vectorize else 1):
+        for rows in [slice(None)] if is_whole else chunks(x, at_once):
             chunk = tuple(None if value is None else value[rows] for value in inputs)
-            if self.latents.vectorize:
-                with draws(self.num_samples):
-                    likelihood = self._run(0, chunk)
-            else:
-                likelihood = Stacked([self._run(row, chunk) for row in range(self.num_samples)])
+            with draws(self.num_samples) if self.latents.vectorize else nullcontext():
+                likelihoods = [self._run(row, chunk) for row in range(len(self.latents.traces))]
             self.is_first_chunk = False
-            yield rows, likelihood
+            yield rows, likelihoods[0] if self.latents.vectorize else Stacked(likelihoods)
 
     def _run(self, row: int, chunk: tuple) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""
@@ -181,6 +176,6 @@ class _Replays:
         elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
             self.latents.traces[row] = global_part(trace)
             others = [name for name in self.latents.traces[row].nodes if name not in latents]
-            if others and self.latents.vectorize and self.vectorize is None:
+            if others and self.latents.vectorize and self.options["vectorize"] is None:
                 raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False")
         return trace.nodes["y"]["fn"]

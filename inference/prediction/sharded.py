@@ -12,6 +12,7 @@ from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.programs import device
 
 
 def predict_sharded(
@@ -46,15 +47,13 @@ def predict_sharded(
     stream = iter(batches)
     first = next(stream)
     x, _, mask = unpack_batch(first)
-    target = next(model.parameters()).device
+    inputs = (x.to(device(model)), None, None if mask is None else mask.to(device(model)))
     with torch.no_grad():
-        inputs = (x.to(target), None, None if mask is None else mask.to(target))
         latents = draw_latents(model, guide, inputs, num_samples=num_samples)
-    traces = [trace.nodes for trace in latents.traces]
-    values = broadcast_result(lambda: [{name: site["value"] for name, site in sites.items()} for sites in traces])
-    for sites, of_rank_0 in zip(traces, values, strict=True):
-        for name, value in of_rank_0.items():
-            sites[name]["value"] = value
+    sites = [site for trace in latents.traces for site in trace.nodes.values()]
+    values = broadcast_result(lambda: [site["value"] for site in sites])
+    for site, value in zip(sites, values, strict=True):
+        site["value"] = value
     seed_per_rank()
 
     def predict_range() -> Prediction | None:
