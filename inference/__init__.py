@@ -47,7 +47,6 @@ from probattn.inference.non_finite import NonFiniteError as NonFiniteError
 from probattn.inference.posterior.refit_guide import GuideRefit as GuideRefit
 from probattn.inference.posterior.refit_guide import refit_guide as refit_guide
 from probattn.inference.posterior.sgld import sgld as sgld
-from probattn.inference.prediction.latents import PosteriorSamples as PosteriorSamples
 from probattn.inference.prediction.predict import predict as predict
 from probattn.inference.prediction.predictor import FewExamplesWarning as FewExamplesWarning
 from probattn.inference.prediction.predictor import NotFittedError as NotFittedError

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
@@ -18,10 +19,8 @@ from torch.distributions import kl_divergence
 
 from probattn.families import PointMass
 from probattn.functional import dtypes
-from probattn.guides import Program
 from probattn.inference.coverage import check_coverage, guided_by
 from probattn.inference.guide_checks import check_local
-from probattn.inference.programs import as_module, own_parameters
 from probattn.local_sites import local_posteriors
 from probattn.messages import is_amortised
 
@@ -35,17 +34,19 @@ class ELBOLoss(nn.Module):
     guide must cover the model's latent sites in each call (see :func:`~probattn.inference.coverage.check_coverage`).
 
     Args:
-        model, guide: programs; functions and wrapped models become modules.
+        model, guide: modules; for functions, and modules under handlers, use Pyro's own ELBOs.
         elbo: one of Pyro's; ``TraceMeanField_ELBO()`` by default, with the KL in closed form where there is one.
 
     Attributes:
         pairs: traces of model and guide in the last call, for each particle.
     """
 
-    def __init__(self, model: Program, guide: Program, elbo: ELBO | None = None) -> None:
+    def __init__(self, model: nn.Module, guide: nn.Module, elbo: ELBO | None = None) -> None:
         super().__init__()
         self.pairs: list[tuple[Trace, Trace]] = []
-        self.model, self.guide, self.elbo = as_module(model), as_module(guide), elbo or TraceMeanField_ELBO()
+        self.elbo = elbo or TraceMeanField_ELBO()
+        self.add_module("model", model)
+        self.add_module("guide", guide)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return −ELBO.
@@ -75,7 +76,7 @@ class ELBOLoss(nn.Module):
             check_coverage(run.trace, guided)
             return result
 
-        with dtypes.exact(device_type), own_parameters(self.model, self.guide):
+        with dtypes.exact(device_type), pyro.get_param_store().scope():
             return self.elbo.differentiable_loss(model, guide, *args, **kwargs)
 
     @torch.no_grad()

@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import pyro
 import pyro.poutine as poutine
 import torch
 from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
-from probattn.guides import Program
+from probattn.guides import Program, unwrapped
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
-from probattn.inference.programs import as_module, own_parameters
 
 
 @contextmanager
@@ -20,9 +20,9 @@ def frozen(model: Program) -> Iterator[None]:
 
     Modes and ``requires_grad`` of all modules and parameters are restored on exit.
     """
-    module = as_module(model)
+    module = unwrapped(model)
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    with own_parameters(module), evaluation_mode(module):
+    with pyro.get_param_store().scope(), evaluation_mode(module):
         try:
             module.requires_grad_(False)
             yield
@@ -31,13 +31,12 @@ def frozen(model: Program) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
-def prepared(model: Program, guide: Program, data: Iterable) -> nn.Module:
-    """Return a guide as a module that has its parameters, some of which a first run on the data may create.
+def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
+    """Return a guide with its parameters, some of which a first run on the data may create.
 
     Raises:
         ValueError: a guide of another model.
     """
-    guide = as_module(guide)
     if guide_checks.is_lazy(guide):
         guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)

@@ -17,8 +17,8 @@ from probattn.inference.elbo import ELBOLoss
 from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.non_finite import NonFiniteError
 from probattn.inference.posterior.frozen import frozen, prepared
-from probattn.inference.prediction.vectorization import broadcasts
-from probattn.inference.programs import as_module, attribute, device
+from probattn.inference.prediction.latents import broadcasts
+from probattn.inference.programs import attribute, device
 from probattn.weights import kl_weight as weighted_kl
 
 REDUCTIONS = 3
@@ -38,8 +38,8 @@ class Objective:
     def __init__(
         self, model: Program, guide: nn.Module, data: Iterable, *, num_samples: int, weights: tuple[float, float]
     ) -> None:
-        self.data, self.weights, self.device = data, weights, device(model, guide)
-        vectorize = broadcasts(as_module(model), guide, lambda: next(self._batches()))
+        self.data, self.weights, self.device = data, weights, device(model)
+        vectorize = broadcasts(model, guide, lambda: next(self._batches()))
         self.draws = ("example", num_samples) if vectorize else ()
         self.loss_of = ELBOLoss(model, guide, TraceMeanField_ELBO(num_particles=1 if vectorize else num_samples))
 
@@ -146,7 +146,7 @@ def refit_guide(
     with frozen(model):
         objective = Objective(model, guide, data, num_samples=num_samples, weights=(kl_weight, local_kl_weight))
         elbos, sizes = objective.estimate()
-        scale = 1 / (sizes.sum().item() * attribute(as_module(model), "num_data"))
+        scale = 1 / (sizes.sum().item() * attribute(model, "num_data"))
         elbo_before = highest = scale * (elbos @ sizes).item()
         best = copy.deepcopy(guide.state_dict())
         gaussians = [part for part in gaussian_modules(guide) if all(p.requires_grad for p in part.parameters())]

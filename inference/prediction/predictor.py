@@ -58,7 +58,7 @@ class Predictor(nn.Module, ABC):
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        return {name: getattr(prediction, name) for name in names if getattr(prediction, name) is not None}
+        return {name: value for name in names if (value := getattr(prediction, name)) is not None}
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -99,13 +99,7 @@ class PosteriorPredictive(SampledPredictor):
         return predict(self.model, self.guide, data, num_samples=self.num_samples)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch.
-
-        Raises:
-            RuntimeError: inside ``torch.export``, whose programs have fixed samples.
-        """
-        if torch.compiler.is_exporting():
-            raise RuntimeError("a program has no guide to sample: build the method on predictor_network(model, guide)")
+        """Predict one batch; a program of ``torch.export`` needs the fixed samples of ``predictor_network`` instead."""
         return self.predict([(x, None, mask)])
 
 
@@ -131,17 +125,12 @@ class FittedPredictor(Predictor):
 
     Attributes:
         fitted: True after a fit, or after a fitted state was loaded.
-
-    Raises:
-        TypeError: something else than a predictor.
     """
 
     fitted_values: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
-        if not isinstance(predictor, Predictor | None):
-            raise TypeError(f"{type(self).__name__} takes a predictor: for a model pass PosteriorPredictive(model)")
         self.predictor, self.fitted = predictor, False
         for name in self.fitted_values:
             setattr(self, name, math.nan)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm import tqdm
 
-from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
 from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
-from probattn.inference.programs import as_module, attribute
+from probattn.inference.programs import attribute
 from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.num_data import check_num_data
@@ -52,8 +51,8 @@ class History:
 
 @without_store_warnings()
 def fit(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     train: Iterable,
     valid: Iterable | None = None,
     *,
@@ -77,10 +76,8 @@ def fit(
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
-            :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
-            ``num_data`` is looked up in the module inside; a function needs the attribute itself.
-        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
-            statements, whose parameters stay in Pyro's global store.
+            :class:`~probattn.models.Supervised`. Functions, and modules under handlers, are trained by Pyro's ``SVI``.
+        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or another module.
         train: sized iterable of batches with labels, as tuples, mappings or data classes (see
             :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples.
         valid: the same for validation.
@@ -108,8 +105,7 @@ def fit(
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
-    model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
-    is_main = world().rank == 0
+    folder, is_main = None if out is None else Path(out), world().rank == 0
     loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
     check_loader(train, "train")
     if valid is not None:

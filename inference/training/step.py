@@ -11,7 +11,7 @@ from probattn.draws import draws
 from probattn.inference.distributed import RankBatch
 from probattn.inference.elbo import ELBOS, ELBOLoss
 from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
-from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers

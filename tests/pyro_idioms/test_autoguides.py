@@ -72,11 +72,12 @@ def test_stock_svi_finds_a_gamma_posterior():
     """y ~ Poisson(r), r ~ Gamma(2, 1): posterior Gamma(2 + Σy, 1 + n); sites of AutoGuides are mapped points."""
     y = torch.tensor([2.0, 3.0, 1.0, 4.0])
 
-    def model(x, y=None):
+    def program(x, y=None):
         rate = pyro.sample("rate", dist.Gamma(2.0, 1.0))
         with pyro.plate("data", 4):
             pyro.sample("y", dist.Poisson(rate), obs=y)
 
+    model = idioms.Program(program)
     exact = dist.Gamma(2 + y.sum(), 5.0)
     for auto in (autoguide.AutoNormal, autoguide.AutoStructured):
         guide = auto(model)

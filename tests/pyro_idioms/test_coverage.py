@@ -29,9 +29,9 @@ def wrong_guides():
 
 
 @pytest.mark.parametrize("message", wrong_guides())
-def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(problem, message):
+def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(idioms, problem, message):
     model, x, y = problem
-    guide = wrong_guides()[message]
+    guide = idioms.Program(wrong_guides()[message])
     with pytest.raises(ValueError, match=message):
         elbos.Trace_ELBO()(model, guide)(x, y)
     with pytest.raises(ValueError, match=message):
@@ -61,4 +61,4 @@ def test_a_guide_on_another_support_is_refused(idioms, problem):
         pyro.sample("attention.u", dist.Normal(-torch.ones(1, 2, 2), 0.01).to_event(3))
 
     with pytest.raises(ValueError, match="within the support"):
-        elbos.Trace_ELBO()(model, guide)(x, y)
+        elbos.Trace_ELBO()(model, idioms.Program(guide))(x, y)

@@ -188,13 +188,14 @@ def test_a_guide_with_another_subsampling_size_is_refused_after_any_batch(data):
     model = Effects()
     of_layer = guides.for_model(model)
 
-    def guide(x, y=None):
-        of_layer(x, y)
-        with pyro.plate("data", len(x)):
-            pyro.sample("effect", dist.Normal(torch.zeros(len(x)), 1.0))
+    class Own(nn.Module):
+        def forward(self, x, y=None):
+            of_layer(x, y)
+            with pyro.plate("data", len(x)):
+                pyro.sample("effect", dist.Normal(torch.zeros(len(x)), 1.0))
 
     x, y = torch.randn(20, 4, 8), torch.randn(20)
-    loss = ELBOLoss(model, guide)
+    loss = ELBOLoss(model, Own())
     assert loss(x, y).isfinite()  # the whole data set: both count once
     with pytest.raises(ValueError, match=r"\(-1, 5, 20\).* in the model and .*\(-1, 5, 5\).* in the guide"):
         loss(x[:5], y[:5])

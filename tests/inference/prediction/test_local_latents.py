@@ -18,13 +18,13 @@ from probattn.inference.prediction import latents
 @pytest.fixture
 def recorded(monkeypatch):
     """The trace of the latent sites of every predict."""
-    traces, original = [], latents._global_part
+    traces, original = [], latents.global_part
 
     def record(*args):
         traces.append(original(*args))
         return traces[-1]
 
-    monkeypatch.setattr(latents, "_global_part", record)
+    monkeypatch.setattr(latents, "global_part", record)
     return traces
 
 
