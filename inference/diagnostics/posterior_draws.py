@@ -10,7 +10,7 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
-from probattn.inference.prediction.result import Prediction, pad_to_shape
+from probattn.inference.prediction.result import Prediction
 from probattn.messages import is_global_latent, is_of_draws
 
 
@@ -111,7 +111,8 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
         stop = start + likelihood.batch_shape[1]
         part = (slice(start, stop), *map(slice, likelihood.event_shape))  # of labels padded to the longest example
         sampled = likelihood.sample()
-        replicated.append(pad_to_shape(sampled, labels.shape[1:]))
+        missing = [longest - size for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)]
+        replicated.append(nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)]))
         log_likelihood.append(likelihood.log_prob(labels[part].to(sampled)).to(labels.device))
         start = stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)

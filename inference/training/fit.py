@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from probattn.inference import guide_checks

@@ -77,12 +77,11 @@ def test_stock_svi_finds_a_gamma_posterior():
         with pyro.plate("data", 4):
             pyro.sample("y", dist.Poisson(rate), obs=y)
 
-    model = idioms.Program(program)
     exact = dist.Gamma(2 + y.sum(), 5.0)
     for auto in (autoguide.AutoNormal, autoguide.AutoStructured):
-        guide = auto(model)
+        guide = auto(program)
         optimizer = pyro.optim.ClippedAdam({"lr": 0.05, "lrd": 0.99})
-        svi = SVI(model, guide, optimizer, Trace_ELBO(num_particles=16))
+        svi = SVI(program, guide, optimizer, Trace_ELBO(num_particles=16))
         for _ in range(400):
             svi.step(torch.zeros(4), y)
         rate = torch.stack([guide(torch.zeros(4))["rate"].detach() for _ in range(500)])
