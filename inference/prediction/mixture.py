@@ -36,39 +36,59 @@ class Stacked(dist.TorchDistribution):
         return torch.stack([part.log_prob(value) for part in self.parts])
 
 
-class Tokens(dist.TorchDistribution):
-    """Likelihood of the m real tokens of a batch, as one of batch shape ``(S, m)``.
+class Selected(dist.TorchDistribution):
+    """Law of m examples or tokens of a batch, as one of batch shape ``(S, m)``.
 
     Args:
-        likelihood: likelihood of examples with a mask of tokens, of batch shape ``(S, batch)``.
+        likelihood: law of batch shape ``(S, *batch)``.
+        index: positions ``(m,)`` in each dimension of ``batch``; a position may occur several times.
     """
 
     arg_constraints = {}
 
-    def __init__(self, likelihood: Distribution) -> None:
-        self.mask = token_mask(likelihood)
-        if isinstance(likelihood, Stacked):
-            self.base_dist = Stacked([masked(part).base_dist for part in likelihood.parts])
-        else:
-            self.base_dist = masked(likelihood).base_dist
-        shape = torch.Size((likelihood.batch_shape[0], int(self.mask.sum())))
-        super().__init__(shape, self.base_dist.event_shape, validate_args=False)
+    def __init__(self, likelihood: Distribution, index: tuple[Tensor, ...]) -> None:
+        self.base_dist, self.index = likelihood, index
+        shape = torch.Size((likelihood.batch_shape[0], len(index[0])))
+        super().__init__(shape, likelihood.event_shape, validate_args=False)
 
     def sample(self, sample_shape: tuple[int, ...] = ()) -> Tensor:
         """Draw samples ``(*sample_shape, S, m, *event)``."""
         samples = self.base_dist.sample(torch.Size(sample_shape))
-        return samples[(slice(None),) * (len(sample_shape) + 1) + (self.mask,)]
+        return samples[(slice(None),) * (len(sample_shape) + 1) + self.index]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Return log densities ``(S, m)`` of values ``(m, *event)``, in nats."""
-        padded = value.new_ones(*self.mask.shape, *self.event_shape)  # 1 is in the support of most distributions
-        padded[self.mask] = value
-        return self.base_dist.log_prob(padded)[:, self.mask]
+        places = torch.stack(self.index, 1).unique(dim=0, return_inverse=True)[1]
+        order, counts = places.argsort(stable=True), places.bincount()
+        turn = torch.empty_like(places)  # 0 where a position occurs first, then 1, …
+        turn[order] = torch.arange(len(places)).to(places) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        densities = value.new_empty(self.batch_shape)
+        for rows in (turn == number for number in range(counts.max() if len(counts) else 0)):
+            index = tuple(positions[rows] for positions in self.index)
+            batch = value.new_ones(*self.base_dist.batch_shape[1:], *self.event_shape)  # 1 is in most supports
+            batch[index] = value[rows]
+            log_prob = self.base_dist.log_prob(batch)
+            densities = densities.to(log_prob)
+            densities[:, rows] = log_prob[(slice(None), *index)]
+        return densities
+
+
+def tokens_of(likelihood: Distribution) -> Selected:
+    """Return the law of the real tokens of a batch, of batch shape ``(S, m)``."""
+    mask, rows = token_mask(likelihood), torch.arange(likelihood.batch_shape[1], device=device_of(likelihood))
+    if isinstance(likelihood, Selected):
+        likelihood, rows = likelihood.base_dist, likelihood.index[0]
+    if isinstance(likelihood, Stacked):
+        unmasked = Stacked([masked(part).base_dist for part in likelihood.parts])
+    else:
+        unmasked = masked(likelihood).base_dist
+    example, token = mask.nonzero(as_tuple=True)
+    return Selected(unmasked, (rows[example], token))
 
 
 def innermost(likelihood: Distribution) -> Distribution:
-    """Return the distribution inside ``to_event``, masks, :class:`Stacked` (its first) and :class:`Tokens`."""
-    while isinstance(likelihood, Independent | dist.MaskedDistribution | Stacked | Tokens):
+    """Return the distribution inside ``to_event``, masks, :class:`Stacked` (its first) and :class:`Selected`."""
+    while isinstance(likelihood, Independent | dist.MaskedDistribution | Stacked | Selected):
         likelihood = likelihood.base_dist
     return likelihood
 
@@ -80,8 +100,8 @@ def values(likelihood: Distribution, name: str) -> Tensor:
     """
     if isinstance(likelihood, Stacked):
         return torch.stack([values(part, name) for part in likelihood.parts])
-    if isinstance(likelihood, Tokens):
-        return values(likelihood.base_dist, name)[:, likelihood.mask]
+    if isinstance(likelihood, Selected):
+        return values(likelihood.base_dist, name)[(slice(None), *likelihood.index)]
     inner = innermost(likelihood)
     try:
         return getattr(inner, name)
@@ -99,6 +119,9 @@ def masked(likelihood: Distribution) -> dist.MaskedDistribution | None:
 
 def token_mask(likelihood: Distribution) -> Tensor | None:
     """Return the mask ``(batch, tokens)`` of a likelihood of batch shape ``(S, batch)``; None if it has none."""
+    if isinstance(likelihood, Selected):
+        mask = token_mask(likelihood.base_dist)
+        return None if mask is None else mask[likelihood.index[0]]
     if isinstance(likelihood, Stacked):
         inner = masked(likelihood.base_dist)
         return None if inner is None else inner._mask

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyro.distributions as dist
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Normal
 
 from probattn.inference.prediction.class_labels import check_shape, class_labels
-from probattn.inference.prediction.mixture import NUM_SAMPLES, SEED, Tokens, device_of, innermost, values
+from probattn.inference.prediction.mixture import NUM_SAMPLES, SEED, Selected, device_of, innermost, tokens_of, values
 
 PER_EXAMPLE = ("probs", "expected_entropy", "energy", "mask", "mean", "variance", "labels")
 """Fields of a prediction whose first dimension is that of the examples."""
@@ -56,6 +56,24 @@ class Prediction:
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.mean if self.probs is None else self.probs)
+
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> "Prediction":
+        """Return the prediction of some examples: a number, a slice, a mask ``(n,)``, or numbers in any order."""
+        rows = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].reshape(-1).contiguous()
+        fields = {name: getattr(self, name) for name in PER_EXAMPLE}
+        selected = []
+        if self.components:
+            starts = torch.tensor([0] + [law.batch_shape[1] for law in self.components]).cumsum(0)
+            chunks, runs = (torch.bucketize(rows, starts, right=True) - 1).unique_consecutive(return_counts=True)
+            for chunk, part in zip(chunks.tolist(), rows.split(runs.tolist()), strict=True):
+                law = self.components[chunk]
+                selected.append(Selected(law, ((part - starts[chunk]).to(device_of(law)),)))
+        return replace(
+            self,
+            **{name: None if value is None else value[rows.to(value.device)] for name, value in fields.items()},
+            draws=None if self.draws is None else self.draws[:, rows.to(self.draws.device)],
+            components=tuple(selected),
+        )
 
     def __repr__(self) -> str:
         """Return a summary in one line: kind, size, and means over the examples or real tokens."""
@@ -244,7 +262,7 @@ class Prediction:
             **{name: None if value is None else value[self.mask.to(value.device)] for name, value in fields.items()},
             draws=None if self.draws is None else self.draws[:, self.mask],
             ordered=self.ordered,
-            components=() if self.mean is None else tuple(map(Tokens, self.components)),
+            components=() if self.mean is None else tuple(map(tokens_of, self.components)),
             num_samples=self.num_samples,
         )
 

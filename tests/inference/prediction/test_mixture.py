@@ -10,7 +10,7 @@ from scipy import integrate, optimize, stats
 from torch.distributions.transforms import SigmoidTransform
 
 from probattn.inference import Prediction
-from probattn.inference.prediction.mixture import NUM_SAMPLES, Tokens, device_of, innermost, token_mask, values
+from probattn.inference.prediction.mixture import NUM_SAMPLES, device_of, innermost, token_mask, tokens_of, values
 from probattn.models.likelihoods import Gaussian, PerToken
 
 F64 = torch.float64
@@ -204,7 +204,7 @@ def test_real_tokens_are_examples(likelihood):
     """Also two targets that belong together: log densities are joint, moments are each one's."""
     loc = torch.randn(3, 2, 4, 2, dtype=F64)
     mask = torch.tensor([[True, False, True, True], [True, False, False, True]])
-    tokens, expected = Tokens(PerToken(likelihood)(loc, mask)), likelihood(loc[:, mask])
+    tokens, expected = tokens_of(PerToken(likelihood)(loc, mask)), likelihood(loc[:, mask])
     y = torch.randn(5, 2, dtype=F64)
     assert (tokens.batch_shape, tokens.event_shape) == (expected.batch_shape, expected.event_shape)
     assert tokens.sample((7,)).shape == expected.sample((7,)).shape
