@@ -6,7 +6,6 @@ from contextlib import contextmanager
 import pyro
 import pyro.poutine as poutine
 import torch
-from pyro.poutine import Trace
 from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
@@ -44,19 +43,16 @@ def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
     return guide
 
 
-def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
+def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
     """Check that every sample site has scale 1: otherwise the log joint is that of a different posterior.
 
     Args:
         model: the model.
         batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
 
-    Returns:
-        The trace that was checked, with latent sites sampled from their priors.
-
     Raises:
         ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose regulariser has a
-            weight; the message names the site and the remedy.
+            weight, unlike with ``collapsed=True``, or with ``alpha=1`` and ``regulariser_norm="example"``.
     """
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
@@ -64,9 +60,4 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
         if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
-                raise ValueError(
-                    f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: pass the whole "
-                    "data set, with a model built for num_data of its size; build a layer with z_o with collapsed=True "
-                    'or alpha=1 and regulariser_norm="example"'
-                )
-    return trace
+                raise ValueError(f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data set")

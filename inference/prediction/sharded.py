@@ -35,7 +35,6 @@ def predict_sharded(
         data: as for ``predict``; an iterable must have a length.
 
     Raises:
-        PeerError: another rank failed; includes its error.
         ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()

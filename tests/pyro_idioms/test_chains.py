@@ -42,7 +42,7 @@ def test_chains_are_posteriors(idioms, problem, kernel):
 def test_stochastic_gradient_langevin_dynamics_samples_the_posterior(idioms, problem):
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)
-    samples = sgld(model, [(x, y)], num_samples=400, warmup_steps=200, step_size=0.02, thinning=3)
+    samples = sgld(model, [(x, y)], num_samples=1200, warmup_steps=200, step_size=0.02)
     found = predict(model, samples, [(x, y)], num_samples=600)
     assert_close(found.mean, intercept + features @ location, atol=0.15, rtol=0)
     deviation = (features @ torch.linalg.inv(precision) @ features.T).diagonal()
