@@ -84,7 +84,7 @@ def draw_latents(
 
 def _stored(model: Program, source: Any, inputs: tuple, *, num_samples: int, vectorize: bool | None) -> Latents:
     """Return S of R posterior samples by site ``(R, *event)``, at equal distances; some repeat if R < S."""
-    samples = source if isinstance(source, Mapping) else getattr(source, "draws", None) or source.get_samples()
+    samples = source if isinstance(source, Mapping) else source.get_samples()
     one = tuple(None if value is None else value[:1] for value in inputs)
     with poutine.block(), poutine.mask(mask=False), predictive_sites(from_prior=True):
         prior = global_part(poutine.trace(model).get_trace(*one))

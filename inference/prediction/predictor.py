@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -103,16 +103,6 @@ class PosteriorPredictive(SampledPredictor):
         return self.predict([(x, None, mask)])
 
 
-def check_sampled(predictor: Predictor, method: str) -> None:
-    """Check that a predictor runs a model, which a method changes inside.
-
-    Raises:
-        TypeError: it does not.
-    """
-    if not isinstance(predictor, SampledPredictor):
-        raise TypeError(f"{method} takes PosteriorPredictive(model, guide) or predictor_network(model, guide)")
-
-
 class FittedPredictor(Predictor):
     """Base class of methods with a state that :meth:`fit` computes; predictions are by default the predictor's own.
 
@@ -135,14 +125,9 @@ class FittedPredictor(Predictor):
         for name in self.fitted_values:
             setattr(self, name, math.nan)
 
-    def fit(self, data: Iterable, **options: Any) -> Self:
-        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else.
-
-        Args:
-            data: batches ``(x, y)`` or ``(x, y, mask)``.
-            options: as for ``fit_prediction``.
-        """
-        return self.fit_prediction(self.base().predict(data), **options)
+    def fit(self, data: Iterable) -> Self:
+        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else."""
+        return self.fit_prediction(self.predictor.predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -150,21 +135,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return self.base().predict(data)
+        return self.predictor.predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return self.base().predict_batch(x, mask)
-
-    def base(self) -> Predictor:
-        """Return the predictor inside.
-
-        Raises:
-            ValueError: there is none.
-        """
-        if self.predictor is None:
-            raise ValueError(f"this {type(self).__name__} has no predictor: give it one to predict data")
-        return self.predictor
+        return self.predictor.predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.
