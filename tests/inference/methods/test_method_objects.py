@@ -132,7 +132,7 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "base", "message"),
     [
-        ("temperature", PosteriorPredictive, ""),
+        ("temperature", PosteriorPredictive, None),
         ("sv-dkl", predictor_network, "data-dependent"),
         ("cqr", predictor_network, "data-dependent"),
     ],
