@@ -46,6 +46,7 @@ class Laplace(FeaturePredictor):
     """
 
     fitted_values = ("prior_precision", "log_marginal_likelihood")
+    samples: Tensor
 
     def __init__(
         self, predictor: SampledPredictor, *, num_weight_samples: int = 100, prior_precision: float | None = None

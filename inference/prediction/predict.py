@@ -54,7 +54,7 @@ def predict(
         model: a module with its labels at the site ``y``, or one under handlers such as
             ``pyro.condition(model, data=...)``, which runs each batch as a whole.
         guide: its guide, a module; or posterior samples of the global sites, such as those of
-            :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
+            :func:`~probattn.inference.sgld` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
             local sites come from the posterior that their layer defines, or else from their prior.
         data: inputs ``(n, ...)`` or another batch, with labels or without (see
             :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data set.
