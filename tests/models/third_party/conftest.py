@@ -10,7 +10,6 @@ import torchvision
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
-from probattn.inference.prediction.latents import draw_latents
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import TokenCategorical
 
