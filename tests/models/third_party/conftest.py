@@ -10,6 +10,7 @@ import torchvision
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
+from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import TokenCategorical
 
@@ -126,10 +127,10 @@ def _outputs_of(model):
 def _run(model, number, x, mask):
     """The trace of one pass under that many draws."""
     model.eval()
-    with torch.no_grad():
-        latents = draw_latents(model, guides.for_model(model), (x, None, mask), num_samples=number, vectorize=True)
-        with draws(number), local_posteriors():
-            return poutine.trace(poutine.replay(model, trace=latents.traces[0])).get_trace(x, None, mask)
+    with torch.no_grad(), draws(number):
+        latents = global_part(run_guide(model, guides.for_model(model), (x, None, mask)))
+        with local_posteriors():
+            return poutine.trace(poutine.replay(model, trace=latents)).get_trace(x, None, mask)
 
 
 def _latents(trace):
