@@ -3,6 +3,7 @@
 from pkgutil import extend_path
 
 from probattn import guides, priors
+from probattn.attention.anchored import AnchoredAttention
 from probattn.attention.base import ProbabilisticAttention
 from probattn.attention.cgp import CGPAttention
 from probattn.attention.kep_svgp import KEPSVGPAttention
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __path__ = extend_path(__path__, __name__)  # in the root of a clone this folder comes before the installed package
 
 __all__ = [
+    "AnchoredAttention",
     "CGPAttention",
     "JitterWarning",
     "KEPSVGPAttention",

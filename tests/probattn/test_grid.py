@@ -12,7 +12,16 @@ import torch
 from elbos import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
-from probattn import CGPAttention, JitterWarning, KernelAttention, SGPAttention, SparseCGPAttention, draws, guides
+from probattn import (
+    AnchoredAttention,
+    CGPAttention,
+    JitterWarning,
+    KernelAttention,
+    SGPAttention,
+    SparseCGPAttention,
+    draws,
+    guides,
+)
 from probattn.models import Classifier
 
 COMMON = {
@@ -46,6 +55,14 @@ GRIDS = {
         **COMMON,
     },
     SparseCGPAttention: {**CORRELATED, "inducing": [3], "inducing_keys": [None, 2], "tokens": [None, 5], **COMMON},
+    AnchoredAttention: {
+        "anchors": [3],
+        "output": ["mean", "draw"],
+        "learn_noise": [False, True],
+        "alpha": [0.0, 0.5],
+        "bias": [False, True],
+        **COMMON,
+    },
 }
 
 

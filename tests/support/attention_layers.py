@@ -3,6 +3,7 @@
 from functools import partial
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
@@ -45,6 +46,9 @@ ANY_LENGTH = {
     "sparse-cgp-prior": SPARSE(canonical_guide="prior"),
     "sparse-cgp-collapsed-mean": SPARSE(collapsed=True, output="mean"),
     "sparse-cgp-learned": SPARSE(canonical_guide="learned"),
+    "anchored": AnchoredAttention.partial(anchors=3),
+    "anchored-draw": AnchoredAttention.partial(anchors=3, output="draw", learn_noise=True),
+    "anchored-evidence": AnchoredAttention.partial(anchors=3, alpha=0.1, learn_noise=True),
 }
 """Factories by name."""
 
