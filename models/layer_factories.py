@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+import probattn
 from probattn.attention.base import LayerFactory
 
 Attention = str | LayerFactory | Sequence[str | LayerFactory]
@@ -13,18 +13,19 @@ MAX_RANK = 10
 """Rank of KEP-SVGP in its papers, which is that of its layers by name if their heads have as many dimensions."""
 
 
-def kep_svgp(dim: int, heads: int, *, bias: bool = False) -> KEPSVGPAttention:
+def kep_svgp(dim: int, heads: int, *, bias: bool = False) -> probattn.KEPSVGPAttention:
     """Return a KEP-SVGP layer with the rank of the papers, or that of its heads if they are smaller."""
-    return KEPSVGPAttention(dim, heads, rank=min(MAX_RANK, dim // heads), bias=bias)
+    return probattn.KEPSVGPAttention(dim, heads, rank=min(MAX_RANK, dim // heads), bias=bias)
 
 
 LAYERS: dict[str, LayerFactory] = {
-    "softmax": SoftmaxAttention,
+    "softmax": probattn.SoftmaxAttention,
     "kep-svgp": kep_svgp,
-    "sgpa": SGPAttention,
-    "cgp": CGPAttention,
-    "sparse-cgp": SparseCGPAttention,
-    "kernel": KernelAttention,
+    "sgpa": probattn.SGPAttention,
+    "cgp": probattn.CGPAttention,
+    "sparse-cgp": probattn.SparseCGPAttention,
+    "kernel": probattn.KernelAttention,
+    "anchored": probattn.AnchoredAttention,
 }
 """Layers with their default options by the names that the command uses."""
 
@@ -34,7 +35,7 @@ def layer_factory(attention: str | LayerFactory) -> LayerFactory:
 
     Args:
         attention: a name of :data:`LAYERS`, a layer's class, or a factory such as
-            ``SGPAttention.partial(inducing=16)``.
+            ``probattn.SGPAttention.partial(inducing=16)``.
 
     Raises:
         ValueError: an unknown name.

@@ -1,6 +1,7 @@
 """Vision transformer with an exchangeable attention layer in each block."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probattn.attention.softmax import SoftmaxAttention
@@ -18,6 +19,8 @@ class ViT(Transformer):
         classes: number of outputs.
         dim, depth, heads, mlp_dim: width, number of blocks, heads of each, hidden width.
         dropout: dropout rate.
+        standardise: subtract the mean of each image and divide by its standard deviation, so that predictions do not
+            depend on brightness and contrast.
         attention: layer of every block, or a sequence of one per block (see :func:`last`): a name, a class or a factory
             ``(dim, heads) -> layer`` (see :func:`~probattn.models.layer_factories.layer_factory`).
 
@@ -38,13 +41,14 @@ class ViT(Transformer):
         heads: int,
         mlp_dim: int,
         dropout: float = 0.0,
+        standardise: bool = False,
         attention: Attention = SoftmaxAttention,
     ) -> None:
         super().__init__()
         if image_size % patch_size:
             raise ValueError(f"patch_size {patch_size} does not divide image_size {image_size}")
         self.image_shape = (channels, image_size, image_size)
-        self.patch_size = patch_size
+        self.patch_size, self.standardise = patch_size, standardise
         tokens = (image_size // patch_size) ** 2
         self.embed = nn.Linear(channels * patch_size**2, dim)
         self.positions = nn.Parameter(torch.randn(tokens, dim))
@@ -63,6 +67,7 @@ class ViT(Transformer):
         if images.shape[1:] != self.image_shape:
             single = ": add the batch dimension, images.unsqueeze(0)" if images.shape == self.image_shape else ""
             raise ValueError(f"this ViT takes images (batch, {self.image_shape}), got {tuple(images.shape)}{single}")
+        images = F.layer_norm(images, self.image_shape) if self.standardise else images
         return self.dropout(self.embed(patches(images, self.patch_size)) + self.positions)
 
 

@@ -18,7 +18,7 @@ Family = Callable[[dist.TorchDistribution], nn.Module]
 """A callable ``prior -> module``; ``module(prior)`` with the prior at its present scale returns the distribution."""
 
 _softplus_inverse = SoftplusTransform().inv
-_TRIL = transform_to(constraints.softplus_lower_cholesky)
+TRIL = transform_to(constraints.softplus_lower_cholesky)
 
 
 class _RelativeToPrior(nn.Module):
@@ -62,17 +62,17 @@ class Full(_RelativeToPrior):
         super().__init__(prior)
         self.loc = nn.Parameter(init_loc * self._draw(prior))
         tril = torch.diag_embed(torch.full_like(self.loc.detach(), init_scale))
-        self.raw_tril = nn.Parameter(_TRIL.inv(tril))
+        self.raw_tril = nn.Parameter(TRIL.inv(tril))
 
     @property
     def scale_tril(self) -> Tensor:
         """L, lower-triangular with positive diagonal, ``(*event, event[-1])``."""
-        return _TRIL(at_least_float32(self.raw_tril))
+        return TRIL(at_least_float32(self.raw_tril))
 
     def forward(self, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """Return q(u)."""
         scale, loc = self.prior_scale(prior), at_least_float32(self.loc)
-        tril = scale.unsqueeze(-1) * _TRIL(at_least_float32(self.raw_tril))
+        tril = scale.unsqueeze(-1) * TRIL(at_least_float32(self.raw_tril))
         return dist.MultivariateNormal(scale * loc, scale_tril=tril).to_event(loc.dim() - 1)
 
     def blocks(self) -> int:
@@ -88,8 +88,8 @@ class Full(_RelativeToPrior):
         raw, grad_loc, grad_tril = map(at_least_float32, (self.raw_tril, self.loc.grad, self.raw_tril.grad))
         slope = raw.diagonal(dim1=-2, dim2=-1).sigmoid()
         grad_tril = grad_tril.tril(-1) + (grad_tril.diagonal(dim1=-2, dim2=-1) / slope).diag_embed()
-        direction, tril = natural_step(_TRIL(raw), scale * grad_loc, scale * grad_tril, length)
-        self.raw_tril.copy_(_TRIL.inv(tril))
+        direction, tril = natural_step(TRIL(raw), scale * grad_loc, scale * grad_tril, length)
+        self.raw_tril.copy_(TRIL.inv(tril))
         return direction
 
 

@@ -11,10 +11,10 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
-from probattn.attention.base import ProbabilisticAttention
 from probattn.families import Family, on_support, resolve
 from probattn.messages import is_latent
 from probattn.param_store import StoredModule
+from probattn.sites import SiteModule
 
 Program = Callable[..., Any]
 """A Pyro model or guide: a module, a function, or either of them wrapped by handlers."""
@@ -40,13 +40,7 @@ class Guide(StoredModule):
         with _AtMedian():
             priors = dict(latent_sites(model))
         for site, family in families.items():
-            *containers, name = site.split(".")
-            parent: nn.Module = self
-            for container in containers:
-                if container not in dict(parent.named_children()):
-                    parent.add_module(container, nn.Module())
-                parent = parent.get_submodule(container)
-            parent.add_module(name, on_support(family, priors[site]))
+            self._add(site, on_support(family, priors[site]))
         self.rest = None if rest is None else rest(poutine.block(model, hide_fn=self._covers))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
@@ -60,6 +54,20 @@ class Guide(StoredModule):
             values = sample_priors(unwrapped(self._model[0]))
         values = {site: values[site] for site in self.sites} | given
         return values if self.rest is None or self._rest_first else values | (self.rest(*args, **kwargs) or {})
+
+    def cover(self, site: str, posterior: nn.Module) -> None:
+        """Cover one more site of the model by a module ``prior -> distribution``, such as one of a known posterior."""
+        self.sites = (*self.sites, site)
+        self._add(site, posterior)
+
+    def _add(self, site: str, posterior: nn.Module) -> None:
+        *containers, name = site.split(".")
+        parent: nn.Module = self
+        for container in containers:
+            if container not in dict(parent.named_children()):
+                parent.add_module(container, nn.Module())
+            parent = parent.get_submodule(container)
+        parent.add_module(name, posterior)
 
     def _covers(self, msg: Message) -> bool:
         is_covered = msg["name"] in self.sites or "posterior" in msg["infer"]
@@ -155,7 +163,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
     def sample(part: nn.Module) -> None:
         for layer in part.modules():
-            if isinstance(layer, ProbabilisticAttention):
+            if isinstance(layer, SiteModule):
                 for name, prior in layer.sites().items():
                     layer.sample(name, prior)
 

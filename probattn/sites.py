@@ -45,6 +45,13 @@ class SiteModule(nn.Module):
         """Return the full name of a site."""
         return f"{self._name}.{name}" if self._name else name
 
+    def sites(self) -> dict[str, dist.TorchDistribution]:
+        """Return the global latent sites by name with their current priors, from which guides are built without data.
+
+        Priors may sample hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
+        """
+        return {}
+
     def sample(self, name: str, prior: dist.TorchDistribution) -> Tensor:
         """Sample a global latent site; its batch shape is right-aligned with the batch (see :class:`draws`)."""
         mark_drawn()

@@ -50,13 +50,6 @@ class ProbabilisticAttention(SiteModule):
         """Return a factory ``(dim, heads) -> layer`` with options of the class, for a network's ``attention=``."""
         return functools.partial(cls, *args, **options)
 
-    def sites(self) -> dict[str, dist.TorchDistribution]:
-        """Return the global latent sites by name with their current priors, from which guides are built without data.
-
-        Priors may sample hyperparameters at sites of their own (see :class:`~probattn.priors.Hierarchical`).
-        """
-        return {}
-
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return prior and posterior of local latent sites by name, for checked tokens."""
         return {}

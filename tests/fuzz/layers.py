@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     JitterWarning,
     KEPSVGPAttention,
@@ -35,6 +36,8 @@ LAYERS = {
     "CGP, collapsed": CGPAttention.partial(collapsed=True),
     "CGP, prior": CGPAttention.partial(canonical_guide="prior"),
     "sparse CGP": SparseCGPAttention.partial(inducing=3),
+    "anchored": AnchoredAttention.partial(anchors=3),
+    "anchored, drawn": AnchoredAttention.partial(anchors=3, output="draw"),
     "sparse CGP, collapsed": SparseCGPAttention.partial(inducing=3, collapsed=True),
 }
 INPUTS: dict[str, Callable[[Tensor, random.Random], Tensor]] = {

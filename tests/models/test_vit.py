@@ -239,3 +239,15 @@ def test_inducing_inputs_are_taken_from_streams_without_noise():
         torch.manual_seed(seed)
         network.initialise_inducing(torch.ones(2, 1, 8, 8))
     assert_close(seen[0], seen[1], rtol=0, atol=0)
+
+
+def test_a_standardised_network_ignores_brightness_and_contrast():
+    torch.manual_seed(0)
+    vit = ViT(**SIZES, depth=1, standardise=True).double().eval()
+    images = torch.rand(3, 3, 4, 4, dtype=F64)
+    assert_close(vit(0.3 * images + 0.5), vit(images), rtol=0, atol=2e-3)
+    plain = ViT(**SIZES, depth=1).double().eval()
+    plain.load_state_dict(vit.state_dict())
+    shifted = images - images.mean((1, 2, 3), keepdim=True)
+    scaled = shifted / (shifted.square().mean((1, 2, 3), keepdim=True) + 1e-5).sqrt()
+    assert_close(plain(scaled), vit(images))

@@ -11,7 +11,7 @@ from elbos import TraceMeanField_ELBO
 from export_cases import LAYERS
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, SparseCGPAttention, guides
+from probattn import AnchoredAttention, CGPAttention, KEPSVGPAttention, SGPAttention, SparseCGPAttention, guides
 from probattn.inference import predict
 from probattn.models import Supervised, TextTransformer, likelihoods
 
@@ -23,6 +23,7 @@ CASES = LAYERS | {
     "sgpa-exponential": SGPAttention.partial(inducing=3, kernel="exponential", bias=True),
     "cgp-learned": CGPAttention.partial(canonical_guide="learned"),
     "cgp-collapsed": CGPAttention.partial(collapsed=True, learn_noise=True),
+    "anchored": AnchoredAttention.partial(anchors=2, output="draw"),
     "sparse-cgp-tokens": SparseCGPAttention.partial(inducing=2, tokens=4),
 }
 HALF = pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from elbos import TraceMeanField_ELBO
 from torch import nn
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     JitterWarning,
     KernelAttention,
@@ -32,6 +33,7 @@ STURDY = {
     "cgp-collapsed-mean": CGPAttention.partial(collapsed=True, output="mean"),
     "cgp-collapsed-prior": CGPAttention.partial(collapsed=True, canonical_guide="prior"),
     "sparse-cgp": SparseCGPAttention.partial(inducing=8),
+    "anchored": AnchoredAttention.partial(anchors=8, output="draw"),
     "sparse-cgp-prior": SparseCGPAttention.partial(inducing=8, canonical_guide="prior"),
     "sparse-cgp-collapsed": SparseCGPAttention.partial(inducing=8, collapsed=True),
 }

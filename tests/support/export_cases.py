@@ -1,6 +1,7 @@
 """Layers and networks for tests of export."""
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
@@ -25,4 +26,6 @@ LAYERS = {
     "sgpa-standard": SGPAttention.partial(inducing=None),
     "cgp": CGPAttention.partial(noise=0.3),
     "sparse-cgp": SparseCGPAttention.partial(inducing=2, noise=0.3),
+    "anchored": AnchoredAttention.partial(anchors=3),
+    "anchored-draw": AnchoredAttention.partial(anchors=3, output="draw"),
 }

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from probattn import KEPSVGPAttention, draws, priors
 from probattn.inference import export, predictor_network
 
-SAMPLED_IN_CALLS = ("kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
+SAMPLED_IN_CALLS = ("anchored-draw", "kep-svgp-residual", "sgpa", "sgpa-joint", "sgpa-standard", "cgp", "sparse-cgp")
 """Layers with local sites, which a network of samples draws from the global generator."""
 TOO_LONG = 120
 

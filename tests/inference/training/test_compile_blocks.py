@@ -8,7 +8,15 @@ import torch
 from elbos import TraceMeanField_ELBO
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn import (
+    AnchoredAttention,
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
 from probattn import guides as guide_for
 from probattn.draws import at_mean
 from probattn.inference import TrainOptions, fit
@@ -22,6 +30,7 @@ LAYERS = {
     "sgpa": SGPAttention.partial(inducing=3),
     "cgp": CGPAttention,
     "sparse-cgp": SparseCGPAttention.partial(inducing=3),
+    "anchored": AnchoredAttention.partial(anchors=3),
 }
 
 

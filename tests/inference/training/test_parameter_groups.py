@@ -10,6 +10,7 @@ from pyro.nn import PyroModule, PyroParam
 from torch import nn
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
@@ -41,6 +42,7 @@ LAYERS = [
     (CGPAttention, {"canonical_guide": "prior"}, [*ALL, "latent.weight"]),
     (CGPAttention, {"canonical_guide": "learned"}, [*ALL, "latent.weight", "canonical.linear.weight"]),
     (SparseCGPAttention, {}, [*ALL, "latent.weight"]),
+    (AnchoredAttention, {}, ALL),
 ]
 NAMES = {
     "w_e": "projection.w_e",

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, SparseCGPAttention
+from probattn import (
+    AnchoredAttention,
+    CGPAttention,
+    KEPSVGPAttention,
+    KernelAttention,
+    SGPAttention,
+    SoftmaxAttention,
+    SparseCGPAttention,
+)
 from probattn.models.third_party.attention_kinds import read_attention
 from probattn.models.third_party.replace import build_layer
 
@@ -33,6 +41,7 @@ def old(bias=True, dropout=0.0):
         (SGPAttention.partial(kernel="rbf"), "query_value", "qv", (1.5 / 4) ** 0.5),
         (CGPAttention, "query_key_value", "qkv", (1.5 / 4) ** 0.5),
         (SparseCGPAttention, "query_key_value", "qkv", (1.5 / 4) ** 0.5),
+        (AnchoredAttention, "query_key_value", "qkv", (1.5 / 4) ** 0.5),
     ],
 )
 def test_weights_and_biases_have_their_rows_and_gain(factory, joint, rows, scale):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
@@ -39,6 +40,7 @@ LAYERS = [
     CGPAttention.partial(output="mean", collapsed=True),
     SparseCGPAttention.partial(inducing=3),
     SparseCGPAttention.partial(inducing=3, output="mean"),
+    AnchoredAttention.partial(anchors=3),
 ]
 
 

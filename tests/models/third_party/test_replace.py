@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import (
+    AnchoredAttention,
     CGPAttention,
     KEPSVGPAttention,
     KernelAttention,
@@ -32,6 +33,7 @@ KINDS = {
     "sgpa-standard": SGPAttention.partial(inducing=None),
     "cgp": CGPAttention,
     "sparse-cgp": SparseCGPAttention.partial(inducing=3),
+    "anchored": AnchoredAttention.partial(anchors=3),
 }
 NESTED = "ignore:The PyTorch API of nested tensors"
 
@@ -104,7 +106,7 @@ def test_each_layer_of_ours_trains_and_predicts(third_party, which, kind):
         assert all(parameter.isfinite().all() for parameter in layer.parameters())
         assert layer.out.weight.grad.abs().sum() > 0
     draws = probs(model, guide, batch)
-    stochastic = kind not in ("softmax", "kernel")
+    stochastic = kind not in ("softmax", "kernel", "anchored")
     assert ((draws[0] - draws[1]).abs().max() > 1e-8) == stochastic
 
 

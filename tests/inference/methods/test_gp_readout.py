@@ -1,0 +1,114 @@
+"""The GP on last-layer features against exact GP regression, its own draws, and the network that it is put on."""
+
+import pyro.poutine as poutine
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from probattn import KEPSVGPAttention, draws, guides, local_posteriors
+from probattn.functional.kernels import rbf
+from probattn.inference import TrainOptions, fit, load, predict, save
+from probattn.inference.methods.gp_readout import NOISE, GPReadout, with_gp_readout
+from probattn.inference.prediction.predictor import PosteriorPredictive
+from probattn.models import Classifier, ViT
+
+CLASSES = 3
+
+
+def vit(attention="softmax"):
+    torch.manual_seed(0)
+    sizes = {"image_size": 4, "patch_size": 2, "channels": 1, "dim": 8, "depth": 1, "heads": 2, "mlp_dim": 8}
+    return Classifier(ViT(**sizes, classes=CLASSES, attention=attention), num_data=60).double()
+
+
+@pytest.fixture(params=["softmax", "kep-svgp"])
+def fitted(request):
+    model = vit(request.param)
+    torch.manual_seed(1)
+    x, y = torch.randn(60, 1, 4, 4, dtype=torch.float64), torch.randint(CLASSES, (60,))
+    predictor = PosteriorPredictive(model, guides.for_model(model), num_samples=8)
+    return predictor, with_gp_readout(predictor, [(x, y)], [(x[:30], y[:30])], anchors=20), x
+
+
+def test_with_an_anchor_at_each_example_the_variance_is_that_of_exact_regression():
+    torch.manual_seed(0)
+    train, new = torch.randn(12, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    readout = GPReadout(nn.Linear(6, CLASSES).double(), anchors=12)
+    readout.place(train)
+    psi, psi_new = readout.kernel_features(train), readout.kernel_features(new)
+    covariance = torch.linalg.inv(torch.eye(12, dtype=psi.dtype) + psi.mT @ psi / NOISE**2)
+    variance = 1 - psi_new.square().sum(-1) + ((psi_new @ covariance) * psi_new).sum(-1)
+    points, others = (F.layer_norm(part, (6,)) / readout.lengthscale for part in (train, new))
+    kernel = rbf(points, points) + NOISE**2 * torch.eye(12, dtype=psi.dtype)
+    cross = rbf(others, points)
+    torch.testing.assert_close(variance, 1 - (cross * torch.linalg.solve(kernel, cross.mT).mT).sum(-1))
+
+
+def test_draws_have_the_variance_of_the_posterior(fitted):
+    _, result, x = fitted
+    model, guide = result.model, result.guide
+    readout = model.network.head
+    with torch.no_grad(), draws(20_000):
+        hidden = torch.randn(2, 8, dtype=torch.float64)
+        sampled = poutine.replay(local_posteriors(readout), poutine.trace(guide).get_trace(x))(hidden)
+    psi = readout.kernel_features(hidden)
+    tril = guide.network.head.u.scale_tril[0]
+    variance = readout.amplitude**2 * (1 - psi.square().sum(-1) + (psi @ tril).square().sum(-1))
+    torch.testing.assert_close(sampled.mean(0), readout.head(hidden) / readout.temperature, rtol=0, atol=0.3)
+    torch.testing.assert_close(sampled.var(0), variance[:, None].expand(-1, CLASSES), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("fitted", ["softmax"], indirect=True)
+def test_the_posterior_is_that_of_bayesian_linear_regression(fitted):
+    predictor, result, x = fitted
+    readout = result.model.network.head
+    hidden = []
+    with predictor.model.network.head.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0])):
+        predict(predictor.model, predictor.guide, x)
+    psi = readout.kernel_features(torch.cat(hidden))
+    covariance = torch.linalg.inv(torch.eye(20, dtype=psi.dtype) + psi.mT @ psi / NOISE**2)
+    tril = result.guide.network.head.u.scale_tril
+    torch.testing.assert_close(tril @ tril.mT, covariance.expand(CLASSES, -1, -1))
+
+
+def test_far_from_the_training_data_the_logits_have_the_variance_of_the_prior(fitted):
+    readout = fitted[1].model.network.head
+    readout.lengthscale.fill_(1e-3)
+    psi = readout.kernel_features(torch.randn(4, 8, dtype=torch.float64))
+    assert psi.square().sum(-1).max() < 1e-6
+
+
+def test_the_network_below_is_copied_and_runs_as_before(fitted):
+    predictor, result, x = fitted
+    assert isinstance(predictor.model.network.head, nn.Linear)
+    sites = {name for name, _ in guides.latent_sites(result.model)}
+    assert sites == {name for name, _ in guides.latent_sites(predictor.model)} | {"network.head.u"}
+    calls = []
+    with result.model.network.embed.register_forward_hook(lambda *_: calls.append(1)):
+        prediction = predict(result.model, result.guide, x, num_samples=4, seed=0)
+    assert len(calls) == 1
+    assert (prediction.mutual_information > 0).all()
+
+
+def test_is_saved_and_loaded(fitted, tmp_path):
+    predictor, result, x = fitted
+    save(tmp_path / "run.pt", result.model, result.guide)
+    expected = predict(result.model, result.guide, x, seed=0).probs
+    with torch.no_grad():
+        for parameter in (*result.model.parameters(), *result.guide.parameters()):
+            parameter.add_(1.0)
+    load(tmp_path / "run.pt", result.model, result.guide)
+    assert torch.equal(predict(result.model, result.guide, x, seed=0).probs, expected)
+
+
+def test_trains_as_a_layer_of_a_network():
+    model = vit(KEPSVGPAttention.partial(rank=2))
+    model.network.head = GPReadout(model.network.head, anchors=5).double()
+    model.set_path("")
+    guide = guides.for_model(model)
+    assert set(guide.sites) == {"network.blocks.0.attention.u", "network.head.u"}
+    x, y = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(CLASSES, (20,))
+    before = guide.network.head.u.loc.detach().clone()
+    fit(model, guide, [(x, y)], options=TrainOptions(epochs=2), progress=False)
+    assert not torch.equal(guide.network.head.u.loc, before)
