@@ -7,7 +7,6 @@ import torch
 
 from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.config import presets
-from probattn.experiments.config.networks import ViTSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
@@ -32,7 +31,7 @@ def twins(name: str, changes: Sequence[str], *, device: str) -> dict[str, Settin
         SettingsError: an unknown preset, one of texts or without a baseline; an invalid change.
     """
     both = {each: presets.preset(each) for each in (presets.twin(name), name) if each is not None}
-    if len(both) < 2 or not isinstance(both[name].network, ViTSettings):
+    if len(both) < 2 or both[name].network.kind != "vit":
         raise SettingsError(f"{name} is not a preset of images with a softmax baseline; use kep-svgp/cifar10")
     changes = [f"train.accelerator={device}", "warm_start=none", *changes]
     return {each: settings.with_changes(changes).with_total_epochs(_EPOCHS) for each, settings in both.items()}

@@ -37,7 +37,6 @@ def presets(
 
 
 def _list_presets() -> None:
-    from probattn.experiments.config.networks import EncoderSettings
     from probattn.experiments.config.presets import PRESETS
 
     heads = "depth × width, heads"
@@ -46,7 +45,7 @@ def _list_presets() -> None:
     for name, settings in PRESETS.items():
         network, layer, start = settings.network, settings.layer, settings.warm_start
         where = {0: "all", None: "all"}.get(layer.last, f"last {layer.last}")
-        is_encoder = isinstance(network, EncoderSettings)
+        is_encoder = network.kind == "encoder"
         shape = "pretrained encoder" if is_encoder else f"{network.depth} × {network.dim}, {network.heads}"
         epochs = f"{start.epochs} + {settings.train.epochs}" if start else str(settings.train.epochs)
         table.add_row(name, shape, layer.name, where, epochs)
@@ -59,12 +58,14 @@ def _list_presets() -> None:
 
 
 def _list_settings(settings: "Settings") -> None:
-    from probattn.experiments.config.settings import choices
+    from probattn.experiments.config.schema import first_sentence
+    from probattn.experiments.config.settings import describe
 
-    table = Table(Column("setting", no_wrap=True), "value", "choices")
-    allowed = choices(settings)
+    table = Table(Column("setting", no_wrap=True), "value", "choices", "meaning")
+    described = describe(settings)
     for key, value in settings.flat().items():
         text = {None: "none", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else value
-        table.add_row(key, str(text), ", ".join(allowed.get(key, ())))
+        meaning, allowed = described.get(key, ("", []))
+        table.add_row(key, str(text), ", ".join(allowed), first_sentence(meaning))
     show_table(table)
     say("Change any with --set SETTING=VALUE, or in the file that --yaml prints.")

@@ -44,7 +44,9 @@ def train(
     ] = None,
     layer: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Layer: softmax, kep-svgp, kernel, sgpa, cgp or sparse-cgp."),
+        typer.Option(
+            metavar="NAME", help="Layer: softmax, kep-svgp, kernel, sgpa, cgp, sparse-cgp or package.module:Class."
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -120,16 +122,17 @@ def _new(
     from probattn.experiments.config.data import OwnDataSettings
     from probattn.experiments.config.layer_choice import with_layer
 
-    file = yaml_files.ConfigFile(None, []) if config is None else yaml_files.read(config)
-    if preset is not None and file.preset not in (None, preset):
-        fail(f"{config} is for the preset {file.preset}, not {preset}: leave one of the two out")
-    name = file.preset if preset is None else preset
+    content = {} if config is None else yaml_files.read(config)
+    base = content.pop("preset", None)
+    if preset is not None and base not in (None, preset):
+        fail(f"{config} is for the preset {base}, not {preset}: leave one of the two out")
+    name = base if preset is None else preset
     if name is None:
         if out is not None:
             fail(f"{out} holds no run to resume; name a preset to start one")
         where = f"add 'preset: NAME' to {config}" if config else "name one, or a file of settings with --config FILE"
         fail(f"no preset: {where}; `probattn presets` lists all")
-    settings = presets.preset(name).with_changes(file.changes)
+    settings = presets.preset(name).merged(content)
     settings = settings if layer is None else with_layer(settings, layer)
     if data is not None and isinstance(settings.data, OwnDataSettings):
         changes, data = [*changes, f"data.path={_own(data, settings.data.name)}"], None

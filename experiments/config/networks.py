@@ -1,15 +1,15 @@
-"""Settings of each network."""
+"""Settings of networks: options of their constructors, and of the tokens of texts."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
-from pydantic.dataclasses import dataclass
+from pydantic import AfterValidator
 
-from probattn.experiments.config.validation import STRICT, Count, Share
-
-Depth = Annotated[int, Field(ge=1, le=1000)]
-"""Type of a number of blocks."""
+from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.validation import unknown
+from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
 
 def _absolute(encoder: str) -> str:
@@ -17,78 +17,68 @@ def _absolute(encoder: str) -> str:
     return str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class ViTSettings:
-    """Vision transformer."""
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Settings of a network.
 
-    kind: Literal["vit"] = "vit"
-    patch_size: Count
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TextSettings:
-    """Text transformer and its tokens.
-
-    The vocabulary holds at most ``max_words`` words that occur ``min_count`` times or more in the training part; with
-    ``spelling=K`` the first K characters of every word are embedded as well. With ``encoder``, the name or folder of a
-    Hugging Face encoder, the tokens are its frozen features instead.
+    Args:
+        kind: what the network is for.
     """
 
-    kind: Literal["text"] = "text"
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
-    max_length: Count = 512
-    min_count: Count = 2
-    max_words: Count | None = None
-    spelling: Annotated[int, Field(ge=0, le=1000)] = 0
+    meanings: ClassVar[dict[str, str]]
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextNetwork(Network):
+    """Settings of a network for texts.
+
+    Args:
+        encoder: name or folder of a Hugging Face encoder, whose frozen features are the tokens, or which is trained
+            further (``network.kind=encoder``).
+    """
+
     encoder: Annotated[str, AfterValidator(_absolute)] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class EncoderSettings:
-    """Pretrained encoder that is trained further, with a linear head.
+# Of these parameters the data set or the layer decides.
+_GIVEN = ("attention", "classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "last")
+ViTSettings = settings_class("ViTSettings", Network, ViT, leave_out=_GIVEN, defaults={"kind": "vit"})
+TabularSettings = settings_class(
+    "TabularSettings", Network, TabularTransformer, leave_out=_GIVEN, defaults={"kind": "tabular"}
+)
+TextSettings = settings_class(
+    "TextSettings", TextNetwork, TextTransformer, WordTokenizer.fit, leave_out=(*_GIVEN, "texts"),
+    defaults={"kind": "text", "max_length": 512},
+)  # fmt: skip
 
-    ``encoder`` is the name or folder of a Hugging Face encoder, whose tokenizer gives the tokens. Only the layer of the
-    ``layer.last`` blocks is replaced. ``dropout`` is that of the head; the encoder has its own. ``pooling`` is over the
-    real tokens, or takes the first one.
+
+def _encoder_tokens(max_length: int = 128) -> None:
+    """Tokens of a pretrained encoder.
+
+    Args:
+        max_length: number of tokens that are read of each text.
     """
 
-    kind: Literal["encoder"] = "encoder"
-    encoder: Annotated[str, AfterValidator(_absolute)] | None = None
-    max_length: Count = 128
-    dropout: Share = 0.1
-    pooling: Literal["mean", "cls"] = "mean"
+
+EncoderSettings = settings_class(
+    "EncoderSettings",
+    TextNetwork,
+    PretrainedClassifier,
+    _encoder_tokens,
+    leave_out=_GIVEN,
+    defaults={"kind": "encoder"},
+)
+NETWORKS = {"vit": ViTSettings, "text": TextSettings, "encoder": EncoderSettings, "tabular": TabularSettings}
+"""Settings of each network by its kind."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TabularSettings:
-    """Transformer for tables, whose tokens are the columns."""
+def network_class(kind: str) -> type[Network]:
+    """Return the class of a network's settings.
 
-    kind: Literal["tabular"] = "tabular"
-    dim: Count
-    depth: Depth
-    heads: Count
-    mlp_dim: Count
-    dropout: Share = 0.1
-
-
-def _kind(network: Any) -> Any:
-    """Return the kind of network; runs from before there were texts did not save it."""
-    return network.get("kind", "vit") if isinstance(network, dict) else getattr(network, "kind", None)
-
-
-NetworkSettings = Annotated[
-    Annotated[ViTSettings, Tag("vit")]
-    | Annotated[TextSettings, Tag("text")]
-    | Annotated[EncoderSettings, Tag("encoder")]
-    | Annotated[TabularSettings, Tag("tabular")],
-    Discriminator(_kind),
-]
+    Raises:
+        SettingsError: an unknown kind.
+    """
+    if kind not in NETWORKS:
+        raise unknown("network", kind, NETWORKS, listing=f"known: {', '.join(NETWORKS)}")
+    return NETWORKS[kind]

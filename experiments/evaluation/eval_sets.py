@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
 from probattn.experiments.data.images.datasets import ImageDataset

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from probattn.experiments.config.settings import Settings, SettingsError
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.evaluation import methods, prediction_store
 from probattn.experiments.evaluation.options import EvaluationOptions

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import torch
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.tables.datasets import Table
 from probattn.experiments.data.text.labelled_texts import Texts

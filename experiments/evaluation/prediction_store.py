@@ -13,7 +13,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.files import read_archive, write_archive

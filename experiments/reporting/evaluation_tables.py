@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from probattn.experiments.config.settings import SettingsError
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run

@@ -1,5 +1,6 @@
 """Data set, loaders, model and guide of a run, from its settings."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,19 +9,13 @@ from torch import nn
 
 from probattn import guides
 from probattn.attention.base import LayerFactory
-from probattn.experiments.config.data import (
-    HuggingFaceImageSettings,
-    HuggingFaceTextSettings,
-    ImageFolderSettings,
-    OwnDataSettings,
-    TableSettings,
-    TextFileSettings,
-)
-from probattn.experiments.config.networks import EncoderSettings, TabularSettings, TextSettings, ViTSettings
+from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings
+from probattn.experiments.config.imported import import_object
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images import datasets as image_datasets
 from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
@@ -29,8 +24,8 @@ from probattn.experiments.data.tables.datasets import TableDataset
 from probattn.experiments.data.tables.loader import TableLoader
 from probattn.experiments.data.text import datasets as text_datasets
 from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.environment import total_memory
 from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import (
@@ -73,18 +68,20 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
         DatasetError: the data cannot be read.
     """
     data, network = settings.data, settings.network
-    if isinstance(network, EncoderSettings) and network.encoder is None:
+    if network.kind == "encoder" and network.encoder is None:
         raise SettingsError(
             "this preset trains a pretrained encoder: give its folder with --encoder FOLDER (config.json, "
             "model.safetensors and the tokenizer's files, as Hugging Face's save_pretrained writes them)"
         )
     check_network(settings)
+    if ":" in data.name:
+        return _load_by_function(settings)
     if isinstance(data, OwnDataSettings):
         return _load_own(settings, root)
     options = {"root": root, "seed": data.seed, "limit": data.limit}
-    if isinstance(network, ViTSettings):
+    if network.kind == "vit":
         return image_datasets.load(data.name, **options)
-    return text_datasets.load(data.name, _token_settings(settings), **options)
+    return text_datasets.load(data.name, network, **options)
 
 
 def check_network(settings: Settings) -> None:
@@ -93,19 +90,33 @@ def check_network(settings: Settings) -> None:
     Raises:
         SettingsError: it does not.
     """
-    data, network = settings.data, settings.network
-    takes = {
-        ImageFolderSettings: ViTSettings,
-        HuggingFaceImageSettings: ViTSettings,
-        TextFileSettings: TextSettings | EncoderSettings,
-        HuggingFaceTextSettings: TextSettings | EncoderSettings,
-        TableSettings: TabularSettings,
-    }
-    if type(data) in takes:
-        if not isinstance(network, takes[type(data)]):
-            raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
-    elif isinstance(network, TabularSettings):
-        raise SettingsError(f"network.kind=tabular is for data.name=table-csv, got {data.name}")
+    data, kind = settings.data.name, settings.network.kind
+    inputs = data.partition("-")[0] if data in OWN else None
+    takes = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
+    if inputs in takes and kind not in takes[inputs] or inputs is None and ":" not in data and kind == "tabular":
+        raise SettingsError(f"data.name={data} does not suit network.kind={kind}")
+
+
+def _load_by_function(settings: Settings) -> Dataset:
+    """Load data by a user's own function, which returns the names of the classes and three parts (inputs, labels).
+
+    Inputs are images, uint8 ``(n, channels, height, width)``, or a list of texts; labels int64 ``(n,)``.
+
+    Raises:
+        SettingsError: it returns something else.
+    """
+    data = settings.data
+    names = {each.name for each in fields(data)} - {each.name for each in fields(DataSettings)}
+    try:
+        classes, *parts = import_object(data.name)(**{name: getattr(data, name) for name in names})
+        if settings.network.kind == "vit":
+            images = [Images(torch.as_tensor(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
+            return image_datasets.from_parts(data.name, tuple(classes), *images, augment=False)
+        texts = [Texts(tuple(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
+        return text_datasets.from_parts(data.name, tuple(classes), *texts, network=settings.network)
+    except (TypeError, ValueError) as error:
+        form = "(classes, (inputs, labels) of the training, the validation and the test part)"
+        raise SettingsError(f"{data.name} must return {form}: {error}") from error
 
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:
@@ -114,33 +125,26 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     path = data.path if root is None else str(root)
     if path is None:
         raise SettingsError("name your data with --data PATH")
-    common = {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
-    if isinstance(data, HuggingFaceTextSettings | HuggingFaceImageSettings):
-        splits = hugging_face_sets.Splits(data.train_split, data.valid_split, data.test_split)
-        common |= {"label_column": data.label_column, "subset": data.subset, "splits": splits}
-    if isinstance(data, TableSettings):
-        names = ("name", "label_column", "task", "ignore_columns", "categorical_columns", "delimiter")
-        return tables.read(Path(path), **{name: getattr(data, name) for name in names}, **common)
-    if isinstance(data, TextFileSettings):
-        names = ("text_column", "label_column", "delimiter")
-        options = {name: getattr(data, name) for name in names} | {"kind": data.name.removeprefix("text-")}
-        classes, *parts = texts.read(Path(path), **options, **common)
-    elif isinstance(data, HuggingFaceTextSettings):
-        classes, *parts = hugging_face_sets.read_texts(path, text_column=data.text_column, **common)
-    elif isinstance(data, ImageFolderSettings):
-        classes, *parts = images.read(Path(path), image_size=data.image_size, **common)
+    names = {each.name for each in fields(data)} - {each.name for each in fields(OwnDataSettings)}
+    options = {name: getattr(data, name) for name in sorted(names)}
+    options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
+    if data.name.endswith("-hf"):
+        splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
+        options["splits"] = hugging_face_sets.Splits(*splits)
+    augment = options.pop("augment", False)
+    if data.name == "table-csv":
+        return tables.read(Path(path), name=data.name, **options)
+    if data.name == "image-folder":
+        classes, *parts = images.read(Path(path), **options)
+    elif data.name == "image-hf":
+        classes, *parts = hugging_face_sets.read_images(path, **options)
+    elif data.name == "text-hf":
+        classes, *parts = hugging_face_sets.read_texts(path, **options)
     else:
-        options = {"image_column": data.image_column, "image_size": data.image_size}
-        classes, *parts = hugging_face_sets.read_images(path, **options, **common)
-    if isinstance(data, ImageFolderSettings | HuggingFaceImageSettings):
-        return image_datasets.from_parts(data.name, classes, *parts, augment=data.augment)
-    return text_datasets.from_parts(data.name, classes, *parts, settings=_token_settings(settings), root=None)
-
-
-def _token_settings(settings: Settings) -> TokenSettings | PretrainedTokenSettings:
-    network = settings.network
-    kind = PretrainedTokenSettings if isinstance(network, EncoderSettings) else TokenSettings
-    return kind(**{name: getattr(network, name) for name in kind._fields})
+        classes, *parts = texts.read(Path(path), kind=data.name.removeprefix("text-"), **options)
+    if data.name.startswith("image"):
+        return image_datasets.from_parts(data.name, classes, *parts, augment=augment)
+    return text_datasets.from_parts(data.name, classes, *parts, network=settings.network)
 
 
 def fitted_parts(dataset: Dataset) -> dict[str, str]:
@@ -151,7 +155,13 @@ def fitted_parts(dataset: Dataset) -> dict[str, str]:
 def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide]:
     """Build the model and the guide of a run, initialised from ``train.seed``."""
     model = build_model(settings, dataset)
-    return model, guides.for_model(model, settings.layer.family)
+    return model, build_guide(settings, model)
+
+
+def build_guide(settings: Settings, model: Supervised) -> guides.Guide:
+    """Build the guide of a run's model; a layer without global latent variables needs no family."""
+    has_sites = any(True for _ in guides.latent_sites(model))
+    return guides.for_model(model, settings.layer.family if has_sites else "full")
 
 
 def build_model(settings: Settings, dataset: Dataset) -> Supervised:
@@ -177,8 +187,9 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
     Raises:
         SettingsError: the machine has less memory.
     """
+    is_encoder = settings.network.kind == "encoder"
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        modules = _parts_of_encoder(settings, dataset) if _is_encoder(settings) else [_network(settings, dataset)]
+        modules = _parts_of_encoder(settings, dataset) if is_encoder else [_network(settings, dataset)]
     weights = sum(each.nbytes for module in modules for each in (*module.parameters(), *module.buffers()))
     needed, memory = copies * weights, total_memory("cpu")
     if needed > memory:
@@ -186,7 +197,7 @@ def check_memory(settings: Settings, dataset: Dataset, *, copies: int) -> None:
         smaller = "reduce network.dim, network.depth or network.mlp_dim"
         raise SettingsError(
             f"{purpose} would take {needed / 2**30:,.0f} GiB of memory, and this machine has {memory / 2**30:,.0f} GiB:"
-            f" {'take a smaller encoder' if _is_encoder(settings) else smaller}, or the layer's sizes"
+            f" {'take a smaller encoder' if is_encoder else smaller}, or the layer's sizes"
         )
 
 
@@ -218,34 +229,29 @@ def find_device(accelerator: str) -> str:
 
 def _network(settings: Settings, dataset: Dataset) -> nn.Module:
     network = settings.network
-    if isinstance(network, EncoderSettings):
-        return _encoder_network(settings, dataset)
+    if network.kind == "encoder":
+        return PretrainedClassifier(
+            dataset.tokens.encoder.network(),
+            classes=len(dataset.classes),
+            dropout=network.dropout,
+            pooling=network.pooling,
+            attention=settings.layer.factory(None),
+            last=settings.layer.last,
+        )
     options = {name: getattr(network, name) for name in ("dim", "depth", "heads", "mlp_dim", "dropout")}
-    if isinstance(network, TabularSettings):
+    if network.kind == "tabular":
         sizes = dataset.encoding.sizes
         options |= {"attention": _attention(settings, tokens=len(sizes)), "outputs": len(dataset.classes) or 1}
         if not dataset.classes:
             options["units"] = dataset.label_mean, dataset.label_std
         return TabularTransformer(sizes, **options)
     options["classes"] = len(dataset.classes)
-    if isinstance(network, ViTSettings):
+    if network.kind == "vit":
         channels, size = dataset.train.images.shape[1:3]
         options["attention"] = _attention(settings, tokens=(size // network.patch_size) ** 2)
         return ViT(image_size=size, patch_size=network.patch_size, channels=channels, **options)
     options["attention"] = _attention(settings, tokens=None)
     return TextTransformer(dataset.tokens.embedding(network.dim), max_length=network.max_length, **options)
-
-
-def _encoder_network(settings: Settings, dataset: TextDataset) -> nn.Module:
-    network, layer = settings.network, settings.layer
-    return PretrainedClassifier(
-        dataset.tokens.encoder.network(),
-        classes=len(dataset.classes),
-        dropout=network.dropout,
-        pooling=network.pooling,
-        attention=layer.factory(None),
-        last=layer.last,
-    )
 
 
 def _parts_of_encoder(settings: Settings, dataset: TextDataset) -> list[nn.Module]:
@@ -255,10 +261,6 @@ def _parts_of_encoder(settings: Settings, dataset: TextDataset) -> list[nn.Modul
     number = config.num_hidden_layers if layer.last is None else layer.last
     layers = [layer.factory(None)(config.hidden_size, config.num_attention_heads) for _ in range(number)]
     return [encoder.architecture(), *layers]
-
-
-def _is_encoder(settings: Settings) -> bool:
-    return isinstance(settings.network, EncoderSettings)
 
 
 def _attention(settings: Settings, *, tokens: int | None) -> list[LayerFactory]:

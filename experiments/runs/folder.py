@@ -1,17 +1,13 @@
 """The folder of a run: its lock and its settings."""
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass
-
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.config.validation import SettingsError, readable_errors
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.experiments.runs.environment import environment
 from probattn.inference.io import checkpoint
@@ -45,12 +41,11 @@ def read_record(folder: Path) -> RunRecord:
     """
     path, advice = folder / "settings.json", "restore the file that the run was started with"
     try:
-        content = json.dumps(read_json(path, advice=advice))
-        with readable_errors():
-            return TypeAdapter(RunRecord).validate_json(content)  # stricter with Python's tuples than with JSON's lists
+        content = read_json(path, advice=advice)
+        return RunRecord(**content | {"settings": Settings.from_dict(content["settings"])})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} holds no run (no settings.json); train one with --out {folder}") from error
-    except SettingsError as error:
+    except (SettingsError, TypeError, KeyError, AttributeError) as error:
         raise SettingsError(f"{path} cannot be used: {error}; {advice}") from error
 
 

@@ -1,16 +1,12 @@
 """Runs in folders that can be shared: weights, settings and preprocessing, without the data."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-from pydantic.dataclasses import dataclass
-
-from probattn.experiments.config.settings import Settings, SettingsError
-from probattn.experiments.config.validation import readable_errors
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.preprocessing import PREPROCESSING
 from probattn.experiments.data.sealed_files import read_sealed
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
@@ -74,9 +70,8 @@ def load_run(folder: Path, *, encoder: str | None = None) -> tuple[TrainedRun, d
     """
     config = read_config(folder)
     try:
-        with readable_errors():
-            record = TypeAdapter(SharedRecord).validate_json(json.dumps(config))  # its lists become tuples
-    except SettingsError as error:
+        record = SharedRecord(**config | {"settings": Settings.from_dict(config["settings"])})
+    except (SettingsError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no run that this version can build: {error}") from error
     settings = record.settings
     if encoder is not None:

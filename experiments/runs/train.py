@@ -18,6 +18,7 @@ from probattn.experiments.runs.build import (
     Dataset,
     Loaders,
     build,
+    build_guide,
     build_model,
     check_memory,
     find_device,
@@ -128,7 +129,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
     check_memory(settings, dataset, copies=4)
     model = build_model(settings, dataset)
     random_state = torch.get_rng_state()
-    guide = guides.for_model(model, settings.layer.family)
+    guide = build_guide(settings, model)
     first_phase = None
     if is_fresh and settings.warm_start is not None:
         first_phase = build(settings.first_phase(), dataset)

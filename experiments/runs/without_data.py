@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 
-from probattn.experiments.config.networks import EncoderSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
@@ -17,7 +16,6 @@ from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.text import tokens
 from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.tokens import PretrainedTokenSettings, TokenSettings
 from probattn.experiments.runs.build import Dataset, build, check_memory, find_device
 from probattn.experiments.runs.folder import read_best, read_record
 from probattn.experiments.runs.load import TrainedRun
@@ -93,7 +91,5 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     if kind != "texts":
         raise DatasetError(f"{folder} was trained on {kind!r}, which this version cannot predict without data")
     blank = Texts(("text",), labels)
-    kind = PretrainedTokenSettings if isinstance(settings.network, EncoderSettings) else TokenSettings
-    options = kind(**{name: getattr(settings.network, name) for name in kind._fields})
-    fitted = tokens.fit(options, blank, cache=data_root(None) / cache.FOLDER)
+    fitted = tokens.fit(settings.network, blank, cache=data_root(None) / cache.FOLDER)
     return TextDataset(settings.data.name, classes, blank, blank, blank, fitted, {}).for_run(folder)

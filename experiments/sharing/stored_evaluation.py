@@ -9,8 +9,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.config.validation import readable_errors
+from probattn.experiments.config.validation import SettingsError, readable_errors
 from probattn.experiments.data.sealed_files import read_json
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run

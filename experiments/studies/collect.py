@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.config.settings import Settings, SettingsError, SoftmaxSettings
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import methods, prediction_store
 from probattn.experiments.evaluation.evaluated_run import (
     EvaluatedRun,
@@ -180,14 +182,14 @@ def _twin(
     kind: tuple[str, ...], settings: Mapping[tuple[str, ...], Settings], tuned: Collection[str]
 ) -> tuple[str, ...] | None:
     """Return the kind of the softmax twin, preferably with default options; a softmax run is its own."""
-    if isinstance(settings[kind].layer, SoftmaxSettings):
+    if settings[kind].layer.name == "softmax":
         return kind
     softmax = [
         other
         for other, each in settings.items()
-        if isinstance(each.layer, SoftmaxSettings) and differ_in_layer_only(settings[kind], each, tuned=tuned)
+        if each.layer.name == "softmax" and differ_in_layer_only(settings[kind], each, tuned=tuned)
     ]
-    return min(softmax, key=lambda other: settings[other].layer != SoftmaxSettings(), default=None)
+    return min(softmax, key=lambda other: settings[other].layer != layer_class("softmax")(), default=None)
 
 
 def ensemble(runs: Sequence[EvaluatedRun]) -> Scores | None:

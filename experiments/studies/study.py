@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.networks import ViTSettings
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import evaluate
@@ -109,7 +108,7 @@ def run_job(job: Job, by: Sequence[str]) -> float:
     """Train, or resume, and evaluate a run, on images also under shift and on OOD images; return its accuracy."""
     settings = job.settings
     train.train(settings, job.folder, name=job.preset, root=job.root, resume=True, progress=False)
-    images = isinstance(settings.network, ViTSettings)
+    images = settings.network.kind == "vit"
     ood = ("default",) if images else ()
     evaluation = evaluate(job.folder, root=job.root, by=by, shift=images, severities=SEVERITIES, ood=ood)
     return evaluation.result.metrics["accuracy"]

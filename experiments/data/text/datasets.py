@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from probattn.experiments.data.splits import split, subsample
 from probattn.experiments.data.text import cola, imdb, tokens
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.loader import TextLoader
-from probattn.experiments.data.text.tokens import PretrainedTokenSettings, Tokens, TokenSettings
+from probattn.experiments.data.text.tokens import Tokens
 
 NAMES = ("cola", "imdb")
 """The names of :func:`load`."""
@@ -78,7 +79,7 @@ class TextDataset:
 
 def load(
     name: str,
-    settings: TokenSettings | PretrainedTokenSettings,
+    network: Any,
     *,
     root: str | os.PathLike[str] | None = None,
     seed: int = 0,
@@ -93,7 +94,7 @@ def load(
 
     Args:
         name: one of :data:`NAMES`.
-        settings: settings of the tokens.
+        network: settings of the network, which has those of the tokens.
         root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         seed: seed of the splits only.
         limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
@@ -118,7 +119,7 @@ def load(
         train, valid, test = split(imdb.read(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
         train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
-    return from_parts(name, classes, train, valid, test, settings=settings, root=root, domains=domains)
+    return from_parts(name, classes, train, valid, test, network=network, root=root, domains=domains)
 
 
 def from_parts(
@@ -128,12 +129,12 @@ def from_parts(
     valid: Texts,
     test: Texts,
     *,
-    settings: TokenSettings | PretrainedTokenSettings,
+    network: Any,
     root: str | os.PathLike[str] | None = None,
     domains: Mapping[str, Texts] | None = None,
 ) -> TextDataset:
     """Return the data set of three parts, with tokens fitted to the training part; arguments as for :func:`load`."""
-    fitted = tokens.fit(settings, train, cache=data_root(root) / cache.FOLDER)
+    fitted = tokens.fit(network, train, cache=data_root(root) / cache.FOLDER)
     return TextDataset(name, classes, train, valid, test, fitted, domains or {})
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -18,23 +18,6 @@ from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
 """Files of the preprocessing in a run's folder."""
-
-
-class TokenSettings(NamedTuple):
-    """Settings of the tokens; see :class:`~probattn.experiments.config.networks.TextSettings`."""
-
-    max_length: int
-    min_count: int
-    max_words: int | None
-    spelling: int
-    encoder: str | None
-
-
-class PretrainedTokenSettings(NamedTuple):
-    """Settings of an encoder's tokens; see :class:`~probattn.experiments.config.networks.EncoderSettings`."""
-
-    encoder: str
-    max_length: int
 
 
 class Tokens(Protocol):
@@ -161,16 +144,20 @@ class EncoderTokens:
         return self
 
 
-def fit(settings: TokenSettings | PretrainedTokenSettings, train: Texts, *, cache: Path) -> Tokens:
-    """Return the tokens of these settings; words are fitted to the training part when they are first used.
+def fit(network: Any, train: Texts, *, cache: Path) -> Tokens:
+    """Return the tokens of a network's settings; words are fitted to the training part when they are first used.
+
+    Args:
+        network: settings of a network for texts, see :mod:`probattn.experiments.config.networks`.
+        train: training part.
+        cache: folder of the features of frozen encoders.
 
     Raises:
         DatasetError: the frozen encoder cannot be loaded.
     """
-    if isinstance(settings, PretrainedTokenSettings):
-        return PretrainedTokens(partial(PretrainedEncoder.load, settings.encoder, max_length=settings.max_length))
-    if settings.encoder is not None:
-        return EncoderTokens(FrozenEncoder(settings.encoder, max_length=settings.max_length, cache=cache))
-    length, count, most, spelling, _ = settings
-    options = {"max_length": length, "min_count": count, "max_words": most, "spelling": spelling}
+    if network.kind == "encoder":
+        return PretrainedTokens(partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length))
+    if network.encoder is not None:
+        return EncoderTokens(FrozenEncoder(network.encoder, max_length=network.max_length, cache=cache))
+    options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
     return WordTokens(partial(WordTokenizer.fit, train.texts, **options))
