@@ -160,7 +160,8 @@ def build(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guid
 
 def build_guide(settings: Settings, model: Supervised) -> guides.Guide:
     """Build the guide of a run's model; a layer without global latent variables needs no family."""
-    has_sites = any(True for _ in guides.latent_sites(model))
+    with torch.random.fork_rng(devices=[]):  # listing the sites samples their priors
+        has_sites = any(True for _ in guides.latent_sites(model))
     return guides.for_model(model, settings.layer.family if has_sites else "full")
 
 
