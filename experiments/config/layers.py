@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from probattn import (
     CGPAttention,
@@ -46,7 +46,7 @@ class Layer:
     name: str
     last: Annotated[int, Field(ge=0)] | None = None
     guide: Literal["full", "diagonal", "lowrank", "delta"] = "full"
-    guide_scale: float = 0.1
+    guide_scale: PositiveFloat = 0.1
     init_loc: float | None = None
     fixed_tokens: bool = True
 

@@ -1,15 +1,19 @@
 """Settings of networks: options of their constructors, and of the tokens of texts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import unknown
+from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.inference.training.options import MAX_COUNT
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
+
+SIZES = {"depth": 1000} | dict.fromkeys(("dim", "heads", "mlp_dim", "patch_size", "max_length"), MAX_COUNT)
+"""Sizes of networks, and their largest values."""
 
 
 def _absolute(encoder: str) -> str:
@@ -27,6 +31,12 @@ class Network:
 
     meanings: ClassVar[dict[str, str]]
     kind: str
+
+    def __post_init__(self) -> None:
+        # Constructors take the sizes only after the data are read, and a network without blocks would train.
+        sizes = {each.name: getattr(self, each.name) for each in fields(self) if each.name in SIZES}
+        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value <= SIZES[name]]:
+            raise SettingsError(f"{', '.join(wrong)}: a size is at least 1, and at most {SIZES['depth']} blocks")
 
 
 @dataclass(frozen=True, kw_only=True)

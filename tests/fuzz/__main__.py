@@ -15,17 +15,9 @@ from tests.fuzz.arguments import fuzz_arguments
 from tests.fuzz.damage import fuzz_damage
 from tests.fuzz.kills import fuzz_kills
 from tests.fuzz.layers import fuzz_layers
-from tests.fuzz.settings import fuzz_settings
 
 REPEATS = 20
 """Inputs of one try, where they take milliseconds."""
-
-
-def settings(chosen: random.Random, folder: Path) -> str:
-    """Try mutated settings."""
-    for _ in range(REPEATS):
-        fuzz_settings(chosen)
-    return f"{REPEATS} settings"
 
 
 def arguments(chosen: random.Random, folder: Path) -> str:
@@ -45,7 +37,6 @@ def layers(chosen: random.Random, folder: Path) -> str:
 FUZZERS: dict[str, Callable[[random.Random, Path], str]] = {
     "kills": fuzz_kills,
     "damage": fuzz_damage,
-    "settings": settings,
     "arguments": arguments,
     "layers": layers,
 }
