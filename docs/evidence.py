@@ -7,10 +7,10 @@ import csv
 import math
 from pathlib import Path
 
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
-from probattn.inference.metrics import DISPLAY
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"

@@ -26,14 +26,9 @@ fit(model, guide, train, options=TrainOptions(epochs=10, lr=4e-3), progress=Fals
 predictor = PosteriorPredictive(model, guide, num_samples=20)
 prediction = predictor.predict(test)
 
-coverages = {}
-for method in (conformal.LAC, conformal.APS):  # calibrated on data that nothing was fitted to
-    sets = method(predictor, alpha=0.1).fit(calibration)
-    values = sets.evaluate(prediction.probs, prediction.labels)
-    coverages[method.__name__] = values["coverage"]
-    print(f"{method.__name__}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
-
-sets = conformal.LAC(predictor, alpha=0.1).fit(calibration)
+sets = conformal.LAC(predictor, alpha=0.1).fit(calibration)  # calibrated on data that nothing was fitted to
+values = sets.evaluate(prediction.probs, prediction.labels)
+print(", ".join(f"{name} {value:.3f}" for name, value in values.items()))
 for label, members in zip(prediction.labels[:6].tolist(), sets.sets(prediction.probs[:6]), strict=True):
     print(f"  digit {label}: set {members.nonzero().flatten().tolist()}")
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.utils.data import DistributedSampler
 
 from probattn.inference.batches import unpack_batch
 from probattn.inference.imports import without_side_effects
-from probattn.inference.io.checkpoint import random_states
+from probattn.inference.io.checkpoint import random_states, set_random_states
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -25,10 +23,6 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(days=1)
 """Maximum time that a rank waits for the others, which may be downloading or evaluating; if one dies, the job ends."""
-
-
-class PeerError(RuntimeError):
-    """Error of another rank, which that rank raises itself."""
 
 
 class World(NamedTuple):
@@ -46,81 +40,44 @@ def world() -> World:
 
 
 def make_fabric(accelerator: str, devices: int | str) -> Fabric:
-    """Create a Fabric with one device per process; under torchrun with DDP (NCCL on GPUs, gloo on CPUs), connected.
+    """Create a Fabric for one device; under torchrun with DDP (NCCL on GPUs, gloo on CPUs), connected.
 
     Args:
         accelerator: as for Fabric.
-        devices: as for Fabric, if they amount to one device; 1 under torchrun, which starts a process per device.
-
-    Raises:
-        ValueError: several devices in one process, or devices that the accelerator does not have.
+        devices: as for Fabric; under torchrun, which starts a process per device, it has no effect.
     """
     with without_side_effects():  # imported late: it takes as long as PyTorch itself
         from lightning_fabric import Fabric
         from lightning_fabric.strategies import DDPStrategy
 
     size = world().size
-    if size > 1 and devices not in (1, "1", "auto"):
-        raise ValueError(f"torchrun starts one process per device: devices={devices!r} must be 1")
-    if size > 1:  # a step need not use all parameters, as networks of others may not
-        local, strategy = int(os.environ["LOCAL_WORLD_SIZE"]), DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
-        fabric = Fabric(accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy)
-        fabric.launch()
-        return fabric
-    try:
-        fabric = Fabric(accelerator=accelerator, devices=devices)
-    except Exception as error:  # Fabric raises errors of several types
-        raise ValueError(f"accelerator={accelerator!r} with devices={devices!r}: {error}") from error
-    if fabric.world_size != 1:
-        count = fabric.world_size
-        raise ValueError(f"devices={devices!r} are {count} devices: start torchrun --nproc-per-node={count}, devices=1")
+    if size == 1:
+        return Fabric(accelerator=accelerator, devices=devices)
+    # A step need not use all parameters, as networks of others may not.
+    local, strategy = int(os.environ["LOCAL_WORLD_SIZE"]), DDPStrategy(timeout=TIMEOUT, find_unused_parameters=True)
+    fabric = Fabric(accelerator=accelerator, devices=local, num_nodes=size // local, strategy=strategy)
+    fabric.launch()
     return fabric
 
 
 def gather_results(function: Callable[[], T]) -> list[T]:
     """Call a function on each rank and return the results of all ranks in order; without torchrun the only one.
 
-    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`.
-
-    Raises:
-        PeerError: the function failed on another rank; if it failed on this rank, its own error is raised.
+    Tensors on a GPU are moved to this rank's GPU. All ranks must call this, after :func:`make_fabric`. A rank on which
+    the function fails raises its error and ends; torchrun then ends the others, which wait for it.
     """
     if world().size == 1:
         return [function()]
-    buffer, failure = io.BytesIO(), None
-    try:
-        torch.save(function(), buffer)
-    except Exception as error:
-        failure = error
-    message = None if failure is None else "".join(traceback.format_exception_only(failure)).strip()
-    gathered: list[Any] = [None] * world().size
-    dist.all_gather_object(gathered, (message, buffer.getvalue()))
-    if failure is not None:
-        raise failure
-    for rank, (message, _) in enumerate(gathered):
-        if message is not None:
-            raise PeerError(f"rank {rank} failed: {message}")
-    return [torch.load(io.BytesIO(each), map_location=_to_own_device, weights_only=False) for _, each in gathered]
+    buffer, gathered = io.BytesIO(), [b""] * world().size
+    torch.save(function(), buffer)
+    dist.all_gather_object(gathered, buffer.getvalue())
+    gpus = {f"cuda:{number}": f"cuda:{torch.cuda.current_device()}" for number in range(torch.cuda.device_count())}
+    return [torch.load(io.BytesIO(content), map_location=gpus, weights_only=False) for content in gathered]
 
 
 def broadcast_result(function: Callable[[], T]) -> T:
-    """Call a function on rank 0 only and return its result on all ranks, which wait for it.
-
-    Raises:
-        PeerError: the function failed, on all ranks but the first, which raises its own error.
-    """
+    """Call a function on rank 0 only and return its result on all ranks, which wait for it."""
     return gather_results(function if world().rank == 0 else lambda: None)[0]
-
-
-def rank_zero_first(function: Callable[[], T]) -> T:
-    """Call a function on rank 0 and then on the other ranks, which find what it has downloaded.
-
-    Raises:
-        PeerError: the function failed on rank 0, on all other ranks.
-    """
-    results: list[T] = []
-    broadcast_result(lambda: results.append(function()))
-    return results[0] if results else function()
 
 
 def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
@@ -131,9 +88,8 @@ def average_over_ranks(values: dict[str, float]) -> dict[str, float]:
 
 def seed_per_rank() -> None:
     """Seed each rank but the first differently, from a random state that all ranks share."""
-    rank = world().rank
-    if rank > 0:
-        torch.manual_seed(int(torch.randint(2**62, ())) + rank)
+    if world().rank > 0:
+        torch.manual_seed(int(torch.randint(2**62, ())) + world().rank)
 
 
 class RankBatch(NamedTuple):
@@ -166,27 +122,19 @@ def rank_batches(loader: Iterable) -> Iterator[RankBatch]:
 
 
 def check_same_batches(loader: Iterable) -> None:
-    """Refuse a loader whose batches would differ between ranks.
+    """Refuse a loader whose first batch would have other examples on another rank.
 
     Raises:
         ValueError: says how to build it.
     """
     if world().size == 1:
         return
-    batches = getattr(loader, "batch_sampler", None)
-    for sampler in (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
-        if isinstance(sampler, DistributedSampler) or getattr(sampler, "generator", True) is None:
-            raise ValueError(
-                f"each rank takes its rows of each batch, so all need the same, without {type(sampler).__name__}: "
-                "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"
-            )
-    states = random_states(loader)["generators"]
-    bits = [state.tolist() if isinstance(state, Tensor) else state for state in states]
-    if len(set(gather_results(lambda: repr((len(loader), bits))))) > 1:
-        raise ValueError("ranks would see different batches: pass the same data and generators of the same seed to all")
-
-
-def _to_own_device(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
-    """Move a storage of a GPU to this rank's GPU."""
-    device = location if location == "cpu" else f"cuda:{torch.cuda.current_device()}"
-    return torch.serialization.default_restore_location(storage, device)
+    sampler, states = getattr(loader, "batch_sampler", None), random_states(loader)
+    torch.manual_seed(world().rank)  # in training, too, the global random numbers of the ranks differ
+    first = next(iter(getattr(loader, "sampler", ()) if sampler is None else sampler), None)
+    set_random_states(states, loader)
+    if len(set(gather_results(lambda: repr((len(loader), first))))) > 1:
+        raise ValueError(
+            "each rank takes its rows of each batch, so all need the same data and order, without DistributedSampler: "
+            "DataLoader(…, shuffle=True, generator=torch.Generator().manual_seed(seed))"
+        )

@@ -1,44 +1,34 @@
-"""Guides whose parameters are created in their first run, AutoGuides and functions, and guides of another model."""
+"""AutoGuides, whose parameters are created in their first run, and guides that are silently wrong for a model."""
 
 from typing import Any
 
+import pyro
 import torch
 from pyro.infer.autoguide import AutoCallable, AutoDelta, AutoGuide, AutoLaplaceApproximation
 from torch import nn
 
 from probattn.families import stddev_of
 from probattn.guides import Guide, Program, latent_sites, unwrapped
-from probattn.inference.programs import ProgramModule, own_parameters
 
 
 def is_lazy(guide: nn.Module) -> bool:
-    """Return True for guides with parameters that do not exist yet."""
-    return lacks_prototype(guide) or any(
-        isinstance(part, ProgramModule) and not part.has_run for part in guide.modules()
-    )
-
-
-def lacks_prototype(guide: Program) -> bool:
-    """Return True for a guide that is or holds an AutoGuide that has not run yet."""
-    inner = unwrapped(guide)
-    return any(
-        isinstance(part, AutoGuide) and not isinstance(part, AutoCallable) and part.prototype_trace is None
-        for part in (inner.modules() if isinstance(inner, nn.Module) else ())
-    )
+    """Return True for a guide that is or holds an AutoGuide without parameters, which has not run yet."""
+    autos = (part for part in guide.modules() if isinstance(part, AutoGuide) and not isinstance(part, AutoCallable))
+    return any(auto.prototype_trace is None for auto in autos)
 
 
 def materialise(guide: nn.Module, batch: tuple[Any, ...]) -> None:
-    """Create the parameters of an AutoGuide or a function by one run, before an optimiser or a checkpoint needs them.
+    """Create the parameters of an AutoGuide by one run, before an optimiser or a checkpoint needs them.
 
     Guides of this library have theirs from construction; for them this does nothing.
 
     Args:
-        guide: any guide, a function as :func:`probattn.inference.programs.as_module` wraps it.
+        guide: any guide.
         batch: the arguments of the model, ``(x, y)`` or ``(x, y, mask)``.
     """
     if is_lazy(guide):
-        with torch.no_grad(), own_parameters(guide):  # an AutoGuide would take those of another from Pyro's store
-            guide.materialise(*batch) if isinstance(guide, ProgramModule) else guide(*batch)
+        with torch.no_grad(), pyro.get_param_store().scope():  # it would take those of another guide from Pyro's store
+            guide(*batch)
         check_local(guide)
 
 
@@ -50,20 +40,15 @@ def check(model: Program, guide: nn.Module) -> None:
             learned. The message names the site and what to use.
     """
     check_local(guide)
-    inner = unwrapped(model)
-    known = set(inner.modules()) if isinstance(inner, nn.Module) else {inner}
+    known = set(unwrapped(model).modules())
     for part in guide.modules():
-        if isinstance(part, Guide) and unwrapped(part._model[0]) not in known and isinstance(inner, nn.Module):
-            raise ValueError(
-                "this guide was built for another model, whose priors it would follow: build it with "
-                "guides.for_model(model), and copy the two together, copy.deepcopy((model, guide))"
-            )
-    if any(isinstance(part, (AutoDelta, AutoLaplaceApproximation)) for part in guide.modules()):
-        for site, prior in latent_sites(model):
+        if isinstance(part, Guide) and unwrapped(part._model[0]) not in known:
+            raise ValueError("the guide was built for another model: copy both together, copy.deepcopy((model, guide))")
+        for site, prior in latent_sites(model) if isinstance(part, AutoDelta | AutoLaplaceApproximation) else ():
             if stddev_of(prior).requires_grad:
                 raise ValueError(
-                    f"this guide is a point mass on {site} itself, whose density grows without bound as the learned Λ "
-                    'runs to 0: build the layer with learn_scale=False, or use guides.for_model(model, "delta")'
+                    f"a point mass on {site} has an unbounded density as the learned Λ runs to 0: build the layer with "
+                    'learn_scale=False, or use guides.for_model(model, "delta")'
                 )
 
 
@@ -74,11 +59,10 @@ def check_local(guide: nn.Module) -> None:
         ValueError: naming the site and what to build the guide on.
     """
     for part in guide.modules():
-        if isinstance(part, AutoGuide) and part.prototype_trace is not None:
-            for name, node in part.prototype_trace.nodes.items():
-                if "posterior" in node.get("infer", {}) and not node["is_observed"]:
-                    raise ValueError(
-                        f"this AutoGuide also guides {name}, one value per example, whose posterior its layer has: "
-                        f"build it on the rest, {type(part).__name__}(local_posteriors(model)), or use "
-                        f"guides.for_model(model, rest={type(part).__name__})"
-                    )
+        trace = getattr(part, "prototype_trace", None) if isinstance(part, AutoGuide) else None
+        for name, node in trace.nodes.items() if trace else ():
+            if "posterior" in node.get("infer", {}) and not node["is_observed"]:
+                raise ValueError(
+                    f"this AutoGuide also guides {name}, whose posterior its layer has: build it on the rest, "
+                    f"{type(part).__name__}(local_posteriors(model)), or use guides.for_model(model, rest=...)"
+                )

@@ -5,7 +5,6 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import pyro  # noqa: F401 - so that its warning filters, and those of torch and numpy below it, stay
 
@@ -28,32 +27,8 @@ def extra(name: str, *, needed_by: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library == "probattn":
-            raise
-        raise MissingExtraError(
-            f"{needed_by} needs {library}, which is not installed: pip install 'probattn[{name}]'", name=error.name
-        ) from error
-
-
-def require_extra(name: str, *libraries: str, needed_by: str) -> None:
-    """Check that libraries of an extra are installed, without importing them.
-
-    Raises:
-        MissingExtraError: one is not; see :func:`extra`.
-    """
-    with extra(name, needed_by=needed_by):
-        for library in libraries:
-            if not is_installed(library):
-                raise ModuleNotFoundError(f"No module named {library!r}", name=library)
-
-
-def is_installed(library: str) -> bool:
-    """Return True if a library can be found; it is not imported."""
-    try:
-        return find_spec(library) is not None
-    except ModuleNotFoundError:
-        return False
+        message = f"{needed_by} needs {error.name}, which is not installed: pip install 'probattn[{name}]'"
+        raise MissingExtraError(message, name=error.name) from error
 
 
 @contextmanager
@@ -65,6 +40,5 @@ def without_side_effects() -> Iterator[None]:
             yield
         finally:
             random.setstate(random_state)
-            for name in set(os.environ) - set(environment):
-                del os.environ[name]
+            os.environ.clear()
             os.environ.update(environment)

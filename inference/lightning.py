@@ -13,21 +13,20 @@ from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import attribute
-from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory, make_optimizers
+from probattn.inference.training.optimizers import Optimizers
 from probattn.inference.training.options import TrainOptions
-from probattn.inference.training.step import Objective, StepCoefficients, make_objective
+from probattn.inference.training.step import Objective, StepCoefficients
 from probattn.inference.training.validation import prediction_metrics
 
-with without_side_effects():
-    try:
-        from lightning.pytorch import LightningModule
-    except ImportError:
-        with extra("lightning", needed_by="probattn.inference.lightning"):
-            from pytorch_lightning import LightningModule
+with without_side_effects(), extra("lightning", needed_by="probattn.inference.lightning"):
+    from lightning.pytorch import LightningModule
 
-OF_THE_TRAINER = ("accumulate_grad_batches", "clip_norm", "precision", "compile", "patience", "monitor", "accelerator",
-                  "devices", "seed", "deterministic", "log_every", "checkpoint_every", "matmul_precision")  # fmt: skip
-"""Options of ``fit`` that Lightning's ``Trainer`` has itself."""
+NOT_TAKEN = ("guide_optimizer", "accumulate_grad_batches", "clip_norm", "precision", "compile", "patience", "monitor",
+             "accelerator", "devices", "seed", "deterministic", "log_every", "checkpoint_every",
+             "matmul_precision")  # fmt: skip
+"""Options of ``fit`` that Lightning's ``Trainer`` has itself, and natural gradients, which need a second optimiser."""
+PREDICTED = ("probs", "expected_entropy", "mutual_information", "mean", "variance", "mask", "labels")
+"""Fields of a prediction that Lightning's ``Trainer.predict`` returns, without those that are None."""
 
 
 class SVIModule(LightningModule):
@@ -42,11 +41,10 @@ class SVIModule(LightningModule):
         guide: its guide; an AutoGuide must have run once.
         options: learning rates, weight decay, schedules, KL weights and samples (see
             :class:`~probattn.inference.TrainOptions`); ``epochs`` is ignored.
-        optimizer, scheduler: as for :func:`~probattn.inference.fit`.
 
     Raises:
-        ValueError: options that Lightning's trainer has itself; natural gradients, which need a second optimiser; a
-            guide of another model, or without parameters yet.
+        ValueError: options that Lightning's trainer has itself, and natural gradients, which need a second optimiser;
+            a guide of another model, or without parameters yet.
     """
 
     def __init__(
@@ -55,31 +53,26 @@ class SVIModule(LightningModule):
         guide: nn.Module,
         *,
         options: TrainOptions = TrainOptions(),  # noqa: B008 - it is frozen
-        optimizer: OptimizerFactory | None = None,
-        scheduler: SchedulerFactory | None = None,
     ) -> None:
         super().__init__()
         defaults = {option.name: option.default for option in fields(options)}
-        ignored = [name for name in OF_THE_TRAINER if getattr(options, name) != defaults[name]]
+        ignored = [name for name in NOT_TAKEN if getattr(options, name) != defaults[name]]
         if ignored:
-            raise ValueError(f"give {', '.join(ignored)} to Lightning's Trainer itself, not to TrainOptions")
-        if options.guide_optimizer != "adam":
-            raise ValueError("natural gradients need a second optimiser, which this module does not have")
+            raise ValueError(f"{', '.join(ignored)}: see the arguments of Lightning's Trainer instead")
         if guide_checks.is_lazy(guide):
             raise ValueError("the guide has no parameters yet: call inference.materialise(guide, (x, y)) first")
         guide_checks.check(model, guide)
         self.model, self.guide, self.options = model, guide, options
-        self._optimizer, self._scheduler = optimizer, scheduler
         self._objective: Objective | None = None
+        self._schedule: dict[str, Any] = {}
         self._predictions: list[Prediction] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss −ELBO/N of a batch in nats per example."""
-        (options, steps_per_epoch), arguments = self._schedule(), unpack_batch(batch).arguments()
+        options, arguments = self._schedule["options"], unpack_batch(batch).arguments()
         if self._objective is None:
-            self._objective = make_objective(self.model, self.guide, options=options, first_batch=lambda: arguments)
-        sizes = {"steps_per_epoch": steps_per_epoch, "num_data": self._objective.num_data}
-        loss = self._objective(arguments, StepCoefficients.at(self.global_step, options=options, **sizes))
+            self._objective = Objective(self.model, self.guide, options=options, first_batch=lambda: arguments)
+        loss = self._objective(arguments, StepCoefficients.at(self.global_step, **self._schedule))
         self.log("train_loss", loss.detach(), prog_bar=True, batch_size=len(arguments[0]))
         terms = {f"train/{name}": value for name, value in self._objective.terms().items()}
         self.log_dict(terms, batch_size=len(arguments[0]))
@@ -96,41 +89,22 @@ class SVIModule(LightningModule):
         self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Return the posterior predictive of a batch: the fields of :class:`~probattn.inference.Prediction` by name.
-
-        Classifiers have ``probs``, ``expected_entropy`` and ``mutual_information``, other models ``mean`` and
-        ``variance``.
-        """
+        """Return the posterior predictive of a batch: tensors of :class:`~probattn.inference.Prediction` by name."""
         prediction = self._predict(batch)
-        shared = ("mask", "labels")
-        of_classes = prediction.probs is not None
-        names = ("probs", "expected_entropy", "mutual_information") if of_classes else ("mean", "variance")
-        values = {name: getattr(prediction, name) for name in (*names, *shared)}
+        values = {name: getattr(prediction, name) for name in PREDICTED}
         return {name: value for name, value in values.items() if value is not None}
-
-    def configure_optimizers(self) -> dict[str, Any]:
-        """Return the optimiser and the scheduler of ``fit``, which is stepped after every training step."""
-        options, steps_per_epoch = self._schedule()
-        optimizers = make_optimizers(
-            self.model,
-            self.guide,
-            options=options,
-            num_data=attribute(self.model, "num_data"),
-            steps_per_epoch=steps_per_epoch,
-            optimizer=self._optimizer,
-            scheduler=self._scheduler,
-        )
-        (scheduler,) = optimizers.schedulers
-        return {"optimizer": optimizers.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def _predict(self, batch: Any) -> Prediction:
         data = batch if isinstance(batch, Tensor) else [batch]
         return predict(self.model, self.guide, data, num_samples=self.options.num_samples)
 
-    def _schedule(self) -> tuple[TrainOptions, int]:
-        """Return the options with the trainer's number of epochs, and the number of steps of an epoch."""
-        steps = self.trainer.estimated_stepping_batches
-        if math.isinf(steps):
-            raise ValueError("the schedules need the end of the training: Trainer(max_epochs=…) or max_steps=…")
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Return the optimiser and the scheduler of ``fit``, for which the trainer must have a last epoch or step."""
+        steps = self.trainer.estimated_stepping_batches  # first: this sets up the loaders
         steps_per_epoch = math.ceil(self.trainer.num_training_batches / self.trainer.accumulate_grad_batches)
-        return replace(self.options, epochs=math.ceil(steps / steps_per_epoch)), steps_per_epoch
+        options = replace(self.options, epochs=math.ceil(steps / steps_per_epoch))
+        num_data = attribute(self.model, "num_data")
+        self._schedule = {"options": options, "steps_per_epoch": steps_per_epoch, "num_data": num_data}
+        optimizers = Optimizers(self.model, self.guide, **self._schedule)
+        (scheduler,) = optimizers.schedulers
+        return {"optimizer": optimizers.optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from probattn.families import Delta, Diagonal, Full, LowRank
+from probattn.families import Diagonal, Full
 
 
 class NaturalGradientDescent(torch.optim.Optimizer):
@@ -31,14 +31,10 @@ class NaturalGradientDescent(torch.optim.Optimizer):
         self.modules, self.scale = modules, scale
         super().__init__([parameter for module in modules for parameter in module.parameters()], {"lr": lr})
 
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that it updates."""
-        return self.param_groups[0]["params"]
-
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> None:
         """Update mean and covariance of each module whose parameters have gradients."""
-        modules = [each for each in self.modules if all(p.grad is not None for p in each.parameters())]
+        modules = [part for part in self.modules if all(p.grad is not None for p in part.parameters())]
         if not modules:
             return
         lr, blocks = self.param_groups[0]["lr"], sum(module.blocks() for module in modules)
@@ -63,23 +59,3 @@ class NaturalGradientDescent(torch.optim.Optimizer):
 def gaussian_modules(guide: nn.Module) -> list[Full | Diagonal]:
     """Return a guide's modules of the families ``full`` and ``diagonal``."""
     return [part for part in guide.modules() if isinstance(part, Full | Diagonal)]
-
-
-def check_gaussian(guide: nn.Module) -> None:
-    """Check that natural gradients train a guide.
-
-    Raises:
-        ValueError: a module of another family of this library, or a guide with parameters and no Gaussian module.
-    """
-    for name, part in guide.named_modules():
-        if isinstance(part, LowRank | Delta):
-            raise ValueError(
-                "guide_optimizer='ngd' takes natural-gradient steps of Gaussians in natural parameters, and the guide "
-                f"of site {name.removesuffix('.unconstrained')} is {type(part).__name__}: build the guide with family "
-                "'full' or 'diagonal' (layer.guide=full), or set guide_optimizer='adam'"
-            )
-    if not gaussian_modules(guide) and any(True for _ in guide.parameters()):
-        raise ValueError(
-            "guide_optimizer='ngd' takes natural-gradient steps of the families 'full' and 'diagonal', and this guide "
-            f"({type(guide).__name__}) has neither: use guides.for_model(model), or set guide_optimizer='adam'"
-        )

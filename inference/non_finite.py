@@ -1,8 +1,5 @@
 """Search for the source of a NaN or Inf."""
 
-import re
-from collections.abc import Iterable
-
 from pyro.poutine import Trace
 from torch import Tensor, nn
 
@@ -29,10 +26,8 @@ def find_non_finite(batch: tuple, modules: dict[str, nn.Module], traces: tuple[T
             rows = (~value.isfinite()).flatten(1).any(1) if value.dim() > 1 else ~value.isfinite()
             return f"the {name}, rows {rows.nonzero().flatten().tolist()[:10]} of the batch: clean the data"
     for part, module in modules.items():
-        if _are_finite(module.parameters()):
-            continue
         for name, parameter in module.named_parameters():
-            if not parameter.isfinite().all():
+            if _has_non_finite(parameter):
                 return f"parameter {name} of the {part}: lower lr, or set clip_norm"
     for trace in traces:
         for name, site in trace.nodes.items():
@@ -47,24 +42,6 @@ def first_line(error: BaseException) -> str:
     Pyro appends the shapes of the trace to the message of an error, even to an empty one.
     """
     return str(error).partition("\n")[0].strip() or type(error).__name__
-
-
-def root_error(error: Exception) -> Exception:
-    """Return the error that Pyro's trace handlers raised again, each with the shapes of a trace appended."""
-    while type(error.__cause__) is type(error) and str(error).startswith(f"{error.__cause__}\n"):
-        error = error.__cause__
-    return error
-
-
-def refuses_nan(error: Exception) -> bool:
-    """Return True if an error is a distribution's refusal of parameters that are NaN or Inf."""
-    refusal, _, values = str(error).partition("\n")
-    return "to satisfy the constraint" in refusal and ("Real()" in refusal or bool(re.search(r"\b(nan|inf)\b", values)))
-
-
-def _are_finite(parameters: Iterable[Tensor]) -> bool:
-    """Return True if the norm of all tensors is finite, for which the host waits for the device once."""
-    return bool(nn.utils.get_total_norm([each for each in parameters if each.is_floating_point()]).isfinite())
 
 
 def _has_non_finite(value: object) -> bool:

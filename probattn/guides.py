@@ -118,20 +118,20 @@ def latent_sites(model: Program) -> Iterator[tuple[str, dist.TorchDistribution]]
     Raises:
         ValueError: a prior with a batch shape; two layers of one name.
     """
-    program, module = vars(model).get("wrapped", model), unwrapped(model)
+    module = unwrapped(model)
     if not isinstance(module, nn.Module):
         raise TypeError(
             f"the layers of {getattr(module, '__name__', module)!r} cannot be found in a function: give its layers, "
             "guides.for_model(nn.ModuleList([first, second])), and name them, name_layers(...)"
         )
     with poutine.block(), poutine.trace() as run:
-        if program is module:
+        if model is module:
             sample_priors(module)
         else:  # the handlers around the module see the priors' program in its place
             forward = vars(module).get("forward")
             module.forward = lambda *_, **__: sample_priors(module)
             try:
-                program()
+                model()
             finally:
                 vars(module).pop("forward") if forward is None else setattr(module, "forward", forward)
     for name, node in run.trace.nodes.items():
@@ -166,7 +166,7 @@ def sample_priors(module: nn.Module) -> dict[str, Tensor]:
 
 def unwrapped(program: Program) -> Program:
     """Return the module or function inside handlers (``pyro.condition``, ``poutine.block``, ...)."""
-    program = poutine.unwrap(getattr(program, "__dict__", {}).get("wrapped", program))
+    program = poutine.unwrap(program)
     while not isinstance(program, nn.Module) and callable(getattr(program, "fn", None)):
         program = poutine.unwrap(program.fn)
     return program

@@ -36,15 +36,11 @@ def test_the_three_loops_agree(namespace):
     assert len({step["step"] for step in history}) == len(history) > 1
 
 
-def test_the_three_loops_agree_with_a_function_guide(namespace):
-    (svi, svi_means), (loop, loop_means), (fitted, fit_means) = (
-        namespace[name] for name in ("function_svi", "function_torch", "function_fit")
-    )
-    assert abs(loop - fitted) < 0.001
-    assert_close(fit_means, loop_means, atol=0.001, rtol=0)
-    assert abs(svi - loop) < 1.5
-    assert_close(svi_means, loop_means, atol=0.15, rtol=0)
-    assert loop > namespace["torch_result"][0] - 0.3  # independent scalars: a smaller family than "full"
+def test_svi_of_a_function_guide_and_fit_of_a_module_guide_agree(namespace):
+    assert abs(namespace["function_loss"] - namespace["module_loss"]) < 1.5
+    assert_close(namespace["function_means"], namespace["module_means"], atol=0.25, rtol=0)
+    full = namespace["torch_result"][0]  # independent scalars are a smaller family
+    assert full - 0.3 < namespace["module_loss"] < full + 5
 
 
 def test_the_loops_find_the_posterior_of_the_chains(namespace):

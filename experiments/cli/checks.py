@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.table import Column, Table
@@ -11,10 +11,9 @@ from probattn.experiments.cli.terminal import SEED, check_folder, fail, say, sho
 
 
 def check_posterior(
-    layer: Annotated[Literal["kep-svgp", "cgp"], typer.Argument(help="Layer whose posterior is checked.")] = "kep-svgp",
     out: Annotated[
         Path | None,
-        typer.Option(callback=check_folder, help="Folder of the text and the figures; default runs/posterior/LAYER."),
+        typer.Option(callback=check_folder, help="Folder of the text and the figures; default runs/posterior."),
     ] = None,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of data, guides and samplers.")] = 0,
 ) -> None:
@@ -24,9 +23,9 @@ def check_posterior(
     """
     from probattn.experiments.studies.posterior_check import posterior_check
 
-    found = posterior_check(layer, seed=seed, say=say)
+    found = posterior_check(seed=seed, say=say)
     say(str(found))
-    folder = out or Path("runs/posterior") / layer
+    folder = out or Path("runs/posterior")
     found.save(folder)
     say(f"text and figures: {folder}")
 

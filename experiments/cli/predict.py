@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, fail, say, show_table
 from probattn.experiments.displayable import displayable
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 
 if TYPE_CHECKING:
     from probattn.experiments.sharing.answers import Answer
@@ -63,7 +63,7 @@ def predict(
     """
     from probattn.experiments.sharing import answers as records
     from probattn.experiments.sharing.pipeline import Pipeline
-    from probattn.inference.io.files import write_text
+    from probattn.inference.io.files import write_bytes
 
     check_file(out, option="--out")
     chosen = format or (FORMATS.get(out.suffix.lower(), "table") if out else "table")
@@ -77,7 +77,7 @@ def predict(
         if out is None:
             print(content, end="")
         else:
-            write_text(out, content)
+            write_bytes(out, content.encode())
     if out is not None:
         say(f"{out}: {len(found)} answers")
     if read.failures:
@@ -172,7 +172,7 @@ def _write(table: Table, words: list[str], out: Path | None) -> None:
     width = Console(file=StringIO(), width=1000).measure(table).maximum
     file = StringIO()
     Console(file=file, width=width).print(table)
-    write_text(out, file.getvalue() + "".join(f"{line}\n" for line in words))
+    write_bytes(out, (file.getvalue() + "".join(f"{line}\n" for line in words)).encode())
 
 
 def _verdict(pipeline: "Pipeline") -> str:

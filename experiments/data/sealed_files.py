@@ -19,7 +19,7 @@ def write_sealed(path: str | Path, content: bytes, *, tag: str | None = None) ->
     Args:
         path: the file; its folder must exist.
         content: bytes that contain :data:`~probattn.experiments.data.digest.UNSEALED` once.
-        tag: as for :func:`~probattn.inference.io.files.atomic_write`.
+        tag: as for :func:`~probattn.inference.io.files.write_bytes`.
 
     Raises:
         OSError: it cannot be written; names ``path``.

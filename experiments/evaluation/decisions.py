@@ -1,17 +1,16 @@
 """Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
 
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from probattn.inference import Prediction, regression
+from probattn.inference import Prediction
 from probattn.inference.decisions import conformal
 from probattn.inference.decisions.abstention import RiskThreshold
+from probattn.inference.metrics import regression
 
 TARGET, ALPHA = 0.05, 0.1
 """Largest risk of the accepted answers, and probability with which a conformal set may miss the class."""
@@ -25,7 +24,7 @@ class Decisions:
         valid, test: predictions with labels.
         threshold: confidence threshold that keeps the risk below :data:`TARGET`.
         abstention: its :meth:`~probattn.inference.decisions.abstention.RiskThreshold.evaluate` on the test data.
-        sets: conformal sets of the test data by kind, ``plain`` and ``adaptive``; bool ``(n, classes)``.
+        sets: conformal sets of the test data by kind, here ``plain``; bool ``(n, classes)``.
         conformal: evaluation of the sets by kind.
         quantiles: calibrated quantile of the sets by kind.
     """
@@ -101,21 +100,13 @@ def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:
         calibrated = conformal.CQR(alpha=ALPHA).fit_prediction(valid)
         return Intervals(predicted, calibrated.evaluate(test, test.labels))
     threshold = RiskThreshold(target=TARGET).fit_prediction(valid)
-    calibrated = {
-        "plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid),
-        "adaptive": conformal.APS(alpha=ALPHA).fit_prediction(valid, generator=_generator(valid)),
-    }
+    calibrated = {"plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid)}
     return Decisions(
         valid,
         test,
         threshold,
         threshold.evaluate(test.probs, test.labels),
-        {kind: each.sets(test.probs, generator=_generator(test)) for kind, each in calibrated.items()},
-        {kind: each.evaluate(test.probs, test.labels, generator=_generator(test)) for kind, each in calibrated.items()},
-        {kind: each.quantile for kind, each in calibrated.items()},
+        {kind: each.sets(test.probs) for kind, each in calibrated.items()},
+        {kind: each.evaluate(test.probs, test.labels) for kind, each in calibrated.items()},
+        {kind: each.quantile.item() for kind, each in calibrated.items()},
     )
-
-
-def _generator(prediction: Prediction) -> torch.Generator:
-    """Return a generator seeded by the labels: the same for all runs on these data, another on other data."""
-    return torch.Generator().manual_seed(zlib.crc32(prediction.labels.cpu().numpy().tobytes()))

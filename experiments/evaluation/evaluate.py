@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from probattn.inference.distributed import (
     broadcast_result,
     gather_results,
     make_fabric,
-    rank_zero_first,
     world,
 )
 from probattn.inference.io.files import locked
@@ -95,13 +94,13 @@ def evaluate(
 
     Raises:
         SettingsError, CheckpointError: the folder holds no run, or a damaged one; an unknown method.
-        BlockingIOError: another process trains or evaluates the run.
+        filelock.Timeout: another process trains or evaluates the run.
         DatasetError: data that are missing or damaged.
     """
     names = tuple(dict.fromkeys((methods.POSTERIOR, *map(methods.check, by))))
     settings = read_record(folder).settings  # raises before a folder without a run gets a lock
-    if world().size > 1:
-        make_fabric(find_device(settings.train.accelerator), devices=1)
+    is_shared = world().size > 1
+    first = make_fabric(find_device(settings.train.accelerator), devices=1).rank_zero_first() if is_shared else None
 
     def open_with_sets() -> tuple[TrainedRun, dict[str, TestSet]]:
         run = open_run(folder, root=root)
@@ -112,7 +111,8 @@ def evaluate(
 
     with ExitStack() as stack:
         broadcast_result(lambda: stack.enter_context(locked(folder)))
-        run, sets = rank_zero_first(open_with_sets)
+        with first or nullcontext():
+            run, sets = open_with_sets()
         num_samples = num_samples or run.settings.train.num_samples
         options = EvaluationOptions(
             num_samples=num_samples,
@@ -139,8 +139,10 @@ def evaluate(
             "provenance": {name: asdict(each) for name, each in provenance.items()},
             "metrics": result.metrics,
             "variants": result.variants,
-            "posterior": result.posterior,
-            "convergence": result.convergence and result.convergence.to_json(),
+            "posterior": [asdict(site) for site in result.posterior],
+            "convergence": result.convergence
+            and {"sites": [asdict(site) | {"state": site.state} for site in result.convergence]},
+            "spread": result.spread,
             "similarity": result.similarity,
             "methods": {name: each.to_json() for name, each in scores.items()},
             "decisions": result.decisions.to_json(),
@@ -216,6 +218,19 @@ def _variants(run: TrainedRun, drawn: Prediction, *, num_samples: int) -> dict[s
     return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
 
 
+def _spread(valid: Prediction) -> dict[str, float] | None:
+    """Return means of entropy and mutual information in nats, and the latter's 95 % quantile; None without classes."""
+    if valid.probs is None or valid.expected_entropy is None:
+        return None
+    valid = valid if valid.mask is None else valid.tokens()
+    information = valid.mutual_information.double()
+    return {
+        "entropy": valid.entropy.mean().item(),
+        "mutual_information": information.mean().item(),
+        "mutual_information_95": information.quantile(0.95).item(),
+    }
+
+
 def _run_result(
     run: TrainedRun,
     predictions: Mapping[str, Prediction],
@@ -253,9 +268,8 @@ def _run_result(
         classes=run.dataset.classes,
         spectra=attention_spectra(model, guide, examples),
         posterior=posterior,
-        convergence=run_convergence(run, num_samples=num_samples, seed=options.seed)
-        if posterior and options.convergence
-        else None,
+        convergence=run_convergence(run, seed=options.seed) if posterior and options.convergence else None,
+        spread=_spread(predictions["valid"]),
         variants=_variants(run, test, num_samples=num_samples) if has_latents else {},
         similarity=token_similarity(model, guide, examples),
         shift=scores.shift,

@@ -9,40 +9,34 @@ import torch
 from probattn.experiments.runs.build import Loader, generator
 from probattn.experiments.runs.load import TrainedRun
 from probattn.guides import Guide
-from probattn.inference.diagnostics.convergence import Convergence, convergence
-from probattn.inference.posterior.fit_guide import refit_guide
+from probattn.inference.diagnostics.convergence import SiteConvergence, convergence
+from probattn.inference.posterior.refit_guide import refit_guide
 from probattn.inference.training.step import StepCoefficients
 from probattn.models import Supervised
 from probattn.weights import alpha
 
-VALID_EXAMPLES = 1024
-"""Validation examples that the spread of predictions is measured on, at most."""
 REFIT_EPOCHS = 5
 """Epochs of the refit."""
 REFIT_BATCHES = 200
 """Training batches of an epoch of the refit, at most: more would take longer than the rest of an evaluation."""
 
 
-def run_convergence(run: TrainedRun, *, num_samples: int, seed: int) -> Convergence:
+def run_convergence(run: TrainedRun, *, seed: int) -> list[SiteConvergence]:
     """Test whether the guide of a run had converged at its best epoch, under the objective of that epoch.
 
     Args:
         run: the run.
-        num_samples: draws of the predictions, whose spread is known for classes only.
         seed: seed of draws and batches.
     """
     last = _objectives(run)[-1]
-    valid = run.dataset.valid.select(torch.arange(min(VALID_EXAMPLES, len(run.dataset.valid))))
     with torch.random.fork_rng(), alpha(last.alpha):
         torch.manual_seed(seed)
         return convergence(
             run.model,
             run.guide,
             _FirstBatches(_training_batches(run)),
-            valid=run.batches_by_length(valid) if run.dataset.classes else None,
             kl_weights=(last.kl, last.local_kl),
             refit_epochs=REFIT_EPOCHS,
-            num_samples=num_samples,
         )
 
 

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 import torch
 
@@ -15,7 +16,7 @@ from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction
 from probattn.inference import predict as posterior_prediction
-from probattn.inference.imports import require_extra
+from probattn.inference.imports import MissingExtraError
 from probattn.inference.methods.features import Features, features
 from probattn.inference.methods.laplace import Laplace
 from probattn.inference.methods.mc_dropout import MCDropout
@@ -76,15 +77,8 @@ def _mc_dropout(run: TrainedRun, num_samples: int) -> Method:
 
 
 def _laplace(run: TrainedRun, num_samples: int) -> Method:
-    # link="draws": the probit approximation has a mean only, without draws
-    predictor = Laplace(_predictor(run, num_samples), link="draws").fit(run.batches_by_length(run.dataset.train))
-
-    def predict(forward: CachedForward) -> Prediction:
-        cached = forward.features
-        torch.manual_seed(forward.seed)  # the last layer's draws are the same for every test set
-        return predictor.predict_features(cached)
-
-    return predict
+    predictor = Laplace(_predictor(run, num_samples)).fit(run.batches_by_length(run.dataset.train))
+    return lambda forward: predictor.predict_features(forward.features)
 
 
 def _sv_dkl(run: TrainedRun, num_samples: int) -> Method:
@@ -132,8 +126,8 @@ def check(name: str) -> str:
         )
     if any(part not in WRAPPERS for part in rest):
         raise SettingsError(f"{name!r}: only {', '.join(WRAPPERS)} can follow a +, on top of another method")
-    if first == "laplace":
-        require_extra("laplace", "laplace", needed_by="the method laplace")
+    if first == "laplace" and find_spec("laplace") is None:
+        raise MissingExtraError("the method laplace needs laplace-torch: pip install 'probattn[laplace]'")
     return name
 
 

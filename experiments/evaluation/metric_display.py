@@ -2,10 +2,48 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from probattn.inference.metrics import DISPLAY, MetricDisplay
 
+class MetricDisplay(NamedTuple):
+    """Display of a metric: its ``title``, the factor ``scale`` it is multiplied by in tables, and its direction."""
+
+    title: str
+    scale: float
+    higher_is_better: bool
+
+
+DISPLAY: dict[str, MetricDisplay] = {
+    "accuracy": MetricDisplay("ACC", 100, higher_is_better=True),
+    "mcc": MetricDisplay("MCC", 100, higher_is_better=True),
+    "aurc": MetricDisplay("AURC", 1000, higher_is_better=False),
+    "eaurc": MetricDisplay("E-AURC", 1000, higher_is_better=False),
+    "auroc": MetricDisplay("AUROC", 100, higher_is_better=True),
+    "aupr_success": MetricDisplay("AUPR-Success", 100, higher_is_better=True),
+    "aupr_error": MetricDisplay("AUPR-Error", 100, higher_is_better=True),
+    "fpr95": MetricDisplay("FPR95", 100, higher_is_better=False),
+    "ece": MetricDisplay("ECE", 100, higher_is_better=False),
+    "mce": MetricDisplay("MCE", 100, higher_is_better=False),
+    "nll": MetricDisplay("NLL", 10, higher_is_better=False),
+    "brier": MetricDisplay("Brier", 100, higher_is_better=False),
+}
+"""Metrics of classes, in the order of ``metrics.evaluate``, with their display in the papers' tables."""
+OOD_DISPLAY: dict[str, MetricDisplay] = {
+    "auroc": MetricDisplay("AUROC", 100, higher_is_better=True),
+    "aupr_in": MetricDisplay("AUPR-in", 100, higher_is_better=True),
+    "aupr_out": MetricDisplay("AUPR-out", 100, higher_is_better=True),
+    "fpr95_in": MetricDisplay("FPR95-in", 100, higher_is_better=False),
+    "fpr95_out": MetricDisplay("FPR95-out", 100, higher_is_better=False),
+}
+"""Metrics of OOD detection, in the order of ``ood.detection_metrics``, with their display."""
+DETECTORS: dict[str, str] = {
+    "kl_matching": "KLMatching",
+    "max_softmax": "MaxSoftmax",
+    "entropy": "Entropy",
+    "energy": "Energy",
+    "mutual_information": "Mutual information",
+}
+"""OOD detectors, in the order of ``ood.scores``, with their titles."""
 NUMBERS: dict[str, MetricDisplay] = {
     "rmse": MetricDisplay("RMSE", 1, higher_is_better=False),
     "mae": MetricDisplay("MAE", 1, higher_is_better=False),

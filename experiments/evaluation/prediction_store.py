@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.provenance import Provenance, differences
 from probattn.inference import CheckpointError, Prediction
 from probattn.inference.io.files import read_archive, write_archive
-from probattn.inference.prediction.mixture import innermost
 
 FORMAT = "probattn-predictions-2"
 FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
@@ -102,10 +100,10 @@ def _fields(prediction: Prediction) -> dict[str, Tensor | None]:
     """
     if prediction.probs is not None:
         return {field: _on_cpu(getattr(prediction, field)) for field in FIELDS}
-    if not isinstance(innermost(prediction.components[0]), torch.distributions.Normal):
+    if prediction.normal is None:
         raise ValueError("predictions of numbers are stored for normal likelihoods only")
-    parameters = prediction.mixture.normal_parameters()
-    normal = {name: value.to(prediction.mean) for name, value in zip(("loc", "scale"), parameters, strict=True)}
+    pairs = zip(("loc", "scale"), prediction.normal, strict=True)
+    normal = {name: value.to(prediction.mean) for name, value in pairs}
     return {"labels": _on_cpu(prediction.labels)} | {name: _on_cpu(value) for name, value in normal.items()}
 
 

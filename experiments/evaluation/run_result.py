@@ -9,7 +9,7 @@ from torch import Tensor
 from probattn.experiments.evaluation.decisions import Decisions, Intervals
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
-from probattn.inference.diagnostics.convergence import Convergence
+from probattn.inference.diagnostics.convergence import SiteConvergence
 from probattn.inference.training.options import TrainOptions
 
 
@@ -32,7 +32,7 @@ class RunResult:
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, Spectrum]  # by layer
-    posterior: list[dict]  # rows of posterior_summary
+    posterior: list[SiteConvergence]  # of posterior_summary
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
@@ -43,7 +43,8 @@ class RunResult:
     texts: tuple[str, ...] = ()  # n texts if the data are texts
     numbers: Prediction | None = None  # predictions of a regression
     is_table: bool = False  # neither images nor texts
-    convergence: Convergence | None = None  # None without global latent variables, or if it was not measured
+    convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
+    spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
     def __post_init__(self) -> None:

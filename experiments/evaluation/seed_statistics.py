@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, best_of, displays
-from probattn.inference.metrics import MetricDisplay
+from probattn.experiments.evaluation.metric_display import COLUMNS, MetricDisplay, best_of, displays
 
 CONFIDENCE = 0.95
 """Confidence level of the intervals."""

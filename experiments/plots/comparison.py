@@ -9,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from probattn.experiments.evaluation.metric_display import format_value
+from probattn.experiments.evaluation.metric_display import MetricDisplay, format_value
 from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
 from probattn.experiments.plots.row_panels import ARROWS, mark_missing, pages, row_panels, rows_left_out
-from probattn.inference.metrics import MetricDisplay
 
 OFFSET = 0.28
 """Distance of the seeds below their mean, in rows."""

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.plots import style
 from probattn.inference.diagnostics.attention import Spectrum
+from probattn.inference.diagnostics.convergence import SiteConvergence
 
 ROWS = 12
 """Largest number of sites of a figure."""
@@ -129,22 +130,22 @@ def similarity(runs: Mapping[str, Mapping[str, float]]) -> Figure | None:
     return figure
 
 
-def posterior(sites: Sequence[Mapping]) -> Figure | None:
+def posterior(sites: Sequence[SiteConvergence]) -> Figure | None:
     """Draw, for each site, KL(q ‖ prior) per scalar, and the ratio of the posterior's to the prior's std.
 
     Of more than twelve sites those of the lowest KL are drawn.
 
     Args:
-        sites: rows of ``site``, ``kl`` (nats), ``size`` (scalars), ``prior_std`` and ``posterior_std``.
+        sites: result of ``posterior_summary``.
     """
     if not sites:
         return None
     of_all = f", the lowest of {len(sites)} sites" if len(sites) > ROWS else ""
-    sites = [row for row in sites if row in sorted(sites, key=lambda row: ratio(row["kl"], row["size"]))[:ROWS]]
+    sites = [row for row in sites if row in sorted(sites, key=lambda row: ratio(row.kl, row.size))[:ROWS]]
     figure, (left, right) = style.subplots((9.6, 1.1 + 0.34 * len(sites)), 1, 2, sharey=True)
     rows = np.arange(len(sites))
-    density = np.array([ratio(row["kl"], row["size"]) for row in sites])
-    spread = np.array([ratio(row["posterior_std"], row["prior_std"]) for row in sites])
+    density = np.array([ratio(row.kl, row.size) for row in sites])
+    spread = np.array([row.std_ratio[0] for row in sites])
     for ax, widths, colour in ((left, density, style.BLUE), (right, spread, style.SKY)):
         bars = ax.barh(rows, np.nan_to_num(widths, posinf=0, neginf=0), height=0.62, color=colour)
         labels = [f"{width:.3g}" if math.isfinite(width) else "–" for width in widths]
@@ -153,7 +154,7 @@ def posterior(sites: Sequence[Mapping]) -> Figure | None:
         ax.set_xlim(0, 1.18 * max(top, 1.0 if ax is right else 0.0) or 1.0)
         ax.xaxis.set_major_formatter(style.PLAIN)
     right.axvline(1, color=style.INK, lw=1, ls="--")
-    left.set_yticks(rows, [style.wrapped(row["site"]) for row in sites], fontsize=style.SMALL)
+    left.set_yticks(rows, [style.wrapped(row.site) for row in sites], fontsize=style.SMALL)
     left.invert_yaxis()
     left.set_title(f"KL from the prior (nats per scalar){of_all}", **style.TITLE)
     right.set_title("posterior std / prior std (dashed: as the prior)", **style.TITLE)

@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from probattn.experiments.evaluation.metric_display import format_value, unit
+from probattn.experiments.evaluation.metric_display import DISPLAY, format_value, unit
 from probattn.experiments.plots import style
 from probattn.inference import metrics
-from probattn.inference.metrics.classification import confidence_and_correct
+from probattn.inference.metrics import confidence_and_correct
 
 BINS = 15
 
@@ -37,7 +37,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure | None:
     top.plot([0, 1], [0, 1], color=style.INK, lw=1, ls="--", label="perfect")
     top.set(ylim=(0, 1.02), ylabel="accuracy")
     style.legend(figure, most=3, columnspacing=1.2, handlelength=1.5)
-    scale = metrics.DISPLAY["ece"].scale
+    scale = DISPLAY["ece"].scale
     top.set_title(
         f"Reliability: ECE {format_value(metrics.ece(probs, labels, bins=BINS), scale)} {unit(scale)}", **style.HEADING
     )

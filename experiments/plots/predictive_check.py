@@ -16,15 +16,12 @@ FEW = 40
 def observed_and_replicated(check: PredictiveCheck) -> Figure:
     """Draw the replicates' histogram and the data's value of each statistic, with P(replicate ≥ data).
 
-    Vectors have an interval from 5 to 95 % of the replicates for each entry. Of a discrepancy the differences between
-    replicate and data at each draw are drawn, against 0.
+    Vectors have an interval from 5 to 95 % of the replicates for each entry.
     """
     figure, axes = style.panel_grid(len(check.observed), height=2.2)
     handles = {}
     for ax, (name, observed) in zip(axes, check.observed.items(), strict=True):
         replicated = check.replicated[name]
-        if check.is_discrepancy(name):
-            observed, replicated = torch.zeros_like(observed[0]), replicated - observed
         p = check.p_values[name]
         if observed.dim():
             _intervals(ax, observed, replicated)

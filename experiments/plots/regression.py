@@ -9,7 +9,8 @@ from torch import Tensor
 
 from probattn.experiments.evaluation.metric_display import format_value, unit
 from probattn.experiments.plots import style
-from probattn.inference import Prediction, regression
+from probattn.inference import Prediction
+from probattn.inference.metrics import regression
 
 MOST = 200
 """Largest number of examples that are drawn."""

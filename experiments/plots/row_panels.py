@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from probattn.experiments.evaluation.metric_display import MISSING, arrow, unit
+from probattn.experiments.evaluation.metric_display import MISSING, MetricDisplay, arrow, unit
 from probattn.experiments.evaluation.seed_statistics import Comparison, select
 from probattn.experiments.plots import style
-from probattn.inference.metrics import MetricDisplay
 
 ROWS = 12
 """Largest number of rows of a page."""

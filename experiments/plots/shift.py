@@ -1,6 +1,6 @@
 """Runs under distribution shift: a metric by corruption, and by severity.
 
-``runs[label][corruption][severity]`` maps keys of ``metrics.DISPLAY`` to values; values that are not finite are left
+``runs[label][corruption][severity]`` maps keys of ``DISPLAY`` to values; values that are not finite are left
 out. A diamond marks the best run.
 """
 
@@ -16,9 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
-from probattn.experiments.evaluation.metric_display import unit
+from probattn.experiments.evaluation.metric_display import DISPLAY, unit
 from probattn.experiments.plots import style
-from probattn.inference import metrics
 
 Runs = Mapping[str, Mapping[str, Mapping[int, Mapping[str, float]]]]
 Values = dict[str, dict[str, dict[int, float]]]
@@ -95,7 +94,7 @@ def by_severity(runs: Runs, *, metric: str) -> Figure | None:
 
 
 def _values(runs: Runs, metric: str) -> Values:
-    scale = metrics.DISPLAY[metric].scale
+    scale = DISPLAY[metric].scale
     values: Values = {}
     for label, corruptions in runs.items():
         for name, severities in corruptions.items():
@@ -141,7 +140,7 @@ def _is_wide(values: Values, metric: str) -> bool:
     """Return True if the values of an error span so much that small ones would be flat on a linear axis."""
     numbers = [value for of_run in values.values() for levels in of_run.values() for value in levels.values()]
     spread = min(numbers) > 0 and max(numbers) > 20 * min(numbers)
-    return spread and not metrics.DISPLAY[metric].higher_is_better
+    return spread and not DISPLAY[metric].higher_is_better
 
 
 def _best(values: Values, metric: str, severity: int | None = None, corruption: str | None = None) -> set[str]:
@@ -154,7 +153,7 @@ def _best(values: Values, metric: str, severity: int | None = None, corruption: 
             means[label] = float(np.mean(numbers))
     if len(means) < 2:
         return set()
-    best = (max if metrics.DISPLAY[metric].higher_is_better else min)(means.values())
+    best = (max if DISPLAY[metric].higher_is_better else min)(means.values())
     return {label for label, mean in means.items() if mean == best}
 
 
@@ -184,7 +183,7 @@ def _metric_axis(ax: Axes, metric: str, *, logarithmic: bool) -> None:
     else:
         style.set_ticks(ax.yaxis, 5)
     if metric:
-        display = metrics.DISPLAY[metric]
+        display = DISPLAY[metric]
         scale = f" ({unit(display.scale)})" if unit(display.scale) else ""
         better = "higher" if display.higher_is_better else "lower"
         ax.set_ylabel(f"{display.title}{scale}, {better} is better")

@@ -8,13 +8,13 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.evaluate import Evaluation
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
+from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, compare
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.table import Grid, Table, to_table
-from probattn.inference.metrics import DISPLAY, ood
 
 SHIFT_METRICS = ("accuracy", "nll", "ece")
 
@@ -125,7 +125,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _ood_grid(name: str, detection: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Grid:
     rows = {
-        f"{ood_set}, {ood.DETECTORS[detector]}": [values[key] for key in ood.DISPLAY]
+        f"{ood_set}, {DETECTORS[detector]}": [values[key] for key in OOD_DISPLAY]
         for ood_set, detectors in detection.items()
         for detector, values in detectors.items()
     }
@@ -133,4 +133,4 @@ def _ood_grid(name: str, detection: Mapping[str, Mapping[str, Mapping[str, float
         "in, out: in-distribution or out-of-distribution images are the positive class; "
         "FPR95: share of the other class at 95 % of the positive one."
     )
-    return Grid(f"{name}, OOD images", [metric.title for metric in ood.DISPLAY.values()], rows, 100, note=note)
+    return Grid(f"{name}, OOD images", [metric.title for metric in OOD_DISPLAY.values()], rows, 100, note=note)

@@ -128,8 +128,8 @@ PANELS = (
         "Which classes to keep",
         _if_predictions(_set_sizes),
         "Conformal sets, calibrated on validation data to hold the true class of 90 % of new ones: how many classes "
-        "they need for it. Many sets of one class mean a network that is certain; adaptive sets grow with the "
-        "difficulty of the example, plain ones are the smallest on average, and may be empty.",
+        "they need for it. Many sets of one class mean a network that is certain. Sets are the smallest on "
+        "average, and may be empty.",
         "Not drawn: this run has no predictions of validation data.",
         wide=True,
         of_classes=True,
@@ -240,6 +240,6 @@ PANELS = (
         "little, since an untrained posterior starts there: the table says whether this is the optimum.",
         "Not drawn: this network has no random variable that all examples share.",
         wide=True,
-        finding=lambda result: posterior_words.describe_spread(result.convergence) if result.convergence else "",
+        finding=lambda result: posterior_words.describe_spread(result),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference.diagnostics.convergence import Convergence, SiteConvergence
+from probattn.inference.diagnostics.convergence import SiteConvergence
 
 SMALL_SHARE = 0.01
 """Share of the entropy below which mutual information counts as practically none."""
@@ -13,27 +13,26 @@ WIDE = 0.5
 """Standard deviation, relative to the prior's, from which a posterior is not called narrow."""
 
 
-def describe_spread(found: Convergence) -> str:
+def describe_spread(result: RunResult) -> str:
     """Return how far single samples are apart on validation data, and the reason if they hardly are."""
-    spread = found.predictive
-    if spread is None:
+    spread = result.spread
+    if spread is None or not result.convergence:
         return ""
     information, quantile = spread["mutual_information"], spread["mutual_information_95"]
     numbers = (
         f"On validation data the mutual information of label and latent variables is {information:.1e} nats (95 % "
-        f"quantile {quantile:.1e}), {_percent(_share(spread))} of the entropy of {spread['entropy']:.2f} nats; the "
-        f"total variation between a sample and the mean prediction is {_percent(spread['total_variation'])}."
+        f"quantile {quantile:.1e}), {_percent(_share(spread))} of the entropy of {spread['entropy']:.2f} nats."
     )
-    if _share(spread) >= SMALL_SHARE or not found.sites:
+    if _share(spread) >= SMALL_SHARE:
         return numbers
     words = "Samples of the attention layers hardly disagree, which says nothing about other inputs."
-    return f"{words} {numbers} {_reason(found)}"
+    return f"{words} {numbers} {_reason(result.convergence)}"
 
 
 def warnings(result: RunResult) -> list[str]:
     """Return a line for each site whose posterior has not converged, for the terminal."""
     lines = []
-    for site in filter(_warns, result.convergence.sites if result.convergence else ()):
+    for site in filter(_warns, result.convergence or ()):
         gain = "" if site.gain is None else f", refitting gains {site.gain / site.num_data:.2g} nats per example"
         lines.append(f"posterior of {site.site}: {site.state}{gain}")
     return lines
@@ -60,21 +59,21 @@ def describe_examples(result: RunResult) -> str:
 
 
 def _warns(site: SiteConvergence) -> bool:
-    return site.is_converged is False or site.is_collapsed
+    return site.state in ("not converged", "collapsed")
 
 
 def _share(spread: dict[str, float]) -> float:
     return spread["mutual_information"] / spread["entropy"] if spread["entropy"] > 0 else 0.0
 
 
-def _reason(found: Convergence) -> str:
-    std = _mean_std_ratio(found.sites)
+def _reason(sites: Sequence[SiteConvergence]) -> str:
+    std = _mean_std_ratio(sites)
     if std >= WIDE:
         return (
             f"The posterior's standard deviation is {std:.2f} of the prior's: the latent variables vary, but the "
             "network's output hardly depends on them."
         )
-    left = any(each.is_converged is False for each in found.sites)
+    left = any(site.state == "not converged" for site in sites)
     rest = "; it has not converged, so this is not what the data say" if left else ""
     return f"The posterior's standard deviation is only {std:.2f} of the prior's{rest}."
 

@@ -17,8 +17,8 @@ from probattn.experiments.reporting import html
 from probattn.experiments.reporting.html import EmbeddedFigure
 from probattn.experiments.reporting.panels import PANELS, Panel
 from probattn.experiments.reporting.table import Table, metrics_table, plain_table
-from probattn.inference.diagnostics.convergence import Convergence
-from probattn.inference.io.files import write_text
+from probattn.inference.diagnostics.convergence import SiteConvergence
+from probattn.inference.io.files import write_bytes
 
 MEANINGS = {
     "accuracy": "share of right answers.",
@@ -93,7 +93,7 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    write_bytes(path, text.encode())
 
 
 def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
@@ -174,20 +174,14 @@ def _embed_panel(panel: Panel, result: RunResult) -> EmbeddedFigure | None:
     return html.embed(figure, alt=f"{panel.title} of {result.label}. {caption}", caption=caption, wide=panel.wide)
 
 
-def _posterior_table(sites: Sequence[dict]) -> Table:
-    ratio = model_diagnostics.ratio
-    rows = []
-    for row in sites:
-        kl, prior, std = (float(row[key]) for key in ("kl", "prior_std", "posterior_std"))
-        ratios = ratio(kl, row["size"]), prior, std, ratio(std, prior)
-        rows.append((row["site"], row["size"], kl, *ratios, float(row["posterior_mean_rms"])))
-    stds = ("prior std", "posterior std", "ratio of stds", "RMS of the mean")
-    return plain_table(("site", "scalars", "KL (nats)", "KL per scalar", *stds), rows)
+def _posterior_table(sites: Sequence[SiteConvergence]) -> Table:
+    rows = [(row.site, row.size, row.kl, model_diagnostics.ratio(row.kl, row.size), row.std_ratio[0]) for row in sites]
+    return plain_table(("site", "scalars", "KL (nats)", "KL per scalar", "ratio of stds"), rows)
 
 
-def _verdicts_table(found: Convergence) -> Table:
+def _verdicts_table(sites: Sequence[SiteConvergence]) -> Table:
     rows = []
-    for site in found.sites:
+    for site in sites:
         gain = math.nan if site.gain is None else site.gain / site.num_data
         rows.append((site.site, site.state, gain, site.kl))
     return plain_table(("site", "verdict", "gain of refitting (nats per example)", "KL"), rows)

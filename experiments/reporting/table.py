@@ -9,9 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from probattn.experiments.evaluation.metric_display import arrow, best_of, displays, format_number, format_value, unit
+from probattn.experiments.evaluation.metric_display import (
+    MetricDisplay,
+    arrow,
+    best_of,
+    displays,
+    format_number,
+    format_value,
+    unit,
+)
 from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, Comparison
-from probattn.inference.metrics import MetricDisplay
 
 
 @dataclass(frozen=True)

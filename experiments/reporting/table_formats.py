@@ -17,7 +17,7 @@ from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.metric_display import MISSING
 from probattn.experiments.evaluation.seed_statistics import Comparison
 from probattn.experiments.reporting.table import Entry, Grid, Table, to_table
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 
 
 def terminal(table: Table) -> RichTable:
@@ -126,7 +126,7 @@ def save(path: Path, source: Comparison | Grid) -> list[Path]:
     texts = {".md": markdown(table), ".tex": latex(table), ".csv": csv(source)}
     paths = [path.with_name(path.name + suffix) for suffix in texts]
     for each, text in zip(paths, texts.values(), strict=True):
-        write_text(each, text)
+        write_bytes(each, text.encode())
     return paths
 
 

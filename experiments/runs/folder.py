@@ -54,13 +54,13 @@ def check_free(out: Path, settings: Settings, *, resume: bool) -> None:
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        SettingsError: the folder holds a run of other settings than these, apart from more epochs or patience.
+        SettingsError: the folder holds a run of other settings than these, apart from epochs and patience.
     """
     if (out / "settings.json").exists():
         if not resume:
             raise FileExistsError(f"{out} holds a run; continue it with --resume, or choose another folder with --out")
         started = read_record(out).settings
-        same_options = not settings.train.differences(asdict(started.train))
+        same_options = settings.train.continues(started.train)
         if not (same_options and replace(started, train=settings.train) == settings):
             raise SettingsError(
                 f"{out} holds a run of other settings: {'; '.join(changes(out, settings))}; "
@@ -108,11 +108,11 @@ def claim(
 ) -> Iterator[None]:
     """Lock a run's folder, and write its :class:`RunRecord` to ``settings.json`` if there is none.
 
-    More epochs or patience are written to it, too, and taken back if no epoch is done with them: the checkpoint was
+    Other epochs or patience are written to it, too, and taken back if no epoch is done with them: the checkpoint was
     refused, or nothing was left to train.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        filelock.Timeout: another process holds the lock.
         FileExistsError: another process has written to the folder since :func:`check_free`.
         SettingsError: so it has, or the run has other training data.
         OSError: the folder cannot be written.

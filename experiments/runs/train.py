@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +28,11 @@ from probattn.experiments.runs.build import (
 )
 from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.inference import History, fit, warm_start
-from probattn.inference.distributed import broadcast_result, make_fabric, rank_zero_first
+from probattn.inference.distributed import broadcast_result, make_fabric, world
 from probattn.models import Supervised
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Run(NamedTuple):
@@ -78,20 +80,21 @@ def train(
         root: folder of the data sets.
         resume: resume a run that was stopped, in either phase.
         progress: show a progress bar.
-        say: called with a line of text for settings that are raised, when a phase begins, and with the weights that
-            the warm start carried over.
+        say: called with a line of text for settings that are raised, when a phase begins, and with the number of
+            weights that the warm start carried over.
 
     Raises:
         FileExistsError: the folder holds a run and ``resume`` is False, or other files.
-        BlockingIOError: another process trains or evaluates the run.
+        filelock.Timeout: another process trains or evaluates the run.
         SettingsError: the folder holds a run of other settings.
         CheckpointError: a damaged checkpoint, or a layer that carries nothing over from the warm start's.
         OSError: the folder cannot be written.
     """
-    check(settings, out, resume=resume)
+    fabric = check(settings, out, resume=resume)
     for change in changes(out, settings):
         say(f"{out}: {change}")
-    dataset = rank_zero_first(lambda: load_data(settings, root))
+    with fabric.rank_zero_first():
+        dataset = load_data(settings, root)
     with ExitStack() as held:
         run = prepare(settings, out, dataset, name=name, resume=resume, held=held)
         if run.is_fresh:
@@ -100,8 +103,8 @@ def train(
         return fit(*parts, options=settings.train, out=out, resume=resume, progress=progress)
 
 
-def check(settings: Settings, out: Path, *, resume: bool) -> None:
-    """Connect the processes of torchrun, and check the device and the folder.
+def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
+    """Connect the processes of torchrun, which is returned, and check the device and the folder.
 
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
@@ -109,8 +112,15 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
     accelerator = settings.train.accelerator
     if accelerator in GPUS and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    make_fabric(accelerator, settings.train.devices)
+    devices = f"train.accelerator={accelerator}, train.devices={settings.train.devices}"
+    try:
+        fabric = make_fabric(accelerator, settings.train.devices)
+    except (TypeError, RuntimeError) as error:  # of Fabric
+        raise SettingsError(f"{devices}: {error}") from error
+    if fabric.world_size != world().size:
+        raise SettingsError(f"{devices} are {fabric.world_size} devices: torchrun starts a process for each")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
+    return fabric
 
 
 def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resume: bool, held: ExitStack) -> Run:
@@ -122,7 +132,7 @@ def prepare(settings: Settings, out: Path, dataset: Dataset, *, name: str, resum
         held: gets the lock of the folder.
 
     Raises:
-        BlockingIOError, CheckpointError, OSError: as for :func:`train`.
+        filelock.Timeout, CheckpointError, OSError: as for :func:`train`.
     """
     is_fresh = not (out / "last.pt").exists()
     dataset = dataset if is_fresh else dataset.for_run(out)
@@ -151,8 +161,9 @@ def initialise(run: Run, *, progress: bool, say: Callable[[str], None]) -> None:
     settings, dataset = run.settings, run.dataset
     if run.first_phase is not None:
         report = warm_start(run.model, _train_first_phase(run, progress=progress, say=say))
-        broadcast_result(lambda: write_json(run.out / "warm-start.json", asdict(report)))
-        say(f"{report}\n{settings.layer.name} attention, {settings.train.epochs} epochs")
+        broadcast_result(lambda: write_json(run.out / "warm-start.json", report))
+        say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh: see warm-start.json")
+        say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
     batch = dataset.sample(settings.data.batch_size, generator=generator(settings))
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(run.random_state)

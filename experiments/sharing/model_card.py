@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.tables.datasets import TableDataset
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.pretrained import without_paths
 from probattn.experiments.sharing.stored_evaluation import StoredEvaluation
-from probattn.inference.metrics import DISPLAY
 
 HEADER = """---
 library_name: probattn

@@ -19,7 +19,7 @@ from probattn.experiments.runs.without_data import open_without_data
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.stored_evaluation import StoredEvaluation
 from probattn.inference import Prediction, predict
-from probattn.inference.io.pretrained import find_pretrained, is_pretrained, upload_pretrained
+from probattn.inference.io.pretrained import CONFIG, find_pretrained, upload_pretrained
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Pipeline:
     def open(cls, name: str | Path, *, encoder: str | None = None) -> Self:
         """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
         folder = Path(name)
-        if folder.is_dir() and not is_pretrained(folder):
+        if folder.is_dir() and not (folder / CONFIG).exists():
             return cls.from_run(folder)
         return cls.from_pretrained(name, encoder=encoder)
 
@@ -81,8 +81,8 @@ class Pipeline:
                 name that was saved.
 
         Raises:
-            CheckpointError: the folder is missing, damaged, or its files do not belong together; the hub has no such
-                model, or cannot be reached.
+            CheckpointError: the folder is damaged, or its files do not belong together.
+            OSError: the hub has no such model, or cannot be reached.
             MissingExtraError: no such folder, and ``huggingface_hub`` is not installed.
             DatasetError: the frozen encoder is missing, or is another one.
         """

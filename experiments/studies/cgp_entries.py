@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from probattn.experiments.data.images.corrupted_sets import SEVERITIES
 from probattn.experiments.data.images.corruptions import CORRUPTIONS
+from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.studies import paper_tables as papers
 from probattn.experiments.studies.entries import Column, Entry, Model, Part, Row, columns_of, keys_of
 from probattn.experiments.studies.paper_tables import parse
-from probattn.inference.metrics import DISPLAY, MetricDisplay, ood
 
 # CGP paper. Its own forms (Alg. 1, and the regulariser as in its authors' code).
 _CGP_FORM = ("layer.canonical_guide=prior", "layer.output=mean", "layer.regulariser_norm=column")
@@ -77,8 +77,8 @@ def _cgp_3() -> tuple[Part, ...]:
     sets = ("textures", "lsun-crop", "lsun-resize", "tinyimagenet-crop")
     parts = []
     for detector, text in papers.CGP_3.items():
-        columns = tuple(Column(f"ood/mean/{detector}", key, ood.DISPLAY[key]) for key in papers.CGP_DETECTION)
-        title = ood.DETECTORS.get(detector, "Average")
+        columns = tuple(Column(f"ood/mean/{detector}", key, OOD_DISPLAY[key]) for key in papers.CGP_DETECTION)
+        title = DETECTORS.get(detector, "Average")
         note = _AVERAGE_NOTE if detector == "average" else ""
         parts.append(Part(title, rows, columns, parse(text, keys_of(columns)), ood=sets, baseline="SGPA", note=note))
     return tuple(parts)

@@ -11,6 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from probattn.experiments.evaluation import generated_files
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
 from probattn.experiments.plots import comparison as comparison_plots
@@ -20,8 +21,7 @@ from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
 from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
-from probattn.inference.io.files import write_text
-from probattn.inference.metrics import MetricDisplay, ood
+from probattn.inference.io.files import write_bytes
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
 
@@ -35,12 +35,10 @@ def comparisons(rows: Rows) -> dict[str, Comparison]:
     note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
     found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
     ood_sets = _names(rows, lambda scores: scores.ood)
-    for name, (key, metric) in itertools.product(ood_sets, ood.DISPLAY.items()):
+    for name, (key, metric) in itertools.product(ood_sets, OOD_DISPLAY.items()):
         selected = _select(rows, functools.partial(_detection, name=name, key=key))
         detectors = dict.fromkeys(each for seeds in selected.values() for run in seeds.values() for each in run)
-        display = {
-            each: MetricDisplay(ood.DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors
-        }
+        display = {each: MetricDisplay(DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors}
         found[f"ood-{name}-{key}"] = _compare(selected, rows, metrics=display)
     return {key: comparison for key, comparison in found.items() if comparison is not None}
 
@@ -54,7 +52,7 @@ def title(subject: str) -> str:
     if subject == SHIFT:
         return "Corrupted test images, mean over corruptions and severities"
     name, _, key = subject.removeprefix("ood-").rpartition("-")
-    return f"Detection of {name}, {ood.DISPLAY[key].title}"
+    return f"Detection of {name}, {OOD_DISPLAY[key].title}"
 
 
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
@@ -83,7 +81,7 @@ def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Pat
     generated_files.remove_outdated(folder, rows.sources)
     paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
     paths.append(folder / "seeds.csv")
-    write_text(paths[-1], seeds_csv(rows))
+    write_bytes(paths[-1], seeds_csv(rows).encode())
     for key, figure in figures(rows, found).items():
         paths.append(folder / f"{key}.svg")
         save_figure(paths[-1], figure)

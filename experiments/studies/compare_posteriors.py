@@ -78,9 +78,9 @@ def compare_posteriors(
 
     Args:
         model: the model.
-        guides: fitted guides of this model by name (:func:`~probattn.inference.fit_guide`).
+        guides: fitted guides of this model by name (:func:`~probattn.inference.refit_guide`).
         batch: ``(x, y)`` or ``(x, y, mask)``; its inputs are used for predictions.
-        reference: draws by site, such as ``nuts(...).draws``.
+        reference: draws by site, such as those of Pyro's ``MCMC(NUTS(model), ...)``.
         num_samples: number of draws of each guide.
 
     Raises:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation.methods import POSTERIOR
+from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay
 from probattn.experiments.studies.paper_tables import PaperValue
-from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from probattn.experiments.data.images.corrupted_sets import SEVERITIES
 from probattn.experiments.data.images.corruptions import STANDARD
+from probattn.experiments.evaluation.metric_display import OOD_DISPLAY, MetricDisplay
 from probattn.experiments.studies import paper_tables as papers
 from probattn.experiments.studies.entries import Column, Entry, Model, Part, Row, columns_of, keys_of
 from probattn.experiments.studies.paper_tables import parse
-from probattn.inference.metrics import MetricDisplay, ood
 
 # KEP-SVGP paper. Every model's best epoch is chosen as in the paper. "KEP-SVGP" is the authors' form, "KEP-SVGP, ELBO"
 # this library's, which is compared with the same row of the paper.
@@ -74,7 +74,7 @@ def _kep_3() -> tuple[Part, ...]:
     for data, text in papers.KEP_3.items():
         sets = ("svhn", "cifar100" if data == "cifar10" else "cifar10", "lsun")
         columns = tuple(
-            Column(f"ood/{name}/max_softmax", key, ood.DISPLAY[key]._replace(title=f"{title} {name}"))
+            Column(f"ood/{name}/max_softmax", key, OOD_DISPLAY[key]._replace(title=f"{title} {name}"))
             for key, title in (("auroc", "AUROC"), ("aupr_in", "AUPR"))
             for name in sets
         )

@@ -18,7 +18,7 @@ from probattn.experiments.studies.against_paper import Compared
 from probattn.experiments.studies.entries import Part
 from probattn.experiments.studies.reproduce import Plan, measured
 from probattn.experiments.studies.reproduced_figures import FIGURES
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 
 
 def compared(plan: Plan) -> list[Compared]:
@@ -45,7 +45,7 @@ def write(plan: Plan, found: list[Compared], out: Path) -> list[Path]:
     texts = {".md": report(plan, found, figures=paths), ".csv": against_paper.csv_text(found)}
     for suffix, text in texts.items():
         paths.append(path.with_name(path.name + suffix))
-        write_text(paths[-1], text)
+        write_bytes(paths[-1], text.encode())
     return paths
 
 

@@ -11,7 +11,7 @@ from probattn.experiments.evaluation.metric_display import format_value
 from probattn.experiments.reporting.table import Column, Entry, Row, Table
 from probattn.experiments.reporting.table_formats import csv_text, markdown
 from probattn.experiments.studies.sweep import Candidate, Choice
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 from probattn.inference.metrics import MONITORS
 
 
@@ -37,8 +37,8 @@ def write(folder: Path, choices: Sequence[Choice]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"sweep.{suffix}" for suffix in ("md", "csv", "json")]
     sentences = "".join(f"{choice}\n\n" for choice in choices)
-    write_text(paths[0], f"{sentences}{markdown(sweep_table(choices))}")
-    write_text(paths[1], _csv(choices))
+    write_bytes(paths[0], f"{sentences}{markdown(sweep_table(choices))}".encode())
+    write_bytes(paths[1], _csv(choices).encode())
     write_json(paths[2], {"presets": {choice.preset: _json(choice, folder) for choice in choices}})
     return paths
 

@@ -13,11 +13,10 @@ import math
 from typing import Self
 
 import numpy as np
-import torch
 from scipy.special import bdtr, betaincinv
 from torch import Tensor
 
-from probattn.inference.metrics.classification import confidence_and_correct, validate
+from probattn.inference.metrics import confidence_and_correct, valid_probs
 from probattn.inference.prediction.predictor import FittedPredictor, Predictor, labelled_classes
 from probattn.inference.prediction.result import Prediction
 
@@ -61,22 +60,21 @@ class RiskThreshold(FittedPredictor):
         Raises:
             ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
         """
-        confidence, correct = confidence_and_correct(*labelled_classes(prediction))
-        confidence, order = confidence.sort(descending=True)
-        wrong = (~correct)[order].cumsum(0)
-        ends_group = torch.cat([confidence[1:] < confidence[:-1], torch.ones(1, dtype=torch.bool)])  # of equal ones
-        accepted, errors = ends_group.nonzero()[:, 0].numpy() + 1, wrong[ends_group].numpy()
-        starts = _starts(len(wrong), self.target, self.delta)
-        level = self.delta / len(starts)
-        fails = np.append(np.flatnonzero(bdtr(errors, accepted, self.target) > level), len(accepted))
-        firsts = np.searchsorted(accepted, starts)
-        ends = fails[np.searchsorted(fails, firsts)]  # of each sequence, the first threshold that fails
+        confidence, correct = (part.numpy() for part in confidence_and_correct(*labelled_classes(prediction)))
+        negated, group, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)  # equal ones together
+        accepted, errors = sizes.cumsum(), np.bincount(group, weights=~correct).cumsum()
+        starts = _starts(len(correct), self.target, self.delta)
+        level, best = self.delta / len(starts), 0
+        passes = bdtr(errors, accepted, self.target) <= level
+        for first in np.searchsorted(accepted, starts):
+            length = np.append(passes[first:], False).argmin()  # of the sequence until the first test that fails
+            best = max(best, first + length if length else 0)
         self.confidence, self.bound, self.coverage = math.inf, 1.0, 0.0
-        if (ends > firsts).any():
-            best = ends[ends > firsts].max() - 1
-            self.confidence, self.coverage = float(confidence[ends_group][best]), float(accepted[best] / len(wrong))
-            self.bound = risk_bound(int(errors[best]), int(accepted[best]), delta=level)
-        self.error_free, self.fitted = int((wrong == 0).sum()), True
+        if best:
+            number, wrong = int(accepted[best - 1]), int(errors[best - 1])
+            self.confidence, self.coverage = float(-negated[best - 1]), number / len(correct)
+            self.bound = risk_bound(wrong, number, delta=level)
+        self.error_free, self.fitted = int(accepted[errors == 0].max(initial=0)), True
         return self
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -88,8 +86,7 @@ class RiskThreshold(FittedPredictor):
     def accepts(self, probs: Tensor) -> Tensor:
         """Return True ``(n,)`` for accepted predictions of mean probabilities ``(n, classes)``."""
         self.check_fitted()
-        checked, _ = validate(probs, torch.zeros(len(probs), dtype=torch.long))
-        return checked.amax(dim=1).to(probs.device) >= self.confidence
+        return valid_probs(probs).amax(1).to(probs.device) >= self.confidence
 
     def evaluate(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         """Evaluate the threshold on test data that were not used to choose it.
@@ -98,8 +95,9 @@ class RiskThreshold(FittedPredictor):
             ``accepted`` (count), ``coverage``, ``risk`` (NaN if nothing is accepted), its exact two-sided interval
             ``low``, ``high`` at confidence 1 − delta (Clopper & Pearson, 1934).
         """
-        _, correct = confidence_and_correct(probs, labels)
-        accepted = self.accepts(probs).cpu()
+        self.check_fitted()
+        confidence, correct = confidence_and_correct(probs, labels)
+        accepted = confidence >= self.confidence
         count, wrong = int(accepted.sum()), int((accepted & ~correct).sum())
         return {
             "accepted": count,

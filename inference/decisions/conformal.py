@@ -16,12 +16,11 @@ from typing import Self
 
 import torch
 from scipy.special import betaincinv
-from torch import Generator, Tensor
+from torch import Tensor
 
-from probattn.inference.metrics import regression
-from probattn.inference.metrics.classification import validate
+from probattn.inference.metrics import regression, valid_probs, validate
 from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, labelled, labelled_classes
+from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
@@ -52,78 +51,67 @@ class ConformalPredictor(FittedPredictor):
         predictor: any predictor; None to decide on predictions of others.
         alpha: allowed probability of missing the label, 0 < alpha < 1.
 
-    Raises:
-        ValueError: alpha outside (0, 1).
+    Attributes:
+        quantile: q̂ of all targets, or of classes, in one dimension, float64 on the CPU; ∞ if there are n < 1/α − 1
+            calibration examples.
     """
 
     def __init__(self, predictor: predictors.Predictor | None = None, *, alpha: float) -> None:
         super().__init__(predictor)
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}: 0.1 for a coverage of 90 %")
-        self.alpha = alpha
+        self.alpha, self.quantile = alpha, torch.full((1,), math.nan, dtype=torch.float64)
 
-
-class ConformalSets(ConformalPredictor):
-    """Base class of conformal prediction sets: the classes whose score is at most the calibrated quantile.
-
-    Exported, they add ``set``, bool ``(batch, classes)``, to the outputs of their predictor.
-
-    Args:
-        predictor: any predictor of one class per example; None to decide on predictions of others.
-        alpha: allowed probability of missing the true class, 0 < alpha < 1.
-
-    Attributes:
-        quantile: q̂; ∞, so that sets hold all classes, if there are n < 1/α − 1 calibration examples.
-        classes: number of classes of the calibration data.
-    """
-
-    fitted_values = ("alpha", "quantile", "classes")
-
-    @abstractmethod
-    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
-        """Return the nonconformity scores ``(n, classes)`` of probabilities of that shape, in float64."""
-
-    def fit_prediction(self, prediction: Prediction, *, generator: Generator | None = None) -> Self:
-        """Calibrate on a prediction with its labels.
-
-        Args:
-            prediction: prediction of calibration examples, which nothing was fitted to.
-            generator: generator for randomised scores (:class:`APS`), on the CPU; None uses PyTorch's global one.
-
-        Raises:
-            ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
+    def calibrate(self, scores: Tensor) -> Self:
+        """Set the quantile from nonconformity scores ``(n, ...)``.
 
         Warns:
             FewExamplesWarning: see :func:`conformal_quantile`.
         """
-        probs, labels = validate(*labelled_classes(prediction))
-        scores = self.score(probs, generator).gather(1, labels[:, None])[:, 0]
-        self.quantile, self.classes, self.fitted = float(conformal_quantile(scores, self.alpha)), probs.shape[1], True
+        self.quantile, self.fitted = conformal_quantile(scores, self.alpha).flatten().cpu().clone(), True
         return self
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """Predict one batch, with ``set``; random numbers are from PyTorch's global generator."""
-        self.check_fitted()
-        outputs = super().forward(x, mask)
-        return outputs | {"set": self.score(outputs["probs"].double(), None) <= self.quantile}
+    def get_extra_state(self) -> Tensor:
+        """Return ``fitted``, alpha and the quantiles, in float64."""
+        return torch.tensor([self.fitted, self.alpha, *self.quantile.tolist()], dtype=torch.float64)
 
-    def sets(self, probs: Tensor, *, generator: Generator | None = None) -> Tensor:
+    def set_extra_state(self, state: Tensor) -> None:
+        """Set ``fitted``, alpha and the quantiles."""
+        self.fitted, self.alpha, self.quantile = bool(state[0]), float(state[1]), state[2:].cpu().clone()
+
+
+class LAC(ConformalPredictor):
+    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 − q̂.
+
+    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty ones. Exported, they
+    add ``set``, bool ``(batch, classes)``, to the outputs of their predictor. Arguments are those of
+    :class:`ConformalPredictor`; the predictor is one of one class per example.
+    """
+
+    def fit_prediction(self, prediction: Prediction) -> Self:
+        """Calibrate on a prediction with its labels, which nothing was fitted to.
+
+        Raises:
+            ValueError: invalid probabilities or labels, as in :mod:`probattn.inference.metrics`.
+        """
+        probs, labels = validate(*predictors.labelled_classes(prediction))
+        return self.calibrate(1 - probs.gather(1, labels[:, None]))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """Predict one batch, with ``set``."""
+        outputs = super().forward(x, mask)
+        return outputs | {"set": self._members(outputs["probs"])}
+
+    def sets(self, probs: Tensor) -> Tensor:
         """Return membership of each class in the set of each example, bool ``(n, classes)``.
 
         Args:
             probs: mean probabilities ``(n, classes)``.
-            generator: as for :meth:`fit_prediction`.
 
         Raises:
-            ValueError: another number of classes than in calibration; invalid probabilities.
+            ValueError: invalid probabilities.
         """
-        self.check_fitted()
-        checked, _ = validate(probs, torch.zeros(len(probs), dtype=torch.long))
-        if checked.shape[1] != self.classes:
-            raise ValueError(f"calibrated on {self.classes:g} classes, and the prediction has {checked.shape[1]}")
-        return (self.score(checked, generator) <= self.quantile).to(probs.device)
+        return self._members(valid_probs(probs)).to(probs.device)
 
-    def evaluate(self, probs: Tensor, labels: Tensor, *, generator: Generator | None = None) -> dict[str, float]:
+    def evaluate(self, probs: Tensor, labels: Tensor) -> dict[str, float]:
         """Evaluate the sets on test data.
 
         Returns:
@@ -131,56 +119,23 @@ class ConformalSets(ConformalPredictor):
             ``empty`` and ``singletons``, the shares of sets with no class and with one.
         """
         probs, labels = validate(probs, labels)
-        sets = self.sets(probs, generator=generator)
-        size = sets.sum(1).double()
-        covered = sets.gather(1, labels[:, None])
+        sets = self._members(probs)
+        covered, size = sets.gather(1, labels[:, None]), sets.sum(1)
         shares = {"coverage": covered, "size": size, "empty": size == 0, "singletons": size == 1}
         return {name: float(values.double().mean()) for name, values in shares.items()}
 
-
-class LAC(ConformalSets):
-    """Least ambiguous sets (LAC; Sadinle, Lei & Wasserman, 2019): all classes of probability ≥ 1 − q̂.
-
-    The score is 1 − p. These sets have the smallest mean size; difficult examples may have empty ones. Arguments are
-    those of :class:`ConformalSets`.
-    """
-
-    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
-        """Return 1 − p."""
-        return 1 - probs
-
-
-class APS(ConformalSets):
-    """Adaptive prediction sets (APS; Romano, Sesia & Candès, 2020), which grow with an example's difficulty.
-
-    The score is the total probability of all more probable classes, plus u times that of the class; u ~ U(0, 1) is
-    sampled per example, in calibration and in use, so that coverage is exact with tied or few probabilities, too.
-    Arguments are those of :class:`ConformalSets`.
-    """
-
-    def score(self, probs: Tensor, generator: Generator | None) -> Tensor:
-        """Return the total probability of more probable classes, plus u times that of the class."""
-        ordered, order = probs.sort(dim=1, descending=True, stable=True)
-        u = torch.rand_like(probs[:, :1], generator=generator)
-        scores = ordered.cumsum(dim=1) - (1 - u) * ordered
-        return torch.empty_like(scores).scatter_(1, order, scores)
+    def _members(self, probs: Tensor) -> Tensor:
+        self.check_fitted()
+        return 1 - probs.double() <= self.quantile.to(probs.device)
 
 
 class ConformalIntervals(ConformalPredictor):
     """Base class of conformal prediction intervals: the ends of a band, moved outwards by q̂ units.
 
-    Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their predictor.
-
-    Args:
-        predictor: any predictor of numbers; None to decide on predictions of others.
-        alpha: allowed probability of missing the label, 0 < alpha < 1.
-
-    Attributes:
-        quantile: q̂ of all targets in one dimension, float64 on the CPU; ∞ if there are n < 1/α − 1 calibration
-            examples; negative if the band is too wide, so that intervals may be empty (lower end above upper end).
+    A quantile is negative if the band is too wide, so that intervals may be empty (lower end above upper end).
+    Exported, they add ``low`` and ``high`` ``(batch, ...)`` to the outputs of their predictor. Arguments are those of
+    :class:`ConformalPredictor`; the predictor is one of numbers.
     """
-
-    quantile = torch.full((1,), math.nan, dtype=torch.float64)
 
     @abstractmethod
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor | float]:
@@ -192,18 +147,11 @@ class ConformalIntervals(ConformalPredictor):
         With a label per token use ``prediction.tokens()``; coverage then assumes that tokens are exchangeable.
 
         Raises:
-            ValueError: labels of the wrong shape or not finite; a likelihood without the moments that the band needs.
-
-        Warns:
-            FewExamplesWarning: see :func:`conformal_quantile`.
+            ValueError: labels of the wrong shape or not finite.
         """
-        values = regression.validate(prediction, labelled(prediction))
+        values = regression.validate(prediction, predictors.labelled(prediction))
         low, high, unit = self.band(prediction)
-        scores = torch.maximum(low - values, values - high) / unit
-        if not (scores - unit).isfinite().all():
-            raise ValueError("this likelihood has no finite mean or variance: calibrate its quantiles by conformal.CQR")
-        self.quantile, self.fitted = conformal_quantile(scores, self.alpha).flatten().cpu().clone(), True
-        return self
+        return self.calibrate(torch.maximum(low - values, values - high) / unit)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
         """Predict one batch, with ``low`` and ``high``."""
@@ -235,31 +183,11 @@ class ConformalIntervals(ConformalPredictor):
         parts = {"coverage": covered, "width": (high - low).clamp(min=0), "empty": high < low}
         return {name: float(values.double().mean()) for name, values in parts.items()}
 
-    def get_extra_state(self) -> Tensor:
-        """Return ``fitted``, alpha and the quantiles, in float64."""
-        return torch.tensor([self.fitted, self.alpha, *self.quantile.tolist()], dtype=torch.float64)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set ``fitted``, alpha and the quantiles."""
-        self.fitted, self.alpha, self.quantile = bool(state[0]), float(state[1]), state[2:].cpu().clone()
-
-
-class Absolute(ConformalIntervals):
-    """Intervals of constant width around the predictive mean: score ``|y − mean|`` (Lei et al., 2018, alg. 2).
-
-    Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean.
-    """
-
-    def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:
-        """Return the mean twice, and 1."""
-        mean = prediction.mean.double()
-        return mean, mean, 1.0
-
 
 class Normalised(ConformalIntervals):
     """Intervals proportional to the predictive standard deviation: score ``|y − mean| / sd`` (Lei et al., 2018).
 
-    Arguments are those of :class:`ConformalIntervals`; the likelihood must have a mean and a finite variance.
+    Arguments are those of :class:`ConformalPredictor`; the likelihood must have a mean and a finite variance.
     """
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, Tensor]:
@@ -273,7 +201,7 @@ class CQR(ConformalIntervals):
 
     The score is the distance of the label to the interval of the α/2 and 1 − α/2 quantiles, negative inside. It needs
     no moments, so it works for all likelihoods of numbers. Quantiles are found by bisection, so it is not exported.
-    Arguments are those of :class:`ConformalIntervals`.
+    Arguments are those of :class:`ConformalPredictor`.
     """
 
     def band(self, prediction: Prediction) -> tuple[Tensor, Tensor, float]:

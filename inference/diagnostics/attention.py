@@ -14,10 +14,6 @@ from probattn.draws import at_mean
 from probattn.functional import ksvd
 from probattn.inference.prediction.predict import predict
 
-Statistic = Callable[[nn.Module, Tensor, Tensor | None, Tensor], Any]
-"""A callable ``(module, x, mask, output) -> value``."""
-
-
 BUDGET = 2.0**32
 """Bound of Σ N³ over the examples of N tokens of a batch that are decomposed: 256 of 256 tokens, or 32 of 512."""
 FEW = 2
@@ -65,9 +61,8 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
     Returns:
         By path of each layer with an ``attention_matrix``, in execution order.
     """
-    layers = {path: layer for path, layer in _attention_layers(model).items() if hasattr(layer, "attention_matrix")}
     spectra = {}
-    for path, parts in _collect(model, guide, data, layers, _decomposed).items():
+    for path, parts in _collect(model, guide, data, _decomposed).items():
         values, shares, scales = zip(*([part.flatten(0, -3).cpu() for part in row] for row in parts), strict=True)
         tokens = max(part.shape[-1] for part in values)
         padded = torch.cat([nn.functional.pad(part, (0, tokens - part.shape[-1])) for part in values])
@@ -77,8 +72,10 @@ def attention_spectra(model: nn.Module, guide: nn.Module | None, data: Tensor | 
     return spectra
 
 
-def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _decomposed(layer: nn.Module, x: Tensor, mask: Tensor | None, _: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return σ of the attention matrix ``(..., H, N)``, the shares of energy ``(..., H, 2)`` and λ ``(..., H, s)``."""
+    if not hasattr(layer, "attention_matrix"):
+        return None
     number = max(FEW, int(BUDGET / x.shape[-2] ** 3))
     x, mask = x[..., :number, :, :], None if mask is None else mask[:number]
     matrix = layer.attention_matrix(x, mask)
@@ -123,10 +120,9 @@ def token_similarity(model: nn.Module, guide: nn.Module | None, data: Tensor | I
         By path, in execution order: the similarity in [−1, 1], NaN if no example has two tokens.
     """
 
-    def similarity(_: nn.Module, x: Tensor, mask: Tensor | None, output: Tensor) -> Tensor:
-        return mean_pairwise_cosine(output, mask).flatten()
-
-    collected = _collect(model, guide, data, _attention_layers(model), similarity)
+    collected = _collect(
+        model, guide, data, lambda layer, x, mask, output: mean_pairwise_cosine(output, mask).flatten()
+    )
     return {path: torch.cat(parts).nanmean().item() for path, parts in collected.items()}
 
 
@@ -150,27 +146,24 @@ def mean_pairwise_cosine(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return torch.where(count > 1, total / (count * (count - 1)), torch.nan)
 
 
-def _attention_layers(model: nn.Module) -> dict[str, ProbabilisticAttention]:
-    return {path: layer for path, layer in model.named_modules() if isinstance(layer, ProbabilisticAttention)}
-
-
 def _collect(
-    model: nn.Module,
-    guide: nn.Module | None,
-    data: Tensor | Iterable,
-    modules: dict[str, nn.Module],
-    statistic: Statistic,
+    model: nn.Module, guide: nn.Module | None, data: Tensor | Iterable, statistic: Callable[..., Any]
 ) -> dict[str, list]:
-    """Compute a statistic of each call of the modules, by path, with the latent sites at their means."""
+    """Compute ``statistic(layer, x, mask, output)`` of each call of the attention layers, by path, unless it is None.
+
+    The latent sites are at their means.
+    """
     collected: dict[str, list] = {}
 
-    def compute(path: str, module: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
+    def compute(path: str, layer: nn.Module, args: tuple, kwargs: dict[str, Any], output: Tensor) -> None:
         arguments = dict(zip(("x", "mask"), args, strict=False)) | kwargs
-        value = statistic(module, arguments["x"], arguments.get("mask"), output)
-        collected.setdefault(path, []).append(value)
+        value = statistic(layer, arguments["x"], arguments.get("mask"), output)
+        if value is not None:
+            collected.setdefault(path, []).append(value)
 
     with ExitStack() as hooks, at_mean():
-        for path, module in modules.items():
-            hooks.enter_context(module.register_forward_hook(partial(compute, path), with_kwargs=True))
+        for path, layer in model.named_modules():
+            if isinstance(layer, ProbabilisticAttention):
+                hooks.enter_context(layer.register_forward_hook(partial(compute, path), with_kwargs=True))
         predict(model, guide, data, num_samples=1)
     return collected

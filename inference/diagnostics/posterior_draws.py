@@ -1,7 +1,6 @@
-"""Draws of the latent sites in a prediction, and data replicated from the prior or posterior predictive at them."""
+"""Draws of the global latent sites in a prediction, and replicated data at them."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyro.distributions as dist
@@ -12,11 +11,11 @@ from torch import Tensor, nn
 
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
-from probattn.messages import is_amortised, is_global_latent, is_latent, is_of_draws
+from probattn.messages import is_global_latent, is_of_draws
 
 
 class record(Messenger):  # noqa: N801 - lower case like other handlers
-    """Handler that records the latent sites that :func:`~probattn.inference.predict` draws in its context.
+    """Handler that records the global latent sites that :func:`~probattn.inference.predict` draws in its context.
 
     >>> with record(200) as drawn:
     ...     prediction = predict(model, guide, x, num_samples=200, keep_draws=True)  # doctest: +SKIP
@@ -26,68 +25,40 @@ class record(Messenger):  # noqa: N801 - lower case like other handlers
 
     Args:
         num_samples: S, the number of draws of the prediction.
-        sites: names of the sites to record, all by default. A local site takes as much memory as S forward passes over
-            the data.
+
+    Attributes:
+        latents: draws ``(S, *event)`` by site.
     """
 
-    def __init__(self, num_samples: int, sites: Collection[str] | None = None) -> None:
+    def __init__(self, num_samples: int) -> None:
         super().__init__()
-        self.num_samples, self.sites = num_samples, sites
-        self.run: dict[str, tuple[Tensor, bool]] = {}  # sites of the present run; the model's replace the guide's
-        self.rows: dict[str, list[Tensor]] = defaultdict(list)  # S rows of each global site
-        self.pieces: dict[str, list[Tensor]] = defaultdict(list)  # of local sites: S draws or one of a piece of data
-
-    @property
-    def shared(self) -> dict[str, Tensor]:
-        """Draws ``(S, *event)`` of the global sites."""
-        return {name: torch.stack(rows) for name, rows in self.rows.items()}
-
-    @property
-    def local(self) -> dict[str, Tensor]:
-        """Draws ``(S, n, *event)`` of the local sites, in the order of the data."""
-        joined = {}
-        for name, pieces in self.pieces.items():
-            pieces = [piece for piece in pieces if len(piece) == len(pieces[-1])]  # none of a failed trial of all draws
-            step = self.num_samples // len(pieces[-1])
-            pieces = [torch.cat(pieces[first : first + step]) for first in range(0, len(pieces), step)]
-            joined[name] = torch.cat(pieces, dim=1)
-        return joined
-
-    @property
-    def latents(self) -> dict[str, Tensor]:
-        """Draws by site: ``(S, *event)`` of global sites, ``(S, n, *event)`` of local ones."""
-        return self.shared | self.local
+        self.num_samples = num_samples
+        self.run: dict[str, Tensor] = {}  # rows of the present run; the model's replace the guide's
+        self.latents: dict[str, Tensor] = {}
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        name = msg["name"]
-        if name == "y":  # the end of a run of the model
-            for site, (value, is_global) in self.run.items():
-                if is_global:
-                    self.rows[site] = [*self.rows[site], *value][-self.num_samples :]
-                else:
-                    self.pieces[site].append(value)
+        if msg["name"] == "y":  # the end of a run of the model
+            for name, values in self.run.items():
+                rows = torch.cat([self.latents.get(name, values[:0]), values])
+                self.latents[name] = rows[-self.num_samples :]
             self.run = {}
-        elif (is_latent(msg) or is_amortised(msg)) and not msg["infer"].get("is_auxiliary"):
-            if self.sites is not None and name not in self.sites:
-                return
-            is_global, is_joint = is_global_latent(msg), any(map(is_of_draws, msg["cond_indep_stack"]))
-            value = msg["value"] if is_joint else msg["value"].unsqueeze(0)
-            self.run[name] = value.squeeze(1) if is_global and is_joint else value, is_global
+        elif is_global_latent(msg) and not msg["infer"].get("is_auxiliary"):
+            is_joint = any(map(is_of_draws, msg["cond_indep_stack"]))
+            self.run[msg["name"]] = msg["value"].squeeze(1) if is_joint else msg["value"].unsqueeze(0)
 
 
 def posterior_draws(
     model: nn.Module, guide: nn.Module | None, batch: Tensor | Iterable, *, num_samples: int
 ) -> dict[str, Tensor]:
-    """Draw every latent site as a prediction does, in evaluation mode and without gradients.
+    """Draw every global latent site as a prediction does, in evaluation mode and without gradients.
 
     Args:
         model, guide: the model and its guide; None draws from the prior.
-        batch: data as for ``predict``. Local sites are drawn given its inputs.
+        batch: data as for ``predict``.
         num_samples: S.
 
     Returns:
-        By site name: ``(S, *event)`` of global sites, ``(S, n, *event)`` of local ones, drawn given row s of the sites
-        that they depend on. Empty for a network without latent sites.
+        Draws ``(S, *event)`` by site; empty for a network without global latent sites.
     """
     with record(num_samples) as drawn:
         predict(model, guide, batch, num_samples=num_samples)
@@ -104,12 +75,14 @@ class Replicates:
             observed labels.
         log_likelihood: of the observed labels, in nats ``(R, n)``. Probabilities of classes that are 0 count as the
             smallest normal number.
+        latents: draws ``(R, *event)`` of the global latent sites by name.
         prediction: the mean over the same draws.
     """
 
     labels: Tensor
     replicated_labels: Tensor
     log_likelihood: Tensor
+    latents: dict[str, Tensor]
     prediction: Prediction
 
 
@@ -117,7 +90,7 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
     """Sample replicated labels of a data set, with the log likelihood of the observed ones.
 
     Draw r of the latent sites is one function on all batches; its labels are sampled from the likelihood at that draw.
-    :class:`record` around it records those latent sites. All R probabilities of each example are in memory.
+    All R probabilities of each example are in memory.
 
     Args:
         model, guide: the model and its guide; None samples from the prior predictive.
@@ -125,12 +98,11 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
         num_samples: R.
 
     Raises:
-        ValueError: data without labels; errors of ``predict``.
+        ValueError: errors of ``predict``.
     """
-    prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
+    with record(num_samples) as drawn:
+        prediction = predict(model, guide, data, num_samples=num_samples, keep_draws=True)
     labels, likelihoods = prediction.labels, prediction.components
-    if labels is None:
-        raise ValueError("replicated labels are compared with observed ones, and these data have no labels")
     if not likelihoods:
         smallest = torch.finfo(prediction.draws.dtype).tiny
         likelihoods = (dist.Categorical(logits=prediction.draws.clamp(min=smallest).log()),)
@@ -139,8 +111,8 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
         stop = start + likelihood.batch_shape[1]
         part = (slice(start, stop), *map(slice, likelihood.event_shape))  # of labels padded to the longest example
         sampled = likelihood.sample()
-        replicated.append(sampled.new_zeros(num_samples, stop - start, *labels.shape[1:]))
-        replicated[-1][:, :, *part[1:]] = sampled
+        missing = [longest - size for longest, size in zip(labels.shape[1:], sampled.shape[2:], strict=True)]
+        replicated.append(nn.functional.pad(sampled, [side for size in reversed(missing) for side in (0, size)]))
         log_likelihood.append(likelihood.log_prob(labels[part].to(sampled)).to(labels.device))
         start = stop
     replicated_labels = torch.cat(replicated, dim=1).to(labels.device)
@@ -151,5 +123,6 @@ def replicate(model: nn.Module, guide: nn.Module | None, data: Iterable, *, num_
         labels=labels.to(torch.promote_types(labels.dtype, replicated_labels.dtype)),
         replicated_labels=replicated_labels,
         log_likelihood=torch.cat(log_likelihood, dim=1),
+        latents=drawn.latents,
         prediction=prediction,
     )

@@ -2,30 +2,23 @@
 
 A statistic is a callable ``(labels (n, ...), prediction) -> number or vector (k,)``. The prediction is the mean over
 all draws, the same for the observed and all replicated labels. Labels per token are passed as labels of examples,
-without padding. Optional parameters, by name:
+without padding. A statistic of the inputs has them from the scope around it:
 
-- ``x``: the inputs ``(n, ...)``, padded to the longest example; for labels per token, the inputs at real tokens.
-- ``latents``: the latent sites of one posterior draw by name, ``(*event)`` of global sites and ``(n, *event)`` of local
-  ones. T is then a realised discrepancy T(y, θ): see :func:`~probattn.inference.posterior_predictive_check`.
-
->>> def residual_slope(labels, prediction, *, x):  # a trend that the model misses
+>>> def residual_slope(labels, prediction):  # a trend that the model misses
 ...     return ((labels - prediction.mean) * x).mean(0)
 """
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from probattn.inference import metrics
-from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.diagnostics.posterior_draws import Replicates, record, replicate
+from probattn.inference.diagnostics.posterior_draws import Replicates, replicate
 from probattn.inference.prediction.result import Prediction
 
-Statistic = Callable[..., Tensor | float]
+Statistic = Callable[[Tensor, Prediction], Tensor | float]
 
 
 def _frequencies(labels: Tensor, prediction: Prediction) -> Tensor:
@@ -55,9 +48,8 @@ class PredictiveCheck(Replicates):
     """Test statistics T of observed labels and of R replicates; ``print`` displays a table.
 
     Args:
-        observed: T of the data by name, ``()`` or ``(k,)``; for a discrepancy, which also depends on the latent sites,
-            T at each of their draws, ``(R,)`` or ``(R, k)``.
-        replicated: T of each replicate, ``(R,)`` or ``(R, k)``; for a discrepancy at the same draws.
+        observed: T of the data by name, ``()`` or ``(k,)``.
+        replicated: T of each replicate, ``(R,)`` or ``(R, k)``.
     """
 
     observed: dict[str, Tensor]
@@ -68,15 +60,10 @@ class PredictiveCheck(Replicates):
         """P(T(replicate) ≥ T(data)) by name, in the shape of the statistic: see :func:`p_value`."""
         return {name: p_value(observed, self.replicated[name]) for name, observed in self.observed.items()}
 
-    def is_discrepancy(self, name: str) -> bool:
-        """Return True for a discrepancy, for which the table has the mean over draws as observed value."""
-        return self.observed[name].dim() == self.replicated[name].dim()
-
     def __str__(self) -> str:
         lines = [f"{'statistic':24}  observed   rep. 5 %    median      95 %  P(rep ≥ obs)"]
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
         for name, observed in self.observed.items():
-            observed = observed.mean(0) if self.is_discrepancy(name) else observed
             quantiles = self.replicated[name].quantile(levels, dim=0)
             rows = torch.stack((observed, *quantiles, self.p_values[name])).reshape(5, -1).T.tolist()
             for entry, (*numbers, p) in enumerate(rows):
@@ -99,14 +86,13 @@ def posterior_predictive_check(
     Meng & Stern, 1996). On training data, p-values concentrate around ½ even for the true model, since the posterior
     has seen the data; held-out data show misfit more clearly.
 
-    A statistic with a parameter ``latents`` is a discrepancy T(y, θ): at each draw θ_r of the latent sites, that of the
-    replicate is compared with that of the data, P(T(y_rep, θ) ≥ T(y, θ)) (Gelman et al., 1996).
+    Without a guide it is a prior predictive check (Box, 1980): all latent sites are drawn from their priors, at the
+    network's current weights. Data from the model then have uniform p-values.
 
     Args:
-        model, guide: the model and its guide.
+        model, guide: the model and its guide; None for a prior predictive check.
         data: batches ``(x, y)`` or ``(x, y, mask)``, with any likelihood.
-        statistics: callables ``(labels, prediction) -> number or vector`` by name. Optional parameters: ``x``, the
-            inputs ``(n, ...)``, and ``latents``, a draw of the latent sites by name. Default for classification:
+        statistics: callables ``(labels, prediction) -> number or vector`` by name. Default for classification:
             accuracy, class frequencies, ECE and entropy of the labels; otherwise mean, standard deviation and RMSE.
         num_replicates: R; p-values lie between 1/(2 (R + 1)) and 1 − 1/(2 (R + 1)).
 
@@ -116,48 +102,26 @@ def posterior_predictive_check(
 
     Raises:
         RuntimeError: a statistic whose shape changes.
-        ValueError: data without labels; a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
+        ValueError: a statistic that is NaN; errors of :func:`~probattn.inference.predict`.
     """
-    parameters = {name: {*inspect.signature(statistic).parameters} for name, statistic in (statistics or {}).items()}
-    needed = {"x", "latents"} & set().union(*parameters.values())
-    data = list(iterate_batches(data)) if "x" in needed else data
-    with record(num_replicates, None if "latents" in needed else ()) as drawn:
-        replicates = replicate(model, guide, data, num_samples=num_replicates)
+    replicates = replicate(model, guide, data, num_samples=num_replicates)
     prediction, mask = replicates.prediction, replicates.prediction.mask
     prediction = prediction if mask is None else prediction.tokens()
     if statistics is None:
         statistics = CLASSIFICATION if prediction.probs is not None else dict(REGRESSION)
         if prediction.probs is None and not prediction.mean.isfinite().all():
             del statistics["rmse"]
-    x, latents = _inputs(data, mask) if "x" in needed else None, drawn.latents
-
-    def evaluate(name: str, labels: Tensor, draw: int) -> Tensor:
-        optional = {"x": x, "latents": {site: values[draw] for site, values in latents.items()}}
-        optional = {key: value for key, value in optional.items() if key in parameters.get(name, ())}
-        value = statistics[name](labels if mask is None else labels[mask], prediction, **optional)
-        value = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
-        if value.isnan().any():
-            raise ValueError(f"statistic {name!r} is NaN for some labels, and NaN cannot be ranked")
-        return value
-
     observed, replicated = {}, {}
-    for name in statistics:
-        is_discrepancy = "latents" in parameters.get(name, ())
-        of_data = [evaluate(name, replicates.labels, draw) for draw in range(num_replicates if is_discrepancy else 1)]
-        values = [evaluate(name, labels, draw) for draw, labels in enumerate(replicates.replicated_labels)]
-        stacked = torch.stack(of_data + values)  # refuses different shapes, which would broadcast
-        observed[name] = stacked[:-num_replicates] if is_discrepancy else stacked[0]
-        replicated[name] = stacked[-num_replicates:]
+    for name, statistic in statistics.items():
+        values = []
+        for labels in (replicates.labels, *replicates.replicated_labels):
+            value = statistic(labels if mask is None else labels[mask], prediction)
+            values.append(torch.as_tensor(value, dtype=torch.float64).detach().cpu())
+        stacked = torch.stack(values)  # refuses different shapes, which would broadcast
+        if stacked.isnan().any():
+            raise ValueError(f"statistic {name!r} is NaN for some labels, and NaN cannot be ranked")
+        observed[name], replicated[name] = stacked[0], stacked[1:]
     return PredictiveCheck(**vars(replicates), observed=observed, replicated=replicated)
-
-
-def prior_predictive_check(model: nn.Module, data: Iterable, **options: Any) -> PredictiveCheck:
-    """Compare test statistics of a data set with those of replicates from the prior predictive (Box, 1980).
-
-    All latent sites are drawn from their priors, at the network's current weights. Data from the model have uniform
-    p-values. Options, result and errors are those of :func:`posterior_predictive_check`.
-    """
-    return posterior_predictive_check(model, None, data, **options)
 
 
 def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
@@ -168,16 +132,9 @@ def p_value(observed: Tensor, replicated: Tensor) -> Tensor:
     (Lancaster, 1961), and makes p of −T one minus that of T.
 
     Args:
-        observed: T of the data ``(...)``, or at each draw ``(R, ...)``.
+        observed: T of the data ``(...)``.
         replicated: T of the replicates ``(R, ...)``.
     """
     above = (replicated > observed).double().sum(0)
     ties = (replicated == observed).double().sum(0)
     return (above + (ties + 1) / 2) / (len(replicated) + 1)
-
-
-def _inputs(data: list, mask: Tensor | None) -> Tensor:
-    """Return the inputs of all batches, padded with 0, or for labels per token those at real tokens ``(m, ...)``."""
-    examples = [example for batch in data for example in unpack_batch(batch).x]
-    x = torch.stack(examples) if examples[0].dim() == 0 else nn.utils.rnn.pad_sequence(examples, batch_first=True)
-    return x if mask is None else x[mask.to(x.device)]

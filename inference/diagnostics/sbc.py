@@ -28,32 +28,29 @@ class SBC:
     names: tuple[str, ...]
     num_samples: int
 
-    def counts(self, bins: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return histograms of the ranks.
-
-        Args:
-            bins: number of bins; by default at most 20, with an expected count of at least 5.
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """Return histograms of the ranks, of at most 20 bins with an expected count of at least 5.
 
         Returns:
             Counts ``(scalars, bins)``, and the expected counts under uniformity ``(bins,)``: proportional to the number
-            of ranks in a bin, which varies by one if ``bins`` does not divide L + 1.
+            of ranks in a bin, which varies by one if the number of bins does not divide L + 1.
         """
         simulations, values = len(self.ranks), self.num_samples + 1
-        bins = min(20, values, max(2, simulations // 5)) if bins is None else bins
+        bins = min(20, values, max(2, simulations // 5))
         bin_of_rank = torch.arange(values) * bins // values
         counts = torch.nn.functional.one_hot(bin_of_rank[self.ranks], bins).sum(0)
         return counts, simulations * torch.bincount(bin_of_rank).double() / values
 
-    def p_values(self, bins: int | None = None) -> Tensor:
+    def p_values(self) -> Tensor:
         """Return p-values of the χ² test of uniformity of each scalar's ranks, ``(scalars,)``; see :meth:`counts`."""
-        counts, expected = self.counts(bins)
         from scipy.stats import chisquare  # here, since its import takes half a second
 
+        counts, expected = self.counts()
         return torch.as_tensor(chisquare(counts.double(), expected, axis=1).pvalue)
 
-    def p_value(self, bins: int | None = None) -> float:
+    def p_value(self) -> float:
         """Return the Bonferroni-corrected smallest p-value, valid under any dependence of the scalars."""
-        return min(1.0, len(self.names) * self.p_values(bins).min().item())
+        return min(1.0, len(self.names) * self.p_values().min().item())
 
     def __str__(self) -> str:
         smallest, worst = self.p_values().min(0)
@@ -81,7 +78,7 @@ def simulation_based_calibration(
         model: e.g. :class:`~probattn.models.Supervised`, built for ``num_data`` equal to the number of inputs.
         inputs: x ``(n, ...)``, or ``(x, mask)``, the same in every simulation.
         infer: the inference to check, ``(x, y) -> draws``, such as
-            ``lambda *batch: nuts(model, batch, num_samples=400).draws``. Of more than L draws, L are taken at equal
+            ``lambda *batch: sgld(model, [batch], num_samples=400)``. Of more than L draws, L are taken at equal
             intervals: run chains for several times L, since autocorrelated draws accumulate ranks at both ends.
         num_simulations: number of simulations; each calls ``infer`` once.
         num_samples: L.
@@ -97,20 +94,13 @@ def simulation_based_calibration(
         batch = (x, trace.nodes["y"]["value"], *mask)
         if not ranks:
             check_unit_scales(model, batch)
-        draws = infer(*batch)
-        truth = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes if name in draws}
-        ranks.append({name: _rank(name, value, draws[name], num_samples) for name, value in truth.items()})
+        row = {}
+        for name, draws in infer(*batch).items():
+            truth = trace.nodes[name]["value"]
+            if len(draws) < num_samples or draws.shape[1:] != truth.shape:
+                raise ValueError(f"draws of {name} have shape {tuple(draws.shape)}, its values {tuple(truth.shape)}")
+            row[name] = (draws[torch.arange(num_samples) * len(draws) // num_samples] < truth).sum(0)
+        ranks.append(row)
     table = torch.stack([torch.cat([rank.flatten() for rank in row.values()]) for row in ranks])
-    scalars = [
-        f"{name}[{', '.join(map(str, index))}]" if index else name
-        for name, rank in ranks[0].items()
-        for index in np.ndindex(*rank.shape)
-    ]
+    scalars = [f"{name}{list(index)}" for name, rank in ranks[0].items() for index in np.ndindex(*rank.shape)]
     return SBC(table.cpu(), tuple(scalars), num_samples)
-
-
-def _rank(name: str, truth: Tensor, draws: Tensor, number: int) -> Tensor:
-    if len(draws) < number or draws.shape[1:] != truth.shape:
-        shape = f"(at least {number}, {', '.join(map(str, truth.shape))})"
-        raise ValueError(f"infer must return draws of {name} of shape {shape}; got {tuple(draws.shape)}")
-    return (draws[torch.arange(number) * len(draws) // number] < truth).sum(0)

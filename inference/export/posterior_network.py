@@ -1,20 +1,19 @@
 """Plain torch modules of a trained model: at the posterior mean, or with fixed posterior draws."""
 
 import copy
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from probattn.draws import at_mean, draws, sample_dimension
 from probattn.inference import guide_checks
-from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.export.stored_values import store
-from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.latents import draw_latents
-from probattn.inference.prediction.predict import CPU_CHUNK_SIZE
+from probattn.inference.prediction.aggregate import summarise
+from probattn.inference.prediction.latents import global_part, run_guide
+from probattn.inference.prediction.predict import chunks, predict_batches
 from probattn.inference.prediction.predictor import SampledPredictor
 from probattn.inference.prediction.result import Prediction
 from probattn.inference.programs import device
@@ -33,20 +32,17 @@ class PosteriorNetwork(SampledPredictor):
         num_samples: S, or None for the posterior mean.
 
     Raises:
-        TypeError: a model that is not :class:`~probattn.models.Supervised`.
         ValueError: a latent site outside the layers.
     """
 
     def __init__(self, model: nn.Module, guide: nn.Module | None, *inputs: Tensor, num_samples: int | None) -> None:
         super().__init__()
-        if not hasattr(model, "likelihood_of"):
-            raise TypeError(f"a network with stored samples needs a models.Supervised, got {type(model).__name__}")
         self.num_samples = num_samples
         if guide is not None:
             guide_checks.check(model, guide)
-        with torch.no_grad(), self._draws():
-            latents = draw_latents(model, guide, inputs)
-        values = {name: site["value"] for name, site in latents.nodes.items() if not site["infer"].get("is_auxiliary")}
+        with torch.no_grad(), at_mean() if num_samples is None else draws(num_samples):
+            sites = global_part(run_guide(model, guide, inputs)).nodes
+        values = {name: site["value"] for name, site in sites.items() if not site["infer"].get("is_auxiliary")}
         self.model = copy.deepcopy(model)
         store(self.model, values, num_samples)
         self.eval().requires_grad_(False)
@@ -55,18 +51,11 @@ class PosteriorNetwork(SampledPredictor):
         """Predict inputs ``(n, ...)`` or the batches of a loader, all with the stored samples.
 
         Raises:
-            ValueError: as :func:`~probattn.inference.predict` raises.
+            ValueError, NumericalError: as :func:`~probattn.inference.predict` raises.
         """
-        parts, target = [], device(self.model)
         with torch.no_grad():
-            for x, y, mask in map(unpack_batch, iterate_batches(data)):
-                size = max(1, CPU_CHUNK_SIZE // (self.num_samples or 1)) if x.device.type == "cpu" else len(x)
-                for start in range(0, len(x), size):
-                    part = (None if each is None else each[start : start + size] for each in (x, mask, y))
-                    parts.append(self._predict(*part, device=target))
-        if not parts:
-            raise ValueError("no data to predict: the loader gave no batch")
-        return join(parts)
+            number, modules = self.num_samples or 1, {"model": self.model}
+            return self._without_spread(predict_batches(data, self._likelihoods, modules, num_samples=number))
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch with the stored samples.
@@ -75,19 +64,21 @@ class PosteriorNetwork(SampledPredictor):
             ValueError: outputs NaN or Inf.
             NumericalError: a layer's numerics failed.
         """
-        return self._predict(x, mask, None)
+        options = {"num_samples": self.num_samples or 1, "keep_draws": False}
+        return self._without_spread(summarise(self._likelihood(x, mask), None, x.device, **options))
 
-    def _predict(
-        self, x: Tensor, mask: Tensor | None, y: Tensor | None, *, device: torch.device | None = None
-    ) -> Prediction:
+    def _likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, Distribution]]:
+        target = device(self.model)
+        for rows in chunks(x, self.num_samples or 1):
+            yield rows, self._likelihood(x[rows].to(target), None if mask is None else mask[rows].to(target))
+
+    def _likelihood(self, x: Tensor, mask: Tensor | None) -> Distribution:
         with sample_dimension(self.num_samples):
-            likelihood = self.model.likelihood_of(x.to(device), None if mask is None else mask.to(device))
-        number = self.num_samples or 1
-        prediction = summarise(likelihood, y, x.device, num_samples=number, keep_draws=False)
-        return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
+            return self.model.likelihood_of(x, mask)
 
-    def _draws(self) -> AbstractContextManager:
-        return at_mean() if self.num_samples is None else draws(self.num_samples)
+    def _without_spread(self, prediction: Prediction) -> Prediction:
+        """Return a prediction at the posterior mean without the entropies that need samples."""
+        return replace(prediction, expected_entropy=None) if self.num_samples is None else prediction
 
 
 def mean_network(model: nn.Module, guide: nn.Module | None, *inputs: Tensor) -> PosteriorNetwork:
@@ -96,7 +87,8 @@ def mean_network(model: nn.Module, guide: nn.Module | None, *inputs: Tensor) -> 
     Local sites, such as SGPA's g, are at the mean of the posterior that their layer defines.
 
     Args:
-        model, guide: as for :func:`~probattn.inference.predict`.
+        model: a :class:`~probattn.models.Supervised`.
+        guide: as for :func:`~probattn.inference.predict`.
         inputs: arguments of the guide, if it uses them: guides of this library and Pyro's AutoGuides do not.
 
     Returns:

@@ -32,23 +32,17 @@ def store(network: nn.Module, values: dict[str, Tensor], num_samples: int | None
             module.sample_local = partial(_draw, num_samples)
             module.is_scored = _is_not_scored
     if left := [*left, *sampled_attributes(network)]:
-        raise ValueError(
-            f"site {', '.join(left)} belongs to no layer of this library: only layers can have stored values; predict "
-            "with the model and its guide instead"
-        )
+        raise ValueError(f"site {', '.join(left)} belongs to no layer of this library, which alone have stored values")
 
 
 def _stored(module: SiteModule, name: str, prior: dist.TorchDistribution) -> Tensor:
     """Return the value of a global site.
 
     Raises:
-        ValueError: the guide has drawn none.
+        AttributeError: the guide has drawn none, or one for each example.
     """
     mark_drawn()
-    value = getattr(module, f"value_{name}", None)
-    if value is None:
-        raise ValueError(f"the guide draws no site {module.site(name)} of the model, or draws it for each example")
-    return value
+    return getattr(module, f"value_{name}")
 
 
 def _draw(

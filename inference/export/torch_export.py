@@ -1,7 +1,6 @@
 """Export of networks to programs that need only PyTorch to run."""
 
 import io
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from probattn.inference.io.files import write_bytes
 
 
 def export(
-    path: str | os.PathLike, network: nn.Module, *example: Tensor, files: Mapping[str, str] | None = None
+    path: str | Path, network: nn.Module, *example: Tensor, files: Mapping[str, str] | None = None
 ) -> ExportedProgram:
     """Export a network with ``torch.export``: ``torch.export.load(path).module()`` runs it without this library.
 
@@ -27,17 +26,11 @@ def export(
         weights (:func:`~probattn.inference.save_safetensors`) and its settings.
 
     Args:
-        path: the file, ending in ``.pt2``; written atomically.
+        path: the file, usually ending in ``.pt2``; written atomically.
         network: of :func:`mean_network` or :func:`predictor_network`, or a module around one.
         example: example arguments ``(x)`` or ``(x, mask)``, for shapes and dtypes; their values are not exported.
         files: texts to store in the file by name, for ``torch.export.load(path, extra_files=…)``.
-
-    Raises:
-        ValueError: a path with another suffix.
     """
-    path = Path(path)
-    if path.suffix != ".pt2":
-        raise ValueError(f"the path of an exported program must end in .pt2, got {path}")
     program = trace(network, *example)
     archive = io.BytesIO()  # in memory: on a full disk PyTorch's writer ends the process
     torch.export.save(program, archive, extra_files=dict(files or {}))

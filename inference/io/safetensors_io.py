@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save as to_bytes
 from torch import nn
@@ -15,7 +16,7 @@ from probattn.inference.io.files import write_bytes
 def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None, **metadata: str) -> None:
     """Save the weights of a model and its guide as tensors ``model.NAME`` and ``guide.NAME``.
 
-    The metadata hold the format and, like a checkpoint, the settings of layers that the shapes of parameters do not
+    The metadata hold, like a checkpoint, the settings of layers that the shapes of parameters do not
     determine. The file is written atomically.
 
     Args:
@@ -24,12 +25,12 @@ def save_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
         metadata: further metadata.
     """
     content = checkpoint.weights(model, guide)
-    states = {part: content[part] for part in ("model", "guide")}
-    tensors = {f"{part}.{name}": value.clone() for part, state in states.items() for name, value in state.items()}
-    tensors = {name: value.contiguous() for name, value in tensors.items()}
-    write_bytes(
-        path, to_bytes(tensors, metadata | {"format": content["format"], "layers": json.dumps(content["layers"])})
-    )
+    tensors = {
+        f"{part}.{name}": value.clone(memory_format=torch.contiguous_format)
+        for part in ("model", "guide")
+        for name, value in content[part].items()
+    }
+    write_bytes(path, to_bytes(tensors, metadata | {"layers": json.dumps(content["layers"])}))
 
 
 def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None = None) -> dict[str, str]:
@@ -45,8 +46,6 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
     Raises:
         CheckpointError: missing, damaged, or of another architecture, naming the first differences.
     """
-    if not Path(path).is_file():
-        raise CheckpointError(f"there are no weights {path}")
     content: dict[str, dict] = {"model": {}, "guide": {}}
     try:
         with safe_open(path, framework="pt") as file:
@@ -55,9 +54,7 @@ def load_safetensors(path: str | Path, model: nn.Module, guide: nn.Module | None
                 part, _, name = key.partition(".")
                 content[part][name] = file.get_tensor(key)
         content["layers"] = json.loads(metadata.pop("layers"))
-        if metadata.pop("format") != checkpoint.FORMAT:
-            raise ValueError(f"it is not of format {checkpoint.FORMAT}")
     except Exception as error:  # of many types
-        raise CheckpointError(f"{path} is damaged, or not of save_safetensors ({error}): use another") from error
+        raise CheckpointError(f"{path} is damaged, missing, or not of save_safetensors ({error})") from error
     checkpoint.restore(content, model, guide, path=path)
     return metadata

@@ -1,17 +1,15 @@
 """Last-layer features: inputs of a network's final linear layer, which post-hoc methods use."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.prediction import predictor as predictors
-from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor
-from probattn.inference.prediction.result import Prediction
+from probattn.inference.prediction.predictor import FittedPredictor, SampledPredictor, class_probs, labelled_classes
+from probattn.inference.prediction.result import Prediction, entropy
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,27 +32,36 @@ def features(predictor: SampledPredictor, data: Tensor | Iterable) -> Features:
 
     Args:
         predictor: predictor of one class per example, with a model whose network is ``model.network`` and ends in an
-            ``nn.Linear``.
+            ``nn.Linear``, the one that was defined last.
         data: as for ``predict``; features and labels are from one pass, so loaders may shuffle.
 
     Raises:
-        TypeError: a predictor that runs no model.
-        ValueError: a network that does not end in an ``nn.Linear``, or another likelihood; as ``predict`` raises.
+        ValueError: a prediction that is not the softmax of that layer's output; as ``predict`` raises.
     """
     return _features(predictor, predictor.predict, data)
 
 
 def _features(predictor: SampledPredictor, predict: Callable[..., Prediction], *data: Tensor | Iterable) -> Features:
-    head = last_linear(predictor)
-    with _recorded_inputs(predictor.model.network, head) as inputs:
+    head, latest, recorded = last_linear(predictor), [], []
+
+    def record_latest(head: nn.Module, inputs: tuple[Tensor]) -> None:
+        latest[:] = inputs
+
+    def record(network: nn.Module, _: tuple, output: Tensor) -> None:
+        inputs = latest[0].reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
+        recorded.append(inputs.clone())  # a view would keep its base tensor in memory
+
+    with head.register_forward_pre_hook(record_latest), predictor.model.network.register_forward_hook(record):
         prediction = predict(*data)
-    number, values = predictors.class_probs(prediction).shape[0], torch.cat(inputs, dim=-2)
-    if values.shape[-2] != number:
-        raise ValueError(
-            f"the network ran on {values.shape[-2]} examples for {number} predictions: features are ambiguous if the "
-            "guide runs it, as an AutoGuide without parameters does"
-        )
-    return Features(values if values.dim() == 3 else values.unsqueeze(0), head, prediction)
+    values, probs = torch.cat(recorded, dim=-2), class_probs(prediction)
+    values = values if values.dim() == 3 else values.unsqueeze(0)
+    with torch.no_grad():
+        expected = head(values).softmax(-1).mean(0).to(probs)
+    if not torch.compiler.is_exporting() and not (
+        expected.shape == probs.shape and torch.allclose(expected, probs, rtol=0.05, atol=1e-4)
+    ):
+        raise ValueError("the network must end in its last nn.Linear, run once per batch, and a softmax over classes")
+    return Features(values, head, prediction)
 
 
 class FeaturePredictor(FittedPredictor):
@@ -62,10 +69,6 @@ class FeaturePredictor(FittedPredictor):
 
     Args:
         predictor: predictor of one class per example that runs a model; do not change the model's weights afterwards.
-
-    Raises:
-        TypeError: another predictor.
-        ValueError: its network has no ``nn.Linear``.
     """
 
     predictor: SampledPredictor
@@ -79,12 +82,12 @@ class FeaturePredictor(FittedPredictor):
         return self.fit_features(features(self.predictor, data))
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
-        """Predict inputs or batches, with new samples of the last layer."""
+        """Predict inputs or batches with the fitted last layer."""
         self.check_fitted()
         return self.predict_features(features(self.predictor, data))
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch, with new samples of the last layer."""
+        """Predict one batch with the fitted last layer."""
         self.check_fitted()
         return self.predict_features(_features(self.predictor, self.predictor.predict_batch, x, mask))
 
@@ -94,7 +97,7 @@ class FeaturePredictor(FittedPredictor):
 
     @abstractmethod
     def predict_features(self, features: Features) -> Prediction:
-        """Predict from features, with new samples of the last layer."""
+        """Predict from features."""
 
 
 def training_labels(features: Features) -> Tensor:
@@ -103,46 +106,27 @@ def training_labels(features: Features) -> Tensor:
     Raises:
         ValueError: no labels, or labels that are no class indices.
     """
-    return predictors.labelled_classes(features.prediction)[1].to(features.values.device)
+    return labelled_classes(features.prediction)[1].to(features.values.device)
 
 
 def last_linear(predictor: SampledPredictor) -> nn.Linear:
-    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last.
+    """Return the last layer of a predictor's network: its ``nn.Linear`` that was defined last."""
+    return [layer for layer in predictor.model.network.modules() if isinstance(layer, nn.Linear)][-1]
 
-    Raises:
-        TypeError: a predictor that runs no model.
-        ValueError: the network has no ``nn.Linear``.
+
+@torch.no_grad()
+def averaged(prediction: Prediction, samples: Iterable[Tensor]) -> Prediction:
+    """Return a prediction with the means over samples of logits.
+
+    Args:
+        prediction: prediction whose probabilities, expected entropies and energies are replaced.
+        samples: logits ``(S, n, classes)``, one tensor per sample of the last layer.
     """
-    predictors.check_sampled(predictor, "a method on features")
-    linear = [layer for layer in predictor.model.network.modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        raise ValueError("the last layer must be nn.Linear, and this network has none")
-    return linear[-1]
-
-
-@contextmanager
-def _recorded_inputs(network: nn.Module, head: nn.Linear) -> Iterator[list[Tensor]]:
-    """Record the inputs of the last layer in each run of the network inside this context."""
-    recorded, latest = [], []
-
-    def record_latest(head: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
-        latest[:] = inputs[0], output
-
-    def record(network: nn.Module, _: tuple, output: Tensor) -> None:
-        if not latest or not _same(latest[1], output):
-            raise ValueError(f"the last layer must be nn.Linear, defined last: {type(network).__name__} returns others")
-        inputs = latest[0].reshape(*output.shape[:-1], -1)  # draws may have been folded into the batch
-        recorded.append(inputs.clone())  # a view would keep its base tensor in memory
-        latest.clear()
-
-    with head.register_forward_hook(record_latest), network.register_forward_hook(record):
-        yield recorded
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Return True if a tensor is the other one, or a view of all of it with the same last dimension.
-
-    Tensors of a program that is being exported have no memory; only their shapes are compared.
-    """
-    same_size = one.numel() == other.numel() and one.shape[-1:] == other.shape[-1:]
-    return same_size and (torch.compiler.is_exporting() or one.data_ptr() == other.data_ptr())
+    totals, number = [0.0, 0.0, 0.0], 0
+    for logits in samples:
+        probs = logits.softmax(-1)
+        parts = probs, entropy(probs), -logits.logsumexp(-1)
+        totals = [total + part.double().mean(0) for total, part in zip(totals, parts, strict=True)]
+        number += 1
+    probs, expected_entropy, energy = ((total / number).to(prediction.probs) for total in totals)
+    return replace(prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)

@@ -1,16 +1,16 @@
 """Stochastic variational deep kernel learning (SV-DKL) on the features of a pretrained network, by GPyTorch."""
 
 import math
-from dataclasses import replace
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from probattn.inference.methods.features import FeaturePredictor, Features, last_linear, training_labels
+from probattn.inference.methods.features import FeaturePredictor, Features, averaged, last_linear, training_labels
 from probattn.inference.prediction.predictor import SampledPredictor
-from probattn.inference.prediction.result import Prediction, entropy
+from probattn.inference.prediction.result import Prediction
 
+BATCH_SIZE = 128
 _CHUNK_SIZE = 256
 
 
@@ -27,75 +27,74 @@ class SVDKL(FeaturePredictor):
     Args:
         predictor: see :class:`~probattn.inference.methods.features.FeaturePredictor`; S is its number of samples.
         num_gp_samples: samples of the GPs per example in predictions, divided among the S samples of its features.
-        epochs, lr, batch_size: training of the GP layer.
-        grid_size: inducing points of each GP, at least 4.
+        epochs, lr: training of the GP layer, in batches of :data:`BATCH_SIZE`.
 
     Attributes:
         scale: maps features into the bounds of the grid; those outside the training data's range are clamped.
         gps: the GPs.
-        likelihood: the softmax likelihood of their mixture.
+        mixing: linear mixture of the GPs, whose softmax is the likelihood.
     """
 
     def __init__(
-        self,
-        predictor: SampledPredictor,
-        *,
-        num_gp_samples: int = 100,
-        epochs: int = 10,
-        lr: float = 0.03,
-        batch_size: int = 128,
-        grid_size: int = 32,
+        self, predictor: SampledPredictor, *, num_gp_samples: int = 100, epochs: int = 10, lr: float = 0.03
     ) -> None:
         super().__init__(predictor)
-        self.num_gp_samples, self.grid_size = num_gp_samples, grid_size
-        self.epochs, self.lr, self.batch_size = epochs, lr, batch_size
+        self.num_gp_samples, self.epochs, self.lr = num_gp_samples, epochs, lr
         head = last_linear(predictor)
         self._build(head, head.weight.new_tensor([[-1.0], [1.0]]).expand(1, 2, head.in_features))
 
     def fit_features(self, features: Features) -> Self:
         """Train the GP layer on features with labels."""
-        from gpytorch.mlls import VariationalELBO
-
-        labels = training_labels(features)
-        inputs = self._build(features.head, features.values)
+        labels, inputs = training_labels(features), self._build(features.head, features.values)
         draws, number, _ = inputs.shape
-        elbo = VariationalELBO(self.likelihood, self.gps, num_data=number).train()
-        optimizer = torch.optim.Adam(elbo.parameters(), lr=self.lr)
+        optimizer = torch.optim.Adam([*self.gps.parameters(), *self.mixing.parameters()], lr=self.lr)
+        self.gps.train()
         for _ in range(self.epochs):
-            for batch in torch.randperm(number).split(self.batch_size):
+            for batch in torch.randperm(number).split(BATCH_SIZE):
                 optimizer.zero_grad()
                 z = inputs[torch.randint(draws, batch.shape), batch]
-                elbo(self.gps(z), labels[batch]).neg().backward()
+                self.elbo(z, labels[batch], num_data=number).neg().backward()
                 optimizer.step()
-        elbo.eval()
+        self.gps.eval()
         self.fitted = True
         return self
 
+    def elbo(self, z: Tensor, labels: Tensor, *, num_data: int, num_samples: int = 10) -> Tensor:
+        """Estimate the ELBO per training example from a batch of features ``(n, D)`` in the bounds of the grid."""
+        logits = self.mixing(self.gps.marginals(z).rsample((num_samples,)))
+        log_likelihood = torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(labels)
+        return log_likelihood.mean() - self.gps.variational_strategy.kl_divergence().sum() / num_data
+
+    @torch.no_grad()
     def _build(self, head: nn.Linear, values: Tensor) -> Tensor:
-        """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid."""
+        """Build the GP layer at its initial values; return the features ``(S, n, D)`` in the bounds of the grid.
+
+        The mixture is initialised as the pretrained last layer: GPs at the identity yield the network's logits.
+        """
         from gpytorch.utils.grid import ScaleToBounds  # here, since the import of GPyTorch takes a second
 
-        from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs, MixedSoftmax
+        from probattn.inference.methods.sv_dkl_gps import BOUNDS, FeatureGPs
 
-        self.scale = ScaleToBounds(*BOUNDS)
+        self.scale, self.mixing = (
+            ScaleToBounds(*BOUNDS),
+            nn.utils.skip_init(nn.Linear, *head.weight.mT.shape).to(values),
+        )
         inputs = self.scale(values)
         self.scale.eval()
-        self.gps = FeatureGPs(values.shape[-1], grid_size=self.grid_size).to(inputs).eval()
-        self.likelihood = MixedSoftmax(head, self.scale).to(inputs).eval()
+        self.gps = FeatureGPs(values.shape[-1]).to(inputs).eval()
+        self.mixing = nn.utils.skip_init(nn.Linear, head.in_features, head.out_features).to(inputs)
+        ends = torch.stack([self.scale.min_val, self.scale.max_val])
+        unit = ends.diff() / self.scale(ends).diff()  # of the grid: a feature is the centre of the ends + unit · z
+        self.mixing.weight.copy_(head.weight * unit)
+        self.mixing.bias.copy_(head(ends.mean().expand(head.in_features)))
         return inputs
 
     @torch.no_grad()
     def predict_features(self, features: Features) -> Prediction:
         """Predict from features, with new samples of the GPs."""
-        num_samples, number, _ = features.values.shape
-        num_gp_samples = math.ceil(self.num_gp_samples / num_samples)
-        averages = []
-        for chunk in features.values.flatten(0, 1).split(_CHUNK_SIZE):
-            marginals = self.gps(self.scale(chunk))
-            f = torch.distributions.Normal(marginals.mean, marginals.stddev).sample((num_gp_samples,))
-            logits = self.likelihood.mixing(f)
-            probs = logits.softmax(-1)
-            averages.append((probs.mean(0), entropy(probs).mean(0), -logits.logsumexp(-1).mean(0)))
-        means = (torch.cat(parts).unflatten(0, (num_samples, number)).mean(0) for parts in zip(*averages, strict=True))
-        probs, expected_entropy, energy = (mean.to(features.prediction.probs) for mean in means)
-        return replace(features.prediction, probs=probs, expected_entropy=expected_entropy, energy=energy)
+        chunks = features.values.flatten(0, 1).split(_CHUNK_SIZE)
+        marginals = [self.gps.marginals(self.scale(chunk)) for chunk in chunks]
+        mean = torch.cat([f.mean for f in marginals]).view_as(features.values)
+        stddev = torch.cat([f.stddev for f in marginals]).view_as(features.values)
+        samples = range(math.ceil(self.num_gp_samples / len(features.values)))
+        return averaged(features.prediction, (self.mixing(torch.normal(mean, stddev)) for _ in samples))

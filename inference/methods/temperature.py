@@ -1,12 +1,10 @@
 """Temperature scaling (Guo et al., 2017, section 4.2) of the mean probabilities of any predictor."""
 
-import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPredictor, class_probs, labelled_classes
@@ -57,7 +55,7 @@ def fit_temperature(prediction: Prediction) -> float:
     inverse = _root(slope, 1 / hottest, 1 / coldest)
     raised = inverse > 1 and excess_confidence(inverse) > 0
     if raised:
-        inverse = max(1.0, _root(excess_confidence, 1 / hottest, inverse))
+        inverse = _root(excess_confidence, 1.0, inverse)
     error = relative_error(log_probs, inverse)
     if raised or error > MAX_ERROR:
         message = f"the temperature {1 / inverse:.2g}, from {examples} examples, has a standard error of {error:.0%}"
@@ -78,31 +76,23 @@ def relative_error(log_probs: Tensor, inverse: float) -> float:
     """Return the standard error of log T: the information on β is Σ_i Var[log p_i] under the scaled probabilities."""
     scaled = (inverse * log_probs).softmax(-1)
     mean = (scaled * log_probs).sum(-1, keepdim=True)
-    information = float((scaled * (log_probs - mean).square()).sum())
-    return math.inf if information == 0 else 1 / (inverse * math.sqrt(information))
+    return float((scaled * (log_probs - mean).square()).sum().rsqrt()) / inverse
 
 
 def scale(prediction: Prediction, temperature: float) -> Prediction:
     """Scale the probabilities of a prediction to softmax(log p / T), in p's dtype.
 
-    The order of the classes of each example is preserved, the set of its most probable classes exactly in spite of
-    rounding, so accuracy never changes. ``expected_entropy``, ``energy`` and ``draws`` are undefined for the scaled
-    mean, and therefore None.
+    ``expected_entropy``, ``energy`` and ``draws`` are undefined for the scaled mean, and therefore None.
 
     Args:
         prediction: prediction with ``probs (n, classes)``; zeros count as the smallest normal number.
         temperature: T > 0; above 1 probabilities become more uniform.
 
     Raises:
-        ValueError: a temperature that is not positive and finite; not one class per example.
+        ValueError: not one class per example.
     """
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
     probs = class_probs(prediction)
-    scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs.dtype)
-    peak = scaled.amax(-1, keepdim=True)
-    below = torch.nextafter(peak, torch.zeros_like(peak))
-    scaled = torch.where(probs == probs.amax(-1, keepdim=True), peak, scaled.minimum(below))
+    scaled = (prediction.log_probs.double() / temperature).softmax(-1).to(probs)
     return replace(prediction, probs=scaled, expected_entropy=None, energy=None, draws=None)
 
 
@@ -126,9 +116,9 @@ class TemperatureScaling(FittedPredictor):
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict and scale."""
         self.check_fitted()
-        return scale(self.base().predict(data), self.temperature)
+        return scale(self.predictor.predict(data), self.temperature)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict and scale one batch."""
         self.check_fitted()
-        return scale(self.base().predict_batch(x, mask), self.temperature)
+        return scale(self.predictor.predict_batch(x, mask), self.temperature)

@@ -2,34 +2,15 @@
 
 A detector assigns each input a score ``(n,)``, float64 on the CPU; *higher* means more out-of-distribution. Scores are
 computed from class probabilities ``(n, classes)`` averaged over posterior samples; metrics depend on the order of the
-scores only. Metrics are fractions; :data:`DISPLAY` has the scale of the papers' tables.
+scores only. Metrics are fractions.
 """
 
 import torch
 from torch import Tensor
 
 from probattn.inference.metrics import ranking
-from probattn.inference.metrics.by_likelihood import MetricDisplay
 from probattn.inference.prediction.predictor import class_probs
 from probattn.inference.prediction.result import Prediction
-
-DETECTORS: dict[str, str] = {
-    "kl_matching": "KLMatching",
-    "max_softmax": "MaxSoftmax",
-    "entropy": "Entropy",
-    "energy": "Energy",
-    "mutual_information": "Mutual information",
-}
-"""Keys of :func:`scores`, in its order, with their titles."""
-
-DISPLAY: dict[str, MetricDisplay] = {
-    "auroc": MetricDisplay("AUROC", 100, higher_is_better=True),
-    "aupr_in": MetricDisplay("AUPR-in", 100, higher_is_better=True),
-    "aupr_out": MetricDisplay("AUPR-out", 100, higher_is_better=True),
-    "fpr95_in": MetricDisplay("FPR95-in", 100, higher_is_better=False),
-    "fpr95_out": MetricDisplay("FPR95-out", 100, higher_is_better=False),
-}
-"""Keys of :func:`detection_metrics`, in its order; ``_in`` and ``_out`` name the positive class."""
 
 
 def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
@@ -50,7 +31,7 @@ def kl_matching(prediction: Prediction, *, fitted_on: Prediction) -> Tensor:
 
 
 def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor]:
-    """Compute the scores ``(n,)`` of all detectors, with the keys and order of :data:`DETECTORS`.
+    """Compute the scores ``(n,)`` of all detectors by name.
 
     - ``kl_matching``: see :func:`kl_matching`.
     - ``max_softmax``: one minus the confidence (Hendrycks & Gimpel, 2017).
@@ -83,7 +64,9 @@ def scores(prediction: Prediction, *, fitted_on: Prediction) -> dict[str, Tensor
 
 
 def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]:
-    """Compute how well scores separate in-distribution from OOD inputs, with the keys and order of :data:`DISPLAY`.
+    """Compute how well scores separate in-distribution from OOD inputs.
+
+    ``_in`` and ``_out`` name the positive class.
 
     - ``auroc``: the probability that an OOD input has the higher score; ties count half. It is the same for either
       positive class.
@@ -96,13 +79,8 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
     Args:
         id_scores: scores ``(n,)`` of in-distribution inputs; higher means more out-of-distribution.
         ood_scores: scores ``(m,)`` of OOD inputs.
-
-    Raises:
-        ValueError: scores of the wrong shape, no scores, NaN or Inf.
     """
     both = torch.cat([id_scores, ood_scores]).detach().cpu().double()
-    if both.ndim != 1 or not len(id_scores) or not len(ood_scores) or not both.isfinite().all():
-        raise ValueError(f"scores must be finite, of shape (n,), n ≥ 1, got {id_scores.shape}, {ood_scores.shape}")
     is_ood = torch.arange(len(both)) >= len(id_scores)
     return {
         "auroc": ranking.auroc(both, is_ood),
@@ -114,7 +92,7 @@ def detection_metrics(id_scores: Tensor, ood_scores: Tensor) -> dict[str, float]
 
 
 def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Prediction) -> dict[str, dict[str, float]]:
-    """Compute the metrics of all detectors that both predictions have, with the keys and order of :data:`DETECTORS`.
+    """Compute the metrics of all detectors that both predictions have, in the order of :func:`scores`.
 
     Mutual information is omitted if it is zero for all inputs, as for a deterministic network.
 
@@ -124,7 +102,7 @@ def evaluate(in_distribution: Prediction, ood: Prediction, *, fitted_on: Predict
         fitted_on: prediction of other in-distribution inputs, such as the validation set; see :func:`scores`.
 
     Raises:
-        ValueError: as for :func:`scores` and :func:`detection_metrics`.
+        ValueError: as for :func:`scores`.
     """
     id_scores, ood_scores = scores(in_distribution, fitted_on=fitted_on), scores(ood, fitted_on=fitted_on)
     names = [name for name in id_scores if name in ood_scores]

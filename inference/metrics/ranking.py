@@ -24,11 +24,12 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 
 def fpr95(scores: Tensor, positive: Tensor) -> float:
     """Share of negative scores at or above the highest threshold that at least 95 % of the positive ones reach."""
+    from sklearn.metrics import roc_curve
+
     if _is_constant(positive):
         return math.nan
-    needed = math.ceil(95 * int(positive.sum()) / 100)
-    threshold = scores[positive].sort(descending=True).values[needed - 1]
-    return float((scores[~positive] >= threshold).double().mean())
+    rates, recall, _ = roc_curve(positive.numpy(), scores.numpy(), drop_intermediate=False)
+    return float(rates[recall >= 0.95].min())
 
 
 def _is_constant(positive: Tensor) -> bool:

@@ -16,8 +16,6 @@ from torch import Tensor
 from probattn.inference.prediction.mixture import SEED
 from probattn.inference.prediction.result import Prediction
 
-INTERVAL_LEVELS = (0.5, 0.9)
-"""Probabilities of the intervals of :func:`evaluate`."""
 QUANTILE_LEVELS = torch.arange(1, 100, dtype=torch.float64) / 100
 
 
@@ -54,8 +52,7 @@ def crps(prediction: Prediction, labels: Tensor) -> float:
     """Continuous ranked probability score E|Y − y| − ½ E|Y − Y′|, mean, in units of the targets, 0 or more.
 
     In closed form for Gaussian likelihoods, as a mixture over posterior samples (Grimit et al., 2006, eq. 3); otherwise
-    an unbiased estimate from 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21), which may be below 0 by chance. NaN
-    if a target has no mean.
+    that of 1,000 samples of Y (Gneiting & Raftery, 2007, eq. 21). NaN if a target has no mean.
     """
     return float(prediction.crps(validate(prediction, labels)).mean())
 
@@ -72,7 +69,8 @@ def pit(prediction: Prediction, labels: Tensor) -> Tensor:
     Gneiting & Held, 2009).
     """
     values = validate(prediction, labels)
-    lower, upper = prediction.cdf(values, below=True), prediction.cdf(values)
+    below = values.nextafter(values.new_tensor(-torch.inf))
+    lower, upper = prediction.cdf(below), prediction.cdf(values)
     v = torch.rand(upper.shape, dtype=upper.dtype, generator=torch.Generator().manual_seed(SEED))
     return lower + v.to(upper) * (upper - lower)
 
@@ -93,17 +91,16 @@ def pit_error(prediction: Prediction, labels: Tensor) -> float:
     return float((shares_below(prediction, labels, QUANTILE_LEVELS).cpu() - QUANTILE_LEVELS).abs().mean())
 
 
-def evaluate(prediction: Prediction, labels: Tensor, *, levels: Sequence[float] = INTERVAL_LEVELS) -> dict[str, float]:
+def evaluate(prediction: Prediction, labels: Tensor) -> dict[str, float]:
     """Compute ``rmse``, ``mae``, ``nll``, ``crps``, ``pit_error``, and ``coverage_P`` and ``width_P`` (P in percent).
 
     Args:
         prediction: prediction of numbers.
         labels: labels of the shape of its mean.
-        levels: probabilities of the intervals.
     """
     values = validate(prediction, labels)
     scores = {score.__name__: score(prediction, labels) for score in (rmse, mae, nll, crps, pit_error)}
-    for level in levels:
+    for level in (0.5, 0.9):
         low, high = interval(prediction, level)
         scores[f"coverage_{100 * level:g}"] = float(((low <= values) & (values <= high)).double().mean())
         scores[f"width_{100 * level:g}"] = float((high - low).mean())

@@ -3,16 +3,15 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import pyro
 import pyro.poutine as poutine
 import torch
-from pyro.poutine import Trace
 from torch import Tensor, nn
 
 from probattn.evaluation_mode import evaluation_mode
 from probattn.guides import Program, unwrapped
 from probattn.inference import guide_checks
 from probattn.inference.batches import unpack_batch
-from probattn.inference.programs import as_module, own_parameters
 
 
 @contextmanager
@@ -21,10 +20,9 @@ def frozen(model: Program) -> Iterator[None]:
 
     Modes and ``requires_grad`` of all modules and parameters are restored on exit.
     """
-    inner = unwrapped(model)
-    module = inner if isinstance(inner, nn.Module) else nn.Module()
+    module = unwrapped(model)
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    with own_parameters(model), evaluation_mode(module):
+    with pyro.get_param_store().scope(), evaluation_mode(module):
         try:
             module.requires_grad_(False)
             yield
@@ -33,32 +31,28 @@ def frozen(model: Program) -> Iterator[None]:
                 parameter.requires_grad_(True)
 
 
-def prepared(model: Program, guide: Program, data: Iterable) -> nn.Module:
-    """Return a guide as a module that has its parameters, some of which a first run on the data may create.
+def prepared(model: nn.Module, guide: nn.Module, data: Iterable) -> nn.Module:
+    """Return a guide with its parameters, some of which a first run on the data may create.
 
     Raises:
         ValueError: a guide of another model.
     """
-    guide = as_module(guide)
     if guide_checks.is_lazy(guide):
         guide_checks.materialise(guide, unpack_batch(next(iter(data))).arguments())
     guide_checks.check(model, guide)
     return guide
 
 
-def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
+def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> None:
     """Check that every sample site has scale 1: otherwise the log joint is that of a different posterior.
 
     Args:
         model: the model.
         batch: the whole data set, ``(x, y)`` or ``(x, y, mask)``.
 
-    Returns:
-        The trace that was checked, with latent sites sampled from their priors.
-
     Raises:
         ValueError: a batch that is scaled to a larger data set, a KL weight, or a ``z_o`` whose regulariser has a
-            weight; the message names the site and the remedy.
+            weight, unlike with ``collapsed=True``, or with ``alpha=1`` and ``regulariser_norm="example"``.
     """
     with frozen(model), torch.no_grad():
         trace = poutine.trace(model).get_trace(*batch)
@@ -66,9 +60,4 @@ def check_unit_scales(model: Program, batch: tuple[Tensor, ...]) -> Trace:
         if site["type"] == "sample" and not site["infer"].get("is_auxiliary"):
             scale = torch.as_tensor(site["scale"], dtype=torch.float64)
             if (scale - 1).abs().max() > 1e-6:
-                raise ValueError(
-                    f"site {name} has scale {scale.max().item():.3g} in the log joint instead of 1: pass the whole "
-                    "data set, with a model built for num_data of its size; build a layer with z_o with collapsed=True "
-                    'or alpha=1 and regulariser_norm="example"'
-                )
-    return trace
+                raise ValueError(f"site {name} has scale {scale.max().item():.3g}, not 1: pass the whole data set")

@@ -22,8 +22,6 @@ def sgld(
     num_samples: int = 1000,
     warmup_steps: int = 1000,
     step_size: float = 1e-3,
-    decay: float = 0.0,
-    thinning: int = 1,
 ) -> dict[str, Tensor]:
     """Sample the posterior of the global latent sites given the labels, one step per batch; weights are held fixed.
 
@@ -34,34 +32,31 @@ def sgld(
     Args:
         model: observes the labels that it is called with, e.g. :class:`~probattn.models.Supervised`.
         data: batches ``(x, y)`` or ``(x, y, mask)``, repeated as often as needed.
-        num_samples: samples to keep.
+        num_samples: samples, one per step.
         warmup_steps: discarded steps before the first sample.
-        step_size: ε of the first step.
-        decay: exponent γ of ε (1 + t / warmup_steps)^−γ, in [0, 1).
-        thinning: steps between samples.
+        step_size: ε.
 
     Returns:
         Samples ``(num_samples, *event)`` by site, which :func:`~probattn.inference.predict` and the predictive checks
         take instead of a guide.
 
     Raises:
-        ValueError: a model without latent sites, or with local ones.
+        ValueError: a model with local latent sites.
     """
     batches = [unpack_batch(batch).arguments() for batch in data]
     with frozen(model):
         trace = poutine.trace(model).get_trace(*batches[0])
-        sites = {name: node for name, node in trace.nodes.items() if node["type"] == "sample" and is_latent(node)}
-        if not sites or not all(is_global_latent(node, trace) for node in sites.values()):
-            raise ValueError(f"sgld samples global latent sites; this model has {', '.join(sites) or 'none'}")
+        local = [name for name, node in trace.nodes.items() if is_latent(node) and not is_global_latent(node, trace)]
+        if local:
+            raise ValueError(f"sgld samples global latent sites; this model has the local ones {', '.join(local)}")
         starts = [initialize_model(model, batch, init_strategy=init_to_sample) for batch in batches]
         state, _, transforms, _ = starts[0]
         samples: dict[str, list[Tensor]] = {name: [] for name in state}
-        for step in range(warmup_steps + num_samples * thinning):
-            epsilon = step_size * (1 + step / warmup_steps) ** -decay
+        for step in range(warmup_steps + num_samples):
             _, potential, _, _ = starts[step % len(batches)]
             gradients, _ = potential_grad(potential, state)
             for name, gradient in gradients.items():
-                state[name] = state[name] - 0.5 * epsilon * gradient + epsilon**0.5 * torch.randn_like(gradient)
-                if step >= warmup_steps and (step - warmup_steps) % thinning == thinning - 1:
+                state[name] = state[name] - 0.5 * step_size * gradient + step_size**0.5 * torch.randn_like(gradient)
+                if step >= warmup_steps:
                     samples[name].append(transforms[name].inv(state[name]))
     return {name: torch.stack(values) for name, values in samples.items()}

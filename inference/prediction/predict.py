@@ -1,33 +1,30 @@
 """The posterior predictive: likelihoods averaged over posterior samples, streamed over a data set."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
+import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import torch
-from pyro.poutine import Trace
-from pyro.poutine.condition_messenger import ConditionMessenger
-from pyro.poutine.do_messenger import DoMessenger
-from pyro.poutine.replay_messenger import ReplayMessenger
 from torch import Tensor, nn
 
 from probattn.draws import draws
 from probattn.evaluation_mode import evaluation_mode
 from probattn.functional import padding
 from probattn.functional.errors import NumericalError
-from probattn.guides import Program
+from probattn.guides import Program, unwrapped
 from probattn.inference import guide_checks
 from probattn.inference.batches import iterate_batches, unpack_batch
-from probattn.inference.coverage import guided_by
-from probattn.inference.non_finite import find_non_finite, first_line, refuses_nan, root_error
+from probattn.inference.coverage import check_coverage, guided_by
+from probattn.inference.non_finite import find_non_finite
 from probattn.inference.prediction.aggregate import join, summarise
-from probattn.inference.prediction.latents import Latents, PosteriorSamples, SampleLatents, labels_at, one_draw
+from probattn.inference.prediction.latents import Latents, draw_latents, global_part, predictive_sites
 from probattn.inference.prediction.mixture import Stacked
 from probattn.inference.prediction.result import Prediction
-from probattn.inference.prediction.vectorization import broadcasts, global_sites, outside_layers
-from probattn.inference.programs import ProgramModule, as_module, device, own_parameters
-from probattn.pyro_internals import HANDLERS
+from probattn.inference.programs import device
+from probattn.local_sites import local_posteriors
 
 CPU_CHUNK_SIZE = 256
 """Examples times samples per forward pass on a CPU; 2,048 fall out of its caches and take half as long again."""
@@ -37,13 +34,13 @@ GPU_CHUNK_SIZE = 16_384
 
 def predict(
     model: Program,
-    guide: Program | PosteriorSamples | Mapping[str, Tensor] | None,
+    guide: nn.Module | Mapping[str, Tensor] | Any | None,
     data: Tensor | Iterable,
     *,
     num_samples: int = 10,
     seed: int | None = None,
     keep_draws: bool = False,
-    latents: Trace | None = None,
+    latents: Latents | None = None,
     vectorize: bool | None = None,
 ) -> Prediction:
     """Compute the posterior predictive of a batch or of a loader's batches, in evaluation mode.
@@ -54,137 +51,131 @@ def predict(
     part of the result is kept.
 
     Args:
-        model: the model, with its labels at the site ``y``: a module, a function, or one under handlers such as
-            ``pyro.condition(model, data=...)``.
-        guide: its guide, a module or function; or posterior samples by site, such as those of
-            :func:`~probattn.inference.nuts` or of Pyro's ``MCMC``; None samples from the prior.
+        model: a module with its labels at the site ``y``, or one under handlers such as
+            ``pyro.condition(model, data=...)``, which runs each batch as a whole.
+        guide: its guide, a module; or posterior samples of the global sites, such as those of
+            :func:`~probattn.inference.sgld` or of Pyro's ``MCMC``; None samples from the prior. With posterior samples,
+            local sites come from the posterior that their layer defines, or else from their prior.
         data: inputs ``(n, ...)`` or another batch, with labels or without (see
             :func:`~probattn.inference.batches.unpack_batch`); an iterable of batches; or a data set.
         num_samples: number of posterior samples S; posterior samples are thinned to S at equal distances.
         seed: seed of the samples; all of PyTorch's generators keep their states. None draws from the global generator.
         keep_draws: keep the probabilities of each sample.
-        latents: result of :func:`~probattn.inference.prediction.latents.draw_latents` under ``draws(num_samples)``;
-            None samples at the first batch.
+        latents: result of :func:`~probattn.inference.prediction.latents.draw_latents`; None samples at the first batch.
         vectorize: True runs all samples at once, False one after another, for models whose shapes do not broadcast
             over a dimension of samples; None chooses False for models with global sites outside attention layers, such
             as Bayesian weights (``PyroSample`` in a PyTorch module).
 
     Raises:
+        KeyError: posterior samples without a global site of the model.
         ValueError: no data; an empty batch; labels in some batches only, or of another shape than the likelihood's;
             NaN or Inf in the inputs of real tokens or in the outputs, with the batch's number; a guide that does not
-            cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`);
-            without a guide, sites outside attention layers (pass ``vectorize=False``).
+            cover the model's latent sites (see :func:`~probattn.inference.coverage.check_coverage`); posterior samples
+            of another shape; without a guide, statements of sites outside attention layers (pass ``vectorize=False``).
         NumericalError: a layer's numerical failure, with the batch's number and the layer.
     """
-    model, samples, parts = as_module(model), PosteriorSamples.from_source(guide), []
-    guide = None if guide is None or samples is not None else as_module(guide)
-    if guide is not None:
+    modules = {"model": unwrapped(model)}
+    if isinstance(guide, nn.Module):
         guide_checks.check(model, guide)
-    values = Latents(model, guide, num_samples, latents)
-    if samples is not None:
-        values = SampleLatents(model, samples, num_samples)
-    predictive = _PosteriorPredictive(model, guide, values, vectorize)
-    modules, seeded = predictive.modules.values(), torch.random.fork_rng(enabled=seed is not None)
-    with own_parameters(*modules), evaluation_mode(*modules), torch.no_grad(), seeded:
+        modules["guide"] = guide
+    replays = _Replays(model, guide, latents, num_samples=num_samples, vectorize=vectorize)
+    own_store, own_seed = pyro.get_param_store().scope(), torch.random.fork_rng(enabled=seed is not None)
+    with own_store, own_seed, evaluation_mode(*modules.values()), torch.no_grad():
         if seed is not None:
             torch.manual_seed(seed)
-        for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
-            if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
-                raise ValueError(f"NaN or Inf in the inputs of batch {number}")
-            inputs = predictive.prepare(x, y, mask)
-            with predictive.name_batch_in_errors(number):
-                for chunk, likelihood in predictive.likelihoods(inputs):
-                    labels, options = None if y is None else y[chunk], {"keep_draws": keep_draws}
-                    parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, **options))
+        return predict_batches(data, replays.likelihoods, modules, num_samples=num_samples, keep_draws=keep_draws)
+
+
+def predict_batches(
+    data: Tensor | Iterable,
+    likelihoods: Callable[[Tensor, Tensor | None], Iterable[tuple[slice, dist.TorchDistribution]]],
+    modules: Mapping[str, nn.Module],
+    *,
+    num_samples: int,
+    keep_draws: bool = False,
+) -> Prediction:
+    """Average the likelihoods of all batches over posterior samples, with the batch's number in errors.
+
+    Args:
+        data, num_samples, keep_draws: as for :func:`predict`.
+        likelihoods: yields chunks of a batch ``(x, mask)`` with their likelihoods, of batch shape ``(S, chunk)``, or
+            ``(chunk,)`` if nothing was sampled.
+        modules: by name, where the source of a NaN is looked for.
+
+    Raises:
+        ValueError, NumericalError: as for :func:`predict`.
+    """
+    parts = []
+    for number, (x, y, mask) in enumerate(map(unpack_batch, iterate_batches(data))):
+        if x.is_floating_point() and not padding.zeroed(x, mask).isfinite().all():
+            raise ValueError(f"NaN or Inf in the inputs of batch {number}")
+        with _named_errors(number, modules):
+            for rows, likelihood in likelihoods(x, mask):
+                if len(likelihood.batch_shape) > 2:
+                    shape = tuple(likelihood.batch_shape)
+                    raise ValueError(f"the likelihood has batch shape {shape}, which must be (samples, examples)")
+                labels = None if y is None else y[rows]
+                parts.append(summarise(likelihood, labels, x.device, num_samples=num_samples, keep_draws=keep_draws))
     if not parts:
         raise ValueError("no data to predict: the loader gave no batch")
-    values.finish(predictive.num_examples)
     return join(parts)
 
 
-class _PosteriorPredictive:
-    """Likelihoods of the labels under S posterior samples, chunk by chunk."""
+def chunks(x: Tensor, num_samples: int) -> Iterator[slice]:
+    """Yield slices of a batch with a bounded number of examples times samples that run at once."""
+    size = max(1, (CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE) // num_samples)
+    for start in range(0, len(x), size):
+        yield slice(start, start + size)
 
-    def __init__(self, model: nn.Module, guide: nn.Module | None, latents: Latents, vectorize: bool | None) -> None:
-        self.model, self.latents, self.vectorize = model, latents, vectorize
-        self.modules = {"model": model} | ({} if guide is None else {"guide": guide})
-        self.draws, self.num_samples = draws(latents.num_samples), latents.num_samples
-        self.device, self.num_examples, self.is_assumed = device(model, guide), 0, False
 
-    @contextmanager
-    def name_batch_in_errors(self, number: int) -> Iterator[None]:
-        """Add the batch's number to errors inside, and the source of a NaN or Inf."""
-        try:
-            yield
-        except (ValueError, NumericalError) as error:
-            source = find_non_finite((), self.modules, ())
-            if isinstance(error, NumericalError):
-                because = f" (NaN or Inf in {source})" if source else ""
-                raise NumericalError(f"batch {number}: {error}{because}") from error
-            if source is None and not refuses_nan(error):
-                raise root_error(error) from None
-            why = f"from {source}" if source else first_line(error)
-            raise ValueError(f"NaN or Inf in the outputs of batch {number}, {why}") from error
+@contextmanager
+def _named_errors(number: int, modules: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Add the batch's number to errors inside, and the source of a NaN or Inf."""
+    try:
+        yield
+    except (ValueError, NumericalError) as error:
+        source = find_non_finite((), modules, ())
+        error.add_note(f"batch {number}" + (f": NaN or Inf in {source}" if source else ""))
+        raise
 
-    def prepare(self, x: Tensor, y: Tensor | None, mask: Tensor | None) -> tuple:
-        """Return the model's arguments; before the first batch choose how samples run, and draw the global sites."""
-        target = self.device or x.device
-        inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
-        if not self.num_examples:
-            self.latents.prepare(inputs, y)
-            if self.vectorize is None:
-                chunk = _rows(inputs, slice(self._chunk_size(x)))
-                sites = self.latents.names()
-                self.vectorize = broadcasts(self.model, self.latents.guide, lambda: chunk, sites=sites)
-                self.is_assumed = self.vectorize and self.latents.guide is None
-            self.latents.draw(inputs, vectorize=self.vectorize)
-        return inputs
 
-    def likelihoods(self, inputs: tuple) -> Iterator[tuple[slice, dist.TorchDistribution]]:
+class _Replays:
+    """Replays of a model against the samples of its global sites, which are drawn at the first batch."""
+
+    def __init__(self, model: Program, source: Any, latents: Latents | None, **options: Any) -> None:
+        self.model, self.source, self.latents, self.options = model, source, latents, options
+        self.num_samples, self.is_first_chunk = options["num_samples"], True
+
+    def likelihoods(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, dist.TorchDistribution]]:
         """Yield chunks of a batch with their likelihoods, of batch shape ``(S, chunk)`` or ``(chunk,)``."""
-        start, length = 0, len(inputs[0])
-        while start < length:
-            chunk = slice(start, start + self._chunk_size(inputs[0]))
-            likelihood = self._likelihood(_rows(inputs, chunk))
-            if len(likelihood.batch_shape) > 2:
-                raise ValueError(
-                    f"the likelihood has batch shape {tuple(likelihood.batch_shape)}, and not (samples, examples): the "
-                    "outputs of the network have more dimensions than its likelihood takes"
-                )
-            yield chunk, likelihood
-            self.num_examples += min(chunk.stop, length) - start
-            start = chunk.stop
+        target = device(self.model) or x.device
+        inputs = (x.to(target), None) if mask is None else (x.to(target), None, mask.to(target))
+        if self.latents is None:
+            self.latents = draw_latents(self.model, self.source, inputs, **self.options)
+        at_once = self.num_samples if self.latents.vectorize else 1
+        # Handlers and guides may set values for the examples of a whole batch.
+        is_whole = self.latents.has_local_sites or not isinstance(self.model, nn.Module)
+        for rows in [slice(None)] if is_whole else chunks(x, at_once):
+            chunk = tuple(None if value is None else value[rows] for value in inputs)
+            with draws(self.num_samples) if self.latents.vectorize else nullcontext():
+                likelihoods = [self._run(row, chunk) for row in range(len(self.latents.traces))]
+            self.is_first_chunk = False
+            yield rows, likelihoods[0] if self.latents.vectorize else Stacked(likelihoods)
 
-    def _chunk_size(self, x: Tensor) -> int:
-        """Return the number of examples of a chunk."""
-        set_values = any(
-            isinstance(handler, ConditionMessenger | DoMessenger | ReplayMessenger) for handler in HANDLERS
-        )
-        if set_values or self.latents.has_local_sites or isinstance(self.model, ProgramModule):
-            return len(x)  # handlers and guides may set values for the examples of a whole batch
-        limit = CPU_CHUNK_SIZE if x.device.type == "cpu" else GPU_CHUNK_SIZE
-        return max(1, limit // self.num_samples if self.vectorize else limit)
-
-    def _likelihood(self, chunk: tuple) -> dist.TorchDistribution:
-        if self.vectorize:
-            with self.draws:
-                return self._run(None, chunk)
-        likelihoods = []
-        for row in range(self.num_samples):
-            with one_draw(row, of=self.num_samples):
-                likelihoods.append(self._run(row, chunk))
-        return Stacked(likelihoods)
-
-    def _run(self, row: int | None, chunk: tuple) -> dist.TorchDistribution:
-        """Return the likelihood of some examples under one sample, or under all if row is None."""
-        latents = self.latents.trace(row, chunk, self.num_examples)
-        with self.latents.local_handler(), poutine.mask(mask=False), labels_at():
+    def _run(self, row: int, chunk: tuple) -> dist.TorchDistribution:
+        """Return the likelihood of some examples under a trace of the global sites."""
+        latents, from_prior = self.latents.traces[row], self.source is None
+        if self.latents.has_local_sites:
+            with torch.autocast(chunk[0].device.type, enabled=False):
+                latents = poutine.trace(poutine.replay(self.source, trace=latents)).get_trace(*chunk)
+        local_sites = nullcontext() if from_prior else local_posteriors()
+        with local_sites, poutine.mask(mask=False), predictive_sites(from_prior=from_prior):
             trace = poutine.trace(poutine.replay(guided_by(latents)(self.model), trace=latents)).get_trace(*chunk)
-        if self.is_assumed and (others := outside_layers(self.model, global_sites(trace))):
-            raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False for such a model")
-        self.latents.update(row, trace, latents, is_first_chunk=not self.num_examples)
+        if self.is_first_chunk and isinstance(self.source, nn.Module):
+            check_coverage(trace, latents, scale=False)
+        elif self.is_first_chunk:  # other chunks get the same values of a user's own sites
+            self.latents.traces[row] = global_part(trace)
+            others = [name for name in self.latents.traces[row].nodes if name not in latents]
+            if others and self.latents.vectorize and self.options["vectorize"] is None:
+                raise ValueError(f"site {others[0]} belongs to no attention layer: pass vectorize=False")
         return trace.nodes["y"]["fn"]
-
-
-def _rows(inputs: tuple, rows: slice) -> tuple:
-    return tuple(None if value is None else value[rows] for value in inputs)

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class Predictor(nn.Module, ABC):
         """
         prediction = self.predict_batch(x, mask)
         names = POINT if prediction.expected_entropy is None else POINT + UNCERTAINTY
-        return {name: getattr(prediction, name) for name in names if getattr(prediction, name) is not None}
+        return {name: value for name in names if (value := getattr(prediction, name)) is not None}
 
     def train(self, mode: bool = True) -> Self:
         """Keep evaluation mode."""
@@ -99,24 +99,8 @@ class PosteriorPredictive(SampledPredictor):
         return predict(self.model, self.guide, data, num_samples=self.num_samples)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
-        """Predict one batch.
-
-        Raises:
-            RuntimeError: inside ``torch.export``, whose programs have fixed samples.
-        """
-        if torch.compiler.is_exporting():
-            raise RuntimeError("a program has no guide to sample: build the method on predictor_network(model, guide)")
+        """Predict one batch; a program of ``torch.export`` needs the fixed samples of ``predictor_network`` instead."""
         return self.predict([(x, None, mask)])
-
-
-def check_sampled(predictor: Predictor, method: str) -> None:
-    """Check that a predictor runs a model, which a method changes inside.
-
-    Raises:
-        TypeError: it does not.
-    """
-    if not isinstance(predictor, SampledPredictor):
-        raise TypeError(f"{method} takes PosteriorPredictive(model, guide) or predictor_network(model, guide)")
 
 
 class FittedPredictor(Predictor):
@@ -131,29 +115,19 @@ class FittedPredictor(Predictor):
 
     Attributes:
         fitted: True after a fit, or after a fitted state was loaded.
-
-    Raises:
-        TypeError: something else than a predictor.
     """
 
     fitted_values: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, predictor: Predictor | None = None) -> None:
         super().__init__()
-        if not isinstance(predictor, Predictor | None):
-            raise TypeError(f"{type(self).__name__} takes a predictor: for a model pass PosteriorPredictive(model)")
         self.predictor, self.fitted = predictor, False
         for name in self.fitted_values:
             setattr(self, name, math.nan)
 
-    def fit(self, data: Iterable, **options: Any) -> Self:
-        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else.
-
-        Args:
-            data: batches ``(x, y)`` or ``(x, y, mask)``.
-            options: as for ``fit_prediction``.
-        """
-        return self.fit_prediction(self.base().predict(data), **options)
+    def fit(self, data: Iterable) -> Self:
+        """Fit the method to labelled batches, which were used neither for training nor for fitting anything else."""
+        return self.fit_prediction(self.predictor.predict(data))
 
     def fit_prediction(self, prediction: Prediction) -> Self:
         """Fit the method to a prediction with its labels."""
@@ -161,21 +135,11 @@ class FittedPredictor(Predictor):
 
     def predict(self, data: Tensor | Iterable) -> Prediction:
         """Predict as the predictor does."""
-        return self.base().predict(data)
+        return self.predictor.predict(data)
 
     def predict_batch(self, x: Tensor, mask: Tensor | None = None) -> Prediction:
         """Predict one batch as the predictor does."""
-        return self.base().predict_batch(x, mask)
-
-    def base(self) -> Predictor:
-        """Return the predictor inside.
-
-        Raises:
-            ValueError: there is none.
-        """
-        if self.predictor is None:
-            raise ValueError(f"this {type(self).__name__} has no predictor: give it one to predict data")
-        return self.predictor
+        return self.predictor.predict_batch(x, mask)
 
     def check_fitted(self) -> None:
         """Check that the method has a fitted state.

@@ -1,19 +1,18 @@
 """Data-parallel prediction over the ranks of torchrun."""
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from probattn.draws import draws
 from probattn.inference.batches import iterate_batches, unpack_batch
 from probattn.inference.distributed import broadcast_result, gather_results, seed_per_rank, world
 from probattn.inference.prediction.aggregate import join
 from probattn.inference.prediction.latents import draw_latents
 from probattn.inference.prediction.predict import predict
 from probattn.inference.prediction.result import Prediction
+from probattn.inference.programs import device
 
 
 def predict_sharded(
@@ -36,34 +35,34 @@ def predict_sharded(
         data: as for ``predict``; an iterable must have a length.
 
     Raises:
-        PeerError: another rank failed; includes its error.
         ValueError, NumericalError: as for ``predict``, if this rank failed.
     """
     rank, size = world()
-    if size == 1:
-        return predict(model, guide, data, num_samples=num_samples, keep_draws=keep_draws)
+    options = {"num_samples": num_samples, "keep_draws": keep_draws}
     batches = iterate_batches(data)
+    if size == 1 or not len(batches):
+        return predict(model, guide, batches, **options)
     start, stop = (number * len(batches) // size for number in (rank, rank + 1))
     stream = iter(batches)
-    first = next(stream, None)
-    if first is None:
-        raise ValueError("no data to predict: the loader gave no batch")
+    first = next(stream)
     x, _, mask = unpack_batch(first)
-    target = next(model.parameters()).device
-    with torch.no_grad(), draws(num_samples):
-        latents = draw_latents(model, guide, (x.to(target), None, None if mask is None else mask.to(target)))
-    values = broadcast_result(lambda: {name: site["value"] for name, site in latents.nodes.items()})
-    for name, value in values.items():
-        latents.nodes[name]["value"] = value
+    inputs = (x.to(device(model)), None, None if mask is None else mask.to(device(model)))
+    with torch.no_grad():
+        latents = draw_latents(model, guide, inputs, num_samples=num_samples)
+    sites = [site for trace in latents.traces for site in trace.nodes.values()]
+    values = broadcast_result(lambda: [site["value"] for site in sites])
+    for site, value in zip(sites, values, strict=True):
+        site["value"] = value
     seed_per_rank()
 
     def predict_range() -> Prediction | None:
+        """Predict this rank's batches; reading the others advances the loader's generator as on other ranks."""
         numbered = enumerate(chain([first], stream))
-        own = (batch for number, batch in numbered if start <= number < stop)
+        range_of_rank = (batch for number, batch in numbered if start <= number < stop)
         if start == stop:
-            return deque(own, maxlen=0) or None  # advances the loader's generator as on other ranks
+            return next(range_of_rank, None)
         try:
-            return predict(model, guide, own, num_samples=num_samples, keep_draws=keep_draws, latents=latents)
+            return predict(model, guide, range_of_rank, latents=latents, **options)
         except Exception as error:
             error.add_note(f"(on rank {rank}, which counts batches from {start} on)")
             raise

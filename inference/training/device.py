@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType, MethodType
 
@@ -17,51 +17,33 @@ from probattn.sites import SiteModule
 
 @contextmanager
 def device_settings(options: TrainOptions, device: torch.device) -> Iterator[None]:
-    """Set PyTorch's global settings of a run inside, and restore them at the end."""
+    """Set PyTorch's global settings of a run inside, and restore them at the end.
+
+    Deterministic runs use deterministic algorithms only; PyTorch raises an error where there is none. On a GPU, cuBLAS
+    reads the environment variable ``CUBLAS_WORKSPACE_CONFIG`` at its first call in the process. If it is not set, it
+    is set here to ``:4096:8`` (24 MiB of GPU memory). If cuBLAS was called without it before, PyTorch raises a
+    ``RuntimeError`` that names the variable: then set it before Python starts.
+
+    Attention on GPUs is left to the flash and memory-efficient kernels. On Hopper GPUs the backward pass of cuDNN's,
+    which PyTorch would prefer in half precision, returns NaN for masked sequences of certain lengths (n mod 128 = 64;
+    https://github.com/pytorch/pytorch/issues/196678). The others are as fast at the sizes of the presets.
+    """
     precision = options.matmul_precision or ("high" if device.type == "cuda" else None)
-    with ExitStack() as stack:
-        stack.enter_context(_without_cudnn_attention())
-        stack.enter_context(dtypes.float32_products(precision))
-        if options.deterministic:
-            stack.enter_context(deterministic())
-        yield
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Use deterministic algorithms only, inside; PyTorch raises an error where there is none.
-
-    On a GPU, cuBLAS reads the environment variable ``CUBLAS_WORKSPACE_CONFIG`` at its first call in the process. If it
-    is not set, it is set here to ``:4096:8`` (24 MiB of GPU memory). If cuBLAS was called without it before, PyTorch
-    raises a ``RuntimeError`` that names the variable: then set it before Python starts.
-    """
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark = torch.backends.cudnn.benchmark
-    if torch.cuda.is_available():
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = benchmark
-
-
-@contextmanager
-def _without_cudnn_attention() -> Iterator[None]:
-    """Leave attention on GPUs to the flash and memory-efficient kernels.
-
-    On Hopper GPUs the backward pass of cuDNN's, which PyTorch would prefer in half precision, returns NaN for masked
-    sequences of certain lengths (n mod 128 = 64; https://github.com/pytorch/pytorch/issues/196678). The others are as
-    fast at the sizes of the presets.
-    """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    cudnn_attention, benchmark = torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.benchmark
+    determinism = torch.get_deterministic_debug_mode()
     torch.backends.cuda.enable_cudnn_sdp(False)
+    if options.deterministic:
+        if torch.cuda.is_available():
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.set_deterministic_debug_mode("error")
+        torch.backends.cudnn.benchmark = False
     try:
-        yield
+        with dtypes.float32_products(precision):
+            yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
+        torch.set_deterministic_debug_mode(determinism)
+        torch.backends.cudnn.benchmark = benchmark
 
 
 @cache

@@ -1,31 +1,35 @@
 """Stochastic variational inference of a model and its guide, which can be stopped and resumed at any moment."""
 
+import math
+import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
-from probattn.guides import Program
 from probattn.inference import guide_checks
 from probattn.inference.batches import check_loader, unpack_batch
 from probattn.inference.distributed import broadcast_result, check_same_batches, make_fabric, seed_per_rank, world
-from probattn.inference.io.checkpoint import preserved
+from probattn.inference.io.checkpoint import peek
 from probattn.inference.io.files import locked
-from probattn.inference.programs import as_module, attribute
-from probattn.inference.training.callbacks import HOOKS, Callback, Logger, check_methods, default_loggers
+from probattn.inference.programs import attribute
+from probattn.inference.training.callbacks import Callback
 from probattn.inference.training.device import device_settings
 from probattn.inference.training.num_data import check_num_data
-from probattn.inference.training.optimizers import OptimizerFactory, SchedulerFactory, make_optimizers
+from probattn.inference.training.optimizers import OptimizerFactory, Optimizers, SchedulerFactory
 from probattn.inference.training.options import TrainOptions
-from probattn.inference.training.progress import TrainProgress
 from probattn.inference.training.run_log import RunLog
-from probattn.inference.training.step import make_objective
+from probattn.inference.training.step import Objective
 from probattn.inference.training.trainer import Trainer
 from probattn.param_store import without_store_warnings
+
+if TYPE_CHECKING:
+    from lightning_fabric.loggers import Logger
 
 
 @dataclass(frozen=True)
@@ -40,23 +44,23 @@ class History:
         best_value: monitored metric of that epoch, or None without validation data.
     """
 
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = 0
-    best_value: float | None = None
+    steps: list[dict[str, Any]]
+    epochs: list[dict[str, Any]]
+    best_epoch: int
+    best_value: float | None
 
 
 @without_store_warnings()
 def fit(
-    model: Program,
-    guide: Program,
+    model: nn.Module,
+    guide: nn.Module,
     train: Iterable,
     valid: Iterable | None = None,
     *,
     options: TrainOptions = TrainOptions(),  # noqa: B008 - it is frozen
     optimizer: OptimizerFactory | None = None,
     scheduler: SchedulerFactory | None = None,
-    loggers: Iterable[Logger] | None = None,
+    loggers: Iterable["Logger"] = (),
     callbacks: Iterable[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -73,10 +77,8 @@ def fit(
 
     Args:
         model: model with an attribute ``num_data`` and its labels at the site ``y``, e.g.
-            :class:`~probattn.models.Supervised`; for a wrapped model, such as ``pyro.condition(model, data=...)``,
-            ``num_data`` is looked up in the module inside; a function needs the attribute itself.
-        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or a function with ``pyro.param``
-            statements, whose parameters stay in Pyro's global store.
+            :class:`~probattn.models.Supervised`. Functions, and modules under handlers, are trained by Pyro's ``SVI``.
+        guide: guide of :func:`probattn.guides.for_model`, any Pyro AutoGuide, or another module.
         train: sized iterable of batches with labels, as tuples, mappings or data classes (see
             :func:`~probattn.inference.batches.unpack_batch`), of ``num_data`` examples.
         valid: the same for validation.
@@ -87,104 +89,79 @@ def fit(
         scheduler: function of an optimiser that returns a :class:`torch.optim.lr_scheduler.LRScheduler`, which is
             stepped after every training step and replaces ``schedule``, ``warmup_epochs`` and ``min_lr`` of the options
             (the schedules of KL weight and regulariser stay). With natural gradients, their optimiser gets one as well.
-        loggers: loggers by Lightning Fabric's protocol (see :class:`~probattn.inference.training.callbacks.Logger`).
-            None is TensorBoard in ``out``, if it is installed.
-        callbacks: objects with methods of :class:`~probattn.inference.Callback`.
+        loggers: loggers of Lightning or Lightning Fabric, of which ``log_metrics`` and ``finalize`` are called.
+        callbacks: instances of classes that inherit from :class:`~probattn.inference.Callback`.
         out: folder of the run.
         resume: resume from ``out/last.pt``, or start if there is none. Data, loaders, model and optimisers must be
             built as before. Resuming is exact for random numbers of the global generators of PyTorch, NumPy and Python,
             and of generators that are attributes of a loader, its samplers or its data set.
-        progress: display the progress.
+        progress: display a bar on stderr; in a file, a line per epoch.
 
     Raises:
-        FileExistsError: ``out`` holds a run and ``resume`` is False.
-        BlockingIOError: another process works in ``out``.
-        OSError: ``out`` cannot be written.
+        FileExistsError: ``out`` holds checkpoints of a run and ``resume`` is False.
+        OSError: ``out`` cannot be written, or another process works in it (``filelock.Timeout``).
         CheckpointError: a damaged checkpoint; one of another architecture, other options or optimisers.
         NonFiniteError: a NaN or Inf in data, weights or loss; names its source and leaves the checkpoints unchanged.
-        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader; an optimiser, scheduler,
-            logger or callback of another type.
+        TypeError: ``train`` or ``valid`` is a data set or a single batch, and not a loader.
         ValueError: no training data, another ``num_data`` than the loader's, a guide of another model, or an
             ``AutoDelta`` for a model that learns Λ.
     """
-    model, guide, folder = as_module(model), as_module(guide), None if out is None else Path(out)
-    callbacks, loggers = tuple(callbacks), None if loggers is None else list(loggers)
-    check_methods(callbacks, HOOKS, "callback", count=1)
-    check_methods(loggers or (), ("log_metrics", "log_hyperparams", "finalize"), "logger", count=3)
+    folder, is_main = None if out is None else Path(out), world().rank == 0
+    loggers, progress = (tuple(loggers), progress) if is_main else ((), False)
     check_loader(train, "train")
     if valid is not None:
         check_loader(valid, "valid")
     check_num_data(model, train)
     guide_checks.check(model, guide)
+    steps = options.steps_per_epoch(len(train))
     with ExitStack() as stack:
-        fabric, is_main = make_fabric(options.accelerator, options.devices), world().rank == 0
+        fabric = make_fabric(options.accelerator, options.devices)
         check_same_batches(train)
         if folder is not None:
             broadcast_result(lambda: stack.enter_context(locked(folder)))
-            broadcast_result(lambda: _refuse_to_overwrite(folder, resume=resume))
+            if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt")):
+                raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
         stack.enter_context(device_settings(options, fabric.device))
         if options.seed is not None:
             torch.manual_seed(options.seed)
         for part in (model, guide):
             part.to(fabric.device)
-            _give_own_memory(part)
             if not part.training:  # as a whole; its submodules may be in evaluation mode
                 part.train()
+            for tensor in (*part.parameters(), *part.buffers()):
+                if 0 in tensor.stride():  # entries that share memory, which fused optimisers would train as one
+                    tensor.data = tensor.data.contiguous()
 
         def first_batch() -> tuple:
-            with preserved(train):
-                return fabric.to_device(unpack_batch(next(iter(train))).arguments())
+            return fabric.to_device(unpack_batch(peek(train)).arguments())
 
-        _prepare(model, guide, first_batch)
-        objective = make_objective(model, guide, options=options, first_batch=first_batch, setup=fabric.setup_module)
-        optimizers = make_optimizers(
-            model,
-            guide,
-            options=options,
-            num_data=objective.num_data,
-            steps_per_epoch=options.steps_per_epoch(len(train)),
-            optimizer=optimizer,
-            scheduler=scheduler,
-        )
+        for part in (model, guide):
+            if guide_checks.is_lazy(part):
+                guide_checks.materialise(part, first_batch())
+        likelihood = attribute(model, "likelihood")
+        if getattr(likelihood, "needs_labels", False):
+            _, labels, *mask = first_batch()
+            if labels.dim() == 3:  # one label per token
+                labels = labels[mask[0]] if mask else labels.flatten(0, 1)
+            likelihood.initialise(labels)
+        objective = Objective(model, guide, options=options, first_batch=first_batch, fabric=fabric)
+        sizes = {"num_data": objective.num_data, "steps_per_epoch": steps}
+        optimizers = Optimizers(model, guide, options=options, optimizer=optimizer, scheduler=scheduler, **sizes)
         seed_per_rank()
-        trainer = Trainer(objective, optimizers, train, valid, fabric=fabric, folder=folder, callbacks=callbacks)
+        trainer = Trainer(objective, optimizers, train, valid, folder=folder, callbacks=callbacks)
         if folder is not None and (folder / "last.pt").exists():
             trainer.resume()
-        if loggers is None:
-            loggers = default_loggers(folder, step=trainer.step)
-        step = trainer.step
-        log = stack.enter_context(RunLog(folder if is_main else None, step=step, loggers=loggers if is_main else ()))
-        if not trainer.is_finished():
-            log.write_options(asdict(options))
-        steps = options.steps_per_epoch(len(train))
-        bar = TrainProgress(options.epochs, steps, start=trainer.epoch, enabled=progress and is_main)
+            progress = progress and not trainer.is_finished()
+        log = RunLog(folder / "log.jsonl" if folder and is_main else None, step=trainer.step, loggers=loggers)
+
+        def finalize(kind: type[BaseException] | None, *_: Any) -> None:
+            for logger in loggers:
+                logger.finalize("failed" if kind else "success")
+
+        stack.push(finalize)
+        interval = 0.1 if sys.stderr.isatty() else math.inf  # in a file, a line per epoch
+        bar = tqdm(total=options.epochs * steps, initial=trainer.step, disable=not progress, mininterval=interval)
         trainer.run(log, stack.enter_context(bar))
         trainer.load_best()
-    steps, epochs = ([record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch"))
-    return History(steps, epochs, trainer.best_epoch, trainer.best_value)
-
-
-def _refuse_to_overwrite(folder: Path, *, resume: bool) -> None:
-    if not resume and any((folder / name).exists() for name in ("last.pt", "best.pt", "log.jsonl")):
-        raise FileExistsError(f"{folder} holds a run; continue it with resume=True, or choose another folder")
-
-
-@torch.no_grad()
-def _give_own_memory(part: nn.Module) -> None:
-    """Copy tensors whose entries share memory, such as an expanded buffer: no checkpoint could be loaded into them."""
-    for tensor in (*part.parameters(), *part.buffers()):
-        if 0 in tensor.stride() and tensor.numel() > 1:
-            tensor.data = tensor.contiguous()
-
-
-def _prepare(model: nn.Module, guide: nn.Module, first_batch: Any) -> None:
-    """Create what needs a batch: parameters of AutoGuides and functions, and noise of the scale of the labels."""
-    for part in (model, guide):
-        if guide_checks.is_lazy(part):
-            guide_checks.materialise(part, first_batch())
-    likelihood = attribute(model, "likelihood")
-    if getattr(likelihood, "needs_labels", False):
-        _, labels, *mask = first_batch()
-        if labels.dim() == 3:  # one label per token
-            labels = labels[mask[0]] if mask else labels.flatten(0, 1)
-        likelihood.initialise(labels)
+    records = {kind: [record for record in log.records if record["kind"] == kind] for kind in ("step", "epoch")}
+    return History(records["step"], records["epoch"], trainer.best_epoch, trainer.best_value)

@@ -1,7 +1,8 @@
 """Optimisers of a run: parameter groups, Adam or the user's, natural gradients, and learning-rate schedules."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from probattn.inference.natural_gradient import NaturalGradientDescent, check_gaussian, gaussian_modules
+from probattn.inference.natural_gradient import NaturalGradientDescent, gaussian_modules
 from probattn.inference.training.options import TrainOptions
 
 ParameterGroup = dict[str, Any]
@@ -21,21 +22,53 @@ OptimizerFactory = Callable[[list[ParameterGroup]], Optimizer]
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 """Function of an optimiser that returns its learning-rate scheduler, which is stepped once per training step."""
 
+WEIGHT = re.compile(r"weights?|weight_.*(?<!_unconstrained)|.*_weight")
+"""Names of weights in a module, but not of the unconstrained values of constrained parameters."""
+
 
 class Optimizers:
     """Optimiser of a run, natural-gradient steps beside it, and a learning-rate scheduler of each.
 
     Args:
-        optimizer: of all parameters, except those that ``natural`` updates.
-        natural: natural-gradient steps of the guide's Gaussian modules, or None.
-        scheduler: factory of the schedulers, which must need no metric.
+        model, guide: materialised modules on their device.
+        options: of the run.
+        num_data: number of training examples.
+        steps_per_epoch: number of training steps of an epoch.
+        optimizer: factory of the optimiser; None is AdamW, or Adam without ``options.decoupled_weight_decay``.
+        scheduler: factory of the schedulers; None is warm-up and decay by the options (:func:`scheduled_lr`).
+
+    Raises:
+        ValueError: natural gradients of a guide without Gaussian modules.
     """
 
     def __init__(
-        self, optimizer: Optimizer, natural: NaturalGradientDescent | None, scheduler: SchedulerFactory
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        *,
+        options: TrainOptions,
+        num_data: int,
+        steps_per_epoch: int,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
     ) -> None:
-        self.optimizer = optimizer
-        self.all: tuple[Optimizer, ...] = (optimizer,) if natural is None else (optimizer, natural)
+        kind = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
+        optimizer = optimizer or partial(kind, lr=options.lr, weight_decay=options.weight_decay, fused=True)
+        natural: list[Optimizer] = []
+        modules = gaussian_modules(guide) if options.guide_optimizer == "ngd" else []
+        if modules:
+            lr, scale = options.lr * options.guide_lr_scale, num_data / options.kl_weight_of(num_data)
+            natural = [NaturalGradientDescent(modules, lr=lr, scale=scale)]
+        elif options.guide_optimizer == "ngd" and any(True for _ in guide.parameters()):
+            raise ValueError("guide_optimizer='ngd' trains the families 'full' and 'diagonal', which this guide lacks")
+        without = [parameter for module in modules for parameter in module.parameters()]
+        self.optimizer = optimizer(parameter_groups(model, guide, options=options, without=without))
+        self.all = (self.optimizer, *natural)
+
+        def factor(step: int) -> float:
+            return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
+
+        scheduler = scheduler or partial(LambdaLR, lr_lambda=factor)
         self.schedulers = [scheduler(part) for part in self.all]
 
     def parts(self) -> tuple[Any, ...]:
@@ -61,45 +94,6 @@ class Optimizers:
         """Return the learning rate of the next step, of the parameters whose rate has no factor."""
         groups, base = self.optimizer.param_groups, self.optimizer.defaults.get("lr")
         return float(next((group for group in groups if group.get("initial_lr") == base), groups[0])["lr"])
-
-
-def make_optimizers(
-    model: nn.Module,
-    guide: nn.Module,
-    *,
-    options: TrainOptions,
-    num_data: int,
-    steps_per_epoch: int,
-    optimizer: OptimizerFactory | None = None,
-    scheduler: SchedulerFactory | None = None,
-) -> Optimizers:
-    """Return the optimisers of a run.
-
-    Args:
-        model, guide: materialised modules on their device.
-        options: of the run.
-        num_data: number of training examples.
-        steps_per_epoch: number of training steps of an epoch.
-        optimizer: factory of the optimiser; None is AdamW, or Adam without ``options.decoupled_weight_decay``.
-        scheduler: factory of the schedulers; None is warm-up and decay by the options (:func:`scheduled_lr`).
-
-    Raises:
-        ValueError: a guide without natural gradients.
-    """
-    natural = None
-    if options.guide_optimizer == "ngd":
-        check_gaussian(guide)
-        if modules := gaussian_modules(guide):
-            lr, scale = options.lr * options.guide_lr_scale, num_data / options.kl_weight_of(num_data)
-            natural = NaturalGradientDescent(modules, lr=lr, scale=scale)
-    groups = parameter_groups(model, guide, options=options, without=() if natural is None else natural.parameters())
-    kind = torch.optim.AdamW if options.decoupled_weight_decay else torch.optim.Adam
-    build = optimizer or partial(kind, lr=options.lr, weight_decay=options.weight_decay, fused=True)
-
-    def factor(step: int) -> float:
-        return scheduled_lr(step, options=options, steps_per_epoch=steps_per_epoch) / options.lr
-
-    return Optimizers(build(groups), natural, scheduler or partial(LambdaLR, lr_lambda=factor))
 
 
 def scheduled_lr(step: int, *, options: TrainOptions, steps_per_epoch: int) -> float:
@@ -133,19 +127,15 @@ def parameter_groups(
         ValueError: a pattern of ``lr_scale`` that matches no parameter.
     """
     decayed, factors = set(decayed_names(model)), lr_factors(model, options.lr_scale or {})
-    scale = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
+    guide_factor = 1.0 if options.guide_optimizer == "ngd" else options.guide_lr_scale
+    others = {id(parameter) for parameter in without}
+    named = sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed)
+    rates = [(p, options.weight_decay if name in decayed else 0.0, factors[name]) for name, p in named]
+    rates += [(p, 0.0, guide_factor) for p in guide.parameters() if id(p) not in others]
     groups: dict[tuple[float, float], ParameterGroup] = {}
-
-    def add(parameter: nn.Parameter, decay: float, factor: float) -> None:
+    for parameter, decay, factor in rates:
         group = {"params": [], "lr": options.lr * factor, "weight_decay": decay}
         groups.setdefault((decay, factor), group)["params"].append(parameter)
-
-    for name, parameter in sorted(model.named_parameters(), key=lambda pair: pair[0] not in decayed):
-        add(parameter, options.weight_decay if name in decayed else 0.0, factors[name])
-    others = {id(parameter) for parameter in without}
-    for parameter in guide.parameters():
-        if id(parameter) not in others:
-            add(parameter, 0.0, scale)
     return list(groups.values())
 
 
@@ -157,10 +147,9 @@ def lr_factors(model: nn.Module, lr_scale: Mapping[str, float]) -> dict[str, flo
     """
     factors = {name: 1.0 for name, _ in model.named_parameters()}
     for pattern, factor in lr_scale.items():
-        matched = [name for name in factors if any(fnmatchcase(name, each) for each in pattern.split("|"))]
+        matched = [name for name in factors if any(fnmatchcase(name, part) for part in pattern.split("|"))]
         if not matched:
-            some = ", ".join(list(factors)[:3])
-            raise ValueError(f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as {some}")
+            raise ValueError(f"lr_scale: {pattern!r} matches no parameter of the model, such as {list(factors)[:3]}")
         factors |= dict.fromkeys(matched, factor)
     return factors
 
@@ -174,16 +163,10 @@ def decayed_names(model: nn.Module) -> list[str]:
     parameters, inducing inputs, scales, noise, kernel parameters and the unconstrained values of constrained parameters
     (``PyroParam``) have no weight decay, since zero is not a natural value for them.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    decayed = {names[id(parameter)] for module in model.modules() for parameter in _weights(module)}
-    return [name for name in names.values() if name in decayed]
-
-
-def _weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    if "norm" in type(module).__name__.lower():
-        return
-    listed = getattr(module, "decayed_parameters", ())
-    for name, parameter in module.named_parameters(recurse=False):
-        is_weight = name in ("weight", "weights") or name.startswith("weight_") or name.endswith("_weight")
-        if parameter.dim() >= 2 and (name in listed or (is_weight and not name.endswith("_unconstrained"))):
-            yield parameter
+    decayed = set()
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            is_weight = WEIGHT.fullmatch(name) or name in getattr(module, "decayed_parameters", ())
+            if is_weight and parameter.dim() >= 2 and "norm" not in type(module).__name__.lower():
+                decayed.add(id(parameter))
+    return [name for name, parameter in model.named_parameters() if id(parameter) in decayed]

@@ -1,10 +1,7 @@
 """Options of :func:`probattn.inference.fit`, each declared once: type, default and the values that it takes."""
 
-import math
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args, get_origin
 
 from probattn.inference.metrics import MONITORS
 
@@ -12,40 +9,8 @@ MAX_COUNT = 2**31 - 1
 """Maximum of epochs, samples and other numbers of things."""
 MAX_SEED = 2**63 - 1
 """Maximum of seeds: PyTorch's generators take no larger ones."""
-_DEVICES = re.compile(r"auto|\d{1,4}(,\d{1,4})*,?")
-
-GuideOptimizer = Literal["adam", "ngd"]
-Schedule = Literal["cosine", "linear"]
-Loss = Literal["mean_field", "trace", "enum"]
-SamplesPer = Literal["example", "batch"]
-Precision = Literal["32", "bf16-mixed"]
-MatmulPrecision = Literal["highest", "high", "medium"]
-
-
-def _option(default: Any, allowed: str, is_allowed: Callable[[Any], bool]) -> Any:
-    return field(default=default, metadata={"allowed": allowed, "is_allowed": is_allowed})
-
-
-def _positive(default: float) -> Any:
-    return _option(default, "above 0", lambda value: 0 < value < math.inf)
-
-
-def _not_negative(default: float) -> Any:
-    return _option(default, "0 or more", lambda value: 0 <= value < math.inf)
-
-
-def _count(default: int) -> Any:
-    return _option(default, f"an integer from 1 to {MAX_COUNT:,}", lambda value: 1 <= value <= MAX_COUNT)
-
-
-def _choice(default: str, choices: Any) -> Any:
-    return _option(default, " or ".join(get_args(choices)), lambda value: value in get_args(choices))
-
-
-def _or_none(option: Any) -> Any:
-    """Return an option that may be None, which is its default."""
-    allowed, is_allowed = option.metadata["allowed"], option.metadata["is_allowed"]
-    return _option(None, f"{allowed}, or none", lambda value: value is None or is_allowed(value))
+NOT_ZERO = ("epochs", "lr", "guide_lr", "accumulate_grad_batches", "clip_norm", "num_particles", "patience",
+            "num_samples", "log_every", "checkpoint_every")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +52,7 @@ class TrainOptions:
         alpha_start, alpha_end: weight of the CGP layers' regulariser at the first and at the last step of the run,
             linear in between (CGP paper, sec. 5.1: 0 → 1, 0.5 → 1, or 0.7 throughout).
         monitor: validation metric that selects the best epoch, one of ``metrics.MONITORS`` that the likelihood has: for
-            classes ``metrics.DISPLAY``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
+            classes ``metrics.OF_CLASSES``, for ordered classes also ``"rps"``, for binary labels ``"label_nll"`` …, for
             regression ``"rmse"``, ``"mae"``, ``"nll"``, ``"crps"`` …, for all ``"log_prob"``; None is ``"nll"`` for
             classifiers and ``"log_prob"`` for other models.
         patience: number of epochs without improvement before early stopping, or None.
@@ -101,7 +66,7 @@ class TrainOptions:
         accelerator, devices: as for Lightning Fabric, for a single device: ``1``, or ``"1,"`` for the second.
         seed: seed of posterior samples and dropout, or None to leave PyTorch's generator unchanged.
         deterministic: use deterministic algorithms only, so that two runs on the same machine are equal bit for bit
-            (see :func:`~probattn.inference.training.device.deterministic`); on a CPU they are without it.
+            (see :func:`~probattn.inference.training.device.device_settings`); on a CPU they are without it.
         log_every: number of steps between two log records.
         checkpoint_every: number of epochs between two ``last.pt``; it is also written after the last. A resumed run
             repeats the epochs since then.
@@ -110,68 +75,62 @@ class TrainOptions:
         ValueError: a value out of bounds; names all of them.
     """
 
-    epochs: int = _count(10)
-    lr: float = _positive(1e-3)
-    guide_lr: float | None = _or_none(_positive(1e-3))
-    guide_optimizer: GuideOptimizer = _choice("adam", GuideOptimizer)
-    min_lr: float = _not_negative(1e-5)
-    schedule: Schedule = _choice("cosine", Schedule)
-    warmup_epochs: float = _not_negative(0.0)
-    lr_scale: dict[str, float] | None = _option(
-        None, "factors of 0 or more", lambda value: all(0 <= factor < math.inf for factor in (value or {}).values())
-    )
-    weight_decay: float = _not_negative(0.0)
+    epochs: int = 10
+    lr: float = 1e-3
+    guide_lr: float | None = None
+    guide_optimizer: Literal["adam", "ngd"] = "adam"
+    min_lr: float = 1e-5
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup_epochs: float = 0.0
+    lr_scale: dict[str, float] | None = None
+    weight_decay: float = 0.0
     decoupled_weight_decay: bool = True
-    accumulate_grad_batches: int = _count(1)
-    clip_norm: float | None = _or_none(_positive(1.0))
-    elbo: Loss = _choice("mean_field", Loss)
-    samples_per: SamplesPer = _choice("example", SamplesPer)
-    num_particles: int = _count(1)
+    accumulate_grad_batches: int = 1
+    clip_norm: float | None = None
+    elbo: Literal["mean_field", "trace", "enum"] = "mean_field"
+    samples_per: Literal["example", "batch"] = "example"
+    num_particles: int = 1
     vectorize: bool | None = None
-    kl_weight: float | Literal["num_data"] = _option(
-        1.0,
-        "0 or more, or num_data",
-        lambda value: value == "num_data" if isinstance(value, str) else 0 <= value < math.inf,
-    )
-    local_kl_weight: float = _not_negative(1.0)
-    kl_anneal_epochs: float = _not_negative(0.0)
-    alpha_start: float = _not_negative(1.0)
-    alpha_end: float = _not_negative(1.0)
-    monitor: str | None = _option(
-        None, f"one of {', '.join(MONITORS)}, or none", lambda value: value is None or value in MONITORS
-    )
-    patience: int | None = _or_none(_count(1))
-    num_samples: int = _count(10)
-    precision: Precision = _choice("32", Precision)
-    matmul_precision: MatmulPrecision | None = _or_none(_choice("high", MatmulPrecision))
+    kl_weight: float | Literal["num_data"] = 1.0
+    local_kl_weight: float = 1.0
+    kl_anneal_epochs: float = 0.0
+    alpha_start: float = 1.0
+    alpha_end: float = 1.0
+    monitor: str | None = None
+    patience: int | None = None
+    num_samples: int = 10
+    precision: Literal["32", "bf16-mixed"] = "32"
+    matmul_precision: Literal["highest", "high", "medium"] | None = None
     compile: bool = False
     accelerator: str = "auto"
-    devices: int | str = _option(
-        1,
-        "a number such as 1, or a list such as 1,",
-        lambda value: value != 0 and _DEVICES.fullmatch(str(value)) is not None,
-    )
-    seed: int | None = _option(
-        0, f"an integer from 0 to {MAX_SEED:,}, or none", lambda value: value is None or 0 <= value <= MAX_SEED
-    )
+    devices: int | str = 1
+    seed: int | None = 0
     deterministic: bool = False
-    log_every: int = _count(10)
-    checkpoint_every: int = _count(1)
+    log_every: int = 10
+    checkpoint_every: int = 1
 
     def __post_init__(self) -> None:
-        wrong = {
-            option.name: option.metadata["allowed"]
-            for option in fields(self)
-            if option.metadata and not option.metadata["is_allowed"](getattr(self, option.name))
-        }
-        if not wrong:  # options that depend on others
-            wrong |= {"min_lr": "from 0 to lr"} if self.min_lr > self.lr else {}
-            wrong |= {"warmup_epochs": "less than epochs"} if self.warmup_epochs >= self.epochs else {}
-            if self.guide_optimizer == "ngd" and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
-                wrong["kl_weight"] = "above 0 with ngd, whose steps are as long as 1 / kl_weight"
+        wrong = []
+        for option in fields(self):
+            name, value = option.name, getattr(self, option.name)
+            if isinstance(value, int | float):
+                most = MAX_SEED if name == "seed" else MAX_COUNT
+                is_allowed = 0 <= value <= most and not (value == 0 and name in NOT_ZERO)
+            else:
+                is_allowed = get_origin(option.type) is not Literal or value in get_args(option.type)
+            if not is_allowed:
+                wrong.append(name)
+        if self.monitor not in (None, *MONITORS):
+            wrong.append("monitor")
+        if self.min_lr > self.lr:
+            wrong.append("min_lr")
+        if self.warmup_epochs >= self.epochs:
+            wrong.append("warmup_epochs")
+        if self.guide_optimizer == "ngd" and self.kl_weight != "num_data" and self.kl_weight < 1e-6:
+            wrong.append("kl_weight")
         if wrong:
-            listed = "; ".join(f"{name}={getattr(self, name)!r}, allowed: {allowed}" for name, allowed in wrong.items())
-            raise ValueError(f"training options out of bounds: {listed} (see TrainOptions)")
+            listed = ", ".join(f"{name}={getattr(self, name)!r}" for name in dict.fromkeys(wrong))
+            raise ValueError(f"training options out of bounds (see TrainOptions): {listed}")
 
     @property
     def guide_lr_scale(self) -> float:
@@ -187,19 +146,10 @@ class TrainOptions:
         """Return the number of training steps of an epoch with that number of batches."""
         return -(-batches // self.accumulate_grad_batches)
 
-    def differences(self, other: dict) -> list[str]:
-        """Return the differences to a saved run's options, as ``name: saved → now``.
+    def continues(self, saved: "TrainOptions") -> bool:
+        """Return True if a run of saved options may go on with these: they are equal but for epochs and patience.
 
-        More epochs or patience alone are no difference: a run may go on, at the learning rate that the schedule of the
-        new number of epochs has then.
+        The learning rate is then that of the schedule for the new number of epochs.
         """
-        saved = {option.name: other.get(option.name, option.default) for option in fields(self)}
-        changed = {name: value for name, value in saved.items() if value != getattr(self, name)}
-        if all(_ends_later(name, value, getattr(self, name)) for name, value in changed.items()):
-            return []
-        return [f"{name}: {value!r} → {getattr(self, name)!r}" for name, value in changed.items()]
-
-
-def _ends_later(name: str, saved: int | None, now: int | None) -> bool:
-    """Return True for an option that only ends a run, and whose new value ends it no sooner."""
-    return name in ("epochs", "patience") and (now is None or (saved is not None and saved <= now))
+        free = {"epochs": None, "patience": None}
+        return asdict(self) | free == asdict(saved) | free

@@ -1,19 +1,17 @@
 """One training step: the loss −ELBO/N of its batches, gradients, clipping, update."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from probattn.draws import draws
-from probattn.functional.errors import NumericalError
 from probattn.inference.distributed import RankBatch
 from probattn.inference.elbo import ELBOS, ELBOLoss
-from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line, refuses_nan, root_error
-from probattn.inference.prediction.vectorization import broadcasts
+from probattn.inference.non_finite import NonFiniteError, find_non_finite, first_line
+from probattn.inference.prediction.latents import broadcasts
 from probattn.inference.programs import attribute
 from probattn.inference.training.device import compile_blocks
 from probattn.inference.training.optimizers import Optimizers
@@ -60,64 +58,67 @@ class Objective:
     """Training loss −ELBO/N of a batch, under the handlers that the options select.
 
     Args:
-        module: ``loss``, as set up for training on a device or several.
-        loss: −ELBO of a model and its guide, which has the terms of its last value.
+        model, guide: materialised modules on their device.
         options: options of the run.
-        vectorize: if True, the samples of a step are an additional dimension; if False, each particle of the ELBO is
-            one sample shared by the batch.
+        first_batch: returns a batch on that device, which shows whether a model of the user's broadcasts over samples.
+        fabric: prepares the loss for a device or several; None for a loss that is prepared elsewhere.
+
+    Attributes:
+        module: ``loss`` as set up by Fabric.
+        loss: −ELBO of model and guide, which has the terms of its last value.
+        vectorize: True if the samples of a step are an additional dimension. False if each particle of the ELBO is one
+            sample shared by the batch.
+        num_data: number of training examples.
     """
 
-    def __init__(self, module: nn.Module, loss: ELBOLoss, *, options: TrainOptions, vectorize: bool) -> None:
-        self.module, self.loss, self.options, self.vectorize = module, loss, options, vectorize
-        self.num_data = attribute(loss.model, "num_data")
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        *,
+        options: TrainOptions,
+        first_batch: Callable[[], tuple],
+        fabric: "Fabric | None" = None,
+    ) -> None:
+        self.options, self.fabric, self.num_data = options, fabric, attribute(model, "num_data")
+        self.vectorize = broadcasts(model, guide, first_batch) if options.vectorize is None else options.vectorize
+        if options.compile:
+            compile_blocks(model)
+        elbo = ELBOS[options.elbo](num_particles=1 if self.vectorize else options.num_particles)
+        self.loss = ELBOLoss(model, guide, elbo)
+        self.module = self.loss if fabric is None else fabric.setup_module(self.loss)
 
     def __call__(self, batch: Sequence[Tensor], coefficients: StepCoefficients) -> Tensor:
         """Return the loss of ``(x, y)`` or ``(x, y, mask)`` in nats per example."""
-        with self._handlers(coefficients, batch[0].device.type):
+        options, particles = self.options, self.options.num_particles
+        with ExitStack() as stack:
+            stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
+            stack.enter_context(alpha(coefficients.alpha))
+            if self.vectorize and options.samples_per == "example":
+                stack.enter_context(draws("example"))
+            if self.vectorize and particles > 1:
+                stack.enter_context(draws(particles))
+            if options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
+                stack.enter_context(torch.autocast(batch[0].device.type, torch.bfloat16))
             return self.module(*batch) / self.num_data
 
     def terms(self) -> dict[str, Tensor]:
         """Return the terms of the last loss, which sum to it, detached."""
         return {name: value / self.num_data for name, value in self.loss.terms().items()}
 
-    @contextmanager
-    def _handlers(self, coefficients: StepCoefficients, device_type: str) -> Iterator[None]:
-        options = self.options
-        with ExitStack() as stack:
-            if (coefficients.kl, coefficients.local_kl) != (1, 1):
-                stack.enter_context(kl_weight(coefficients.kl, local=coefficients.local_kl))
-            if coefficients.alpha != 1:
-                stack.enter_context(alpha(coefficients.alpha))
-            if self.vectorize and options.samples_per == "example":
-                stack.enter_context(draws("example"))
-            if self.vectorize and options.num_particles > 1:
-                stack.enter_context(draws(options.num_particles))
-            if options.precision == "bf16-mixed":  # not Fabric's own, which would also round the labels
-                stack.enter_context(torch.autocast(device_type, torch.bfloat16))
-            yield
+    def check_finite(self, batch: tuple, symptom: str) -> None:
+        """Raise an error if the batch, a parameter, a site of the last loss or a gradient is NaN or Inf.
 
-
-def make_objective(
-    model: nn.Module,
-    guide: nn.Module,
-    *,
-    options: TrainOptions,
-    first_batch: Callable[[], tuple],
-    setup: Callable[[nn.Module], nn.Module] | None = None,
-) -> Objective:
-    """Return the loss of a model and its guide.
-
-    Args:
-        model, guide: materialised modules on their device.
-        options: options of the run.
-        first_batch: returns a batch on that device, which shows whether a model of the user's broadcasts over samples.
-        setup: prepares the loss for several processes.
-    """
-    vectorize = broadcasts(model, guide, first_batch) if options.vectorize is None else options.vectorize
-    if options.compile:
-        compile_blocks(model)
-    loss = ELBOLoss(model, guide, ELBOS[options.elbo](num_particles=1 if vectorize else options.num_particles))
-    return Objective(setup(loss) if setup else loss, loss, options=options, vectorize=vectorize)
+        Raises:
+            NonFiniteError: names the source and the symptom.
+        """
+        modules = {"model": self.loss.model, "guide": self.loss.guide}
+        source = find_non_finite(batch, modules, self.loss.traces)
+        for name, parameter in self.loss.named_parameters():
+            if source is None and parameter.grad is not None and not parameter.grad.isfinite().all():
+                source = f"the gradient of {name}"
+        if source is not None:
+            raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
 
 
 def train_step(
@@ -126,74 +127,40 @@ def train_step(
     batches: Sequence[RankBatch],
     coefficients: StepCoefficients,
     *,
-    fabric: "Fabric",
     with_terms: bool,
 ) -> Outcome:
     """Update the parameters once, by the gradient of some batches as if they were one.
 
     Args:
-        objective: loss of a batch.
+        objective: loss of a batch, whose Fabric averages gradients over ranks with the last batch.
         optimizers: of all parameters.
         batches: this rank's rows of each.
         coefficients: of the step.
-        fabric: computes gradients, and averages them over ranks with the last batch.
         with_terms: compute the terms of the loss as well.
 
     Raises:
         NonFiniteError: a NaN or Inf; names its source.
     """
+    fabric = objective.fabric
     optimizers.zero_grad()
     examples = sum(batch.batch_size for batch in batches)
-    total, terms = 0.0, {}
-    for number, batch in enumerate(batches, start=1):
-        weight = batch.loss_weight * (batch.batch_size / examples)
-        with nullcontext() if number == len(batches) else fabric.no_backward_sync(objective.module):
-            loss = _finite_loss(objective, fabric.to_device(batch.tensors), coefficients) * weight
-            fabric.backward(loss)
-        total = total + loss.detach()
-        for name, value in objective.terms().items() if with_terms else ():
-            terms[name] = terms.get(name, 0.0) + value * weight
-    if objective.options.clip_norm is not None:
-        _clip_gradients(objective, optimizers)
+    tensors, total, terms = (), 0.0, {}
+    try:
+        for number, batch in enumerate(batches, start=1):
+            weight = batch.loss_weight * (batch.batch_size / examples)
+            with fabric.no_backward_sync(objective.module, enabled=number < len(batches)):
+                tensors = fabric.to_device(batch.tensors)
+                loss = objective(tensors, coefficients) * weight
+                if not loss.isfinite():
+                    raise NonFiniteError(f"the loss is {loss.item()}; lower lr")
+                fabric.backward(loss)
+            total = total + loss.detach()
+            for name, value in objective.terms().items() if with_terms else ():
+                terms[name] = terms.get(name, 0.0) + value * weight
+        if objective.options.clip_norm is not None:
+            fabric.clip_gradients(objective.module, optimizers.optimizer, max_norm=objective.options.clip_norm)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        objective.check_finite(tensors, first_line(error))
+        raise
     optimizers.step()
     return Outcome(total, terms)
-
-
-def check_finite(objective: Objective, batch: tuple, symptom: str) -> None:
-    """Raise an error if the batch, a parameter or a site of the last loss is NaN or Inf.
-
-    Raises:
-        NonFiniteError: names the source and the symptom.
-    """
-    modules = {"model": objective.loss.model, "guide": objective.loss.guide}
-    source = find_non_finite(batch, modules, objective.loss.traces)
-    if source is not None:
-        raise NonFiniteError(f"NaN or Inf in {source} ({symptom})")
-
-
-def _finite_loss(objective: Objective, batch: tuple, coefficients: StepCoefficients) -> Tensor:
-    try:
-        loss = objective(batch, coefficients)
-    except (ValueError, RuntimeError, NumericalError) as error:
-        check_finite(objective, batch, first_line(error))
-        if isinstance(error, NumericalError):
-            raise NonFiniteError(str(error)) from error
-        if refuses_nan(error):
-            raise NonFiniteError(f"NaN or Inf; lower lr ({first_line(error)})") from error
-        raise root_error(error) from None
-    if not math.isfinite(loss.item()):
-        check_finite(objective, batch, "the loss is not finite")
-        raise NonFiniteError(f"the loss is {loss.item()}; lower lr")
-    return loss
-
-
-def _clip_gradients(objective: Objective, optimizers: Optimizers) -> None:
-    """Scale gradients, but natural ones, down to a total norm of ``clip_norm`` if theirs is larger."""
-    groups = optimizers.optimizer.param_groups
-    parameters = [p for group in groups for p in group["params"] if p.grad is not None]
-    norm = nn.utils.get_total_norm([p.grad for p in parameters])
-    if not norm.isfinite():
-        named = objective.loss.named_parameters()
-        broken = (name for name, p in named if p.grad is not None and not p.grad.isfinite().all())
-        raise NonFiniteError(f"NaN or Inf in the gradient of {next(broken, 'some parameters, in sum')}")
-    nn.utils.clip_grads_with_norm_(parameters, objective.options.clip_norm, norm)

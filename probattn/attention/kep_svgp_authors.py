@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from probattn import priors
 from probattn.attention.base import Laws
 from probattn.attention.kep_svgp import KEPSVGPAttention
 from probattn.attention.merge import Add, Concat
@@ -60,12 +59,6 @@ class AuthorsKEPSVGPAttention(KEPSVGPAttention):
     def sites_at(self, scale: Tensor) -> dict[str, dist.TorchDistribution]:
         """Return no sites: the posterior is part of the layer."""
         return {}
-
-    def posterior_and_prior(self) -> tuple[dist.TorchDistribution, dist.TorchDistribution]:
-        """Return q(u) and its prior, events ``(head, output, inducing index)``."""
-        loc, tril = self._loc_and_tril()
-        prior = priors.normal(self.scale.unsqueeze(-2).expand_as(loc))
-        return dist.MultivariateNormal(loc, scale_tril=tril).to_event(2), prior
 
     def local_sites(self, x: Tensor, mask: Tensor | None) -> dict[str, Laws]:
         """Return the law N(0, I) of ``noise``."""

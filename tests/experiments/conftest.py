@@ -10,11 +10,13 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.evaluation import evaluate
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting import report
 from probattn.experiments.runs import train
 from probattn.inference import metrics
 from probattn.inference.diagnostics.attention import Spectrum
+from probattn.inference.diagnostics.convergence import SiteConvergence
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 TINY = (
@@ -92,13 +94,10 @@ def no_figures(monkeypatch):
 
 @pytest.fixture(scope="session")
 def contents():
-    """Function that returns the bytes of every file in a folder by its path.
-
-    TensorBoard's files are left out; it adds an empty one at each start.
-    """
+    """Function that returns the bytes of every file in a folder by its path."""
 
     def read(folder):
-        files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "tensorboard")
+        files = (path for path in folder.rglob("*") if path.is_file())
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     return read
@@ -153,25 +152,15 @@ def make_probabilistic(name="kep-svgp", n=60, **changes):
     values, scale = torch.tensor([[4.0, 2, 1], [3, 1, 0.5]]), torch.tensor([[4.0, 2]] * 2)
     shares = {"captured": torch.tensor([0.75, 0.85]), "best": torch.tensor([0.95, 0.99])}
     spectra = {"network.blocks.0.attention": Spectrum(values, scale, **shares)}
-    rows = [
-        {
-            "site": "network.blocks.0.attention.u",
-            "kl": 60.0,
-            "size": 120,
-            "prior_std": 2.0,
-            "posterior_std": 0.5,
-        },
-        {
-            "site": "network.blocks.1.attention.u",
-            "kl": 3.0,
-            "size": 12,
-            "prior_std": 1.0,
-            "posterior_std": 1.5,
-        },
+    posterior = [
+        SiteConvergence(site=site, size=size, num_data=100, kl=kl, std_ratio=(std, std, std))
+        for site, size, kl, std in (
+            ("network.blocks.0.attention.u", 120, 60.0, 0.25),
+            ("network.blocks.1.attention.u", 12, 3.0, 1.5),
+        )
     ]
-    posterior = [{**row, "posterior_mean_rms": 0.75} for row in rows]
     base = make_result(name, seed=1, n=n)
-    variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(metrics.DISPLAY, 0.4321)}
+    variants = {"drawn from q": base.metrics, "drawn from the prior": dict.fromkeys(DISPLAY, 0.4321)}
     similarity = {"network.blocks.0.attention": 0.25, "network.blocks.1.attention": 0.75}
     given = {"spectra": spectra, "posterior": posterior, "variants": variants, "similarity": similarity}
     return replace(base, **(given | changes))

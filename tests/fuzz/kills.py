@@ -147,7 +147,6 @@ def import_commands() -> None:
         "probattn.experiments.studies.compare",
         "probattn.experiments.studies.study",
         "sklearn.datasets",
-        "torch.utils.tensorboard",
     ):
         importlib.import_module(late)
 
@@ -219,8 +218,8 @@ def _kill_after(seconds: float, pid: int) -> bool:
 
 
 def _is_ignored(name: Path) -> bool:
-    """Return True for drafts and locks, TensorBoard's files with their times, and the output of the commands."""
-    return name.name.startswith(".") or "tensorboard" in name.parts or name.suffix == ".log"
+    """Return True for drafts and locks, and the output of the commands."""
+    return name.name.startswith(".") or name.suffix == ".log"
 
 
 def _content(path: Path) -> str:

@@ -65,7 +65,7 @@ def test_a_site_is_named_by_its_value_or_its_log_density():
     assert "site unlikely" in find_non_finite((), {}, (trace,))
 
 
-@pytest.mark.parametrize("monitor", ["log_prob", *metrics.DISPLAY])
+@pytest.mark.parametrize("monitor", ["log_prob", *(score.__name__ for score in metrics.OF_CLASSES)])
 def test_better_is_higher_or_lower_as_the_metric_says(monitor):
     lower = {"aurc", "eaurc", "fpr95", "ece", "mce", "nll", "brier"}
     assert is_better(monitor, 0.1, 0.2) == (monitor in lower)

@@ -1,4 +1,4 @@
-"""Training and prediction on two ranks of torchrun equal those of one process, and errors of one rank reach all."""
+"""Training and prediction on two ranks of torchrun equal those of one process."""
 
 import pytest
 import torch
@@ -108,36 +108,13 @@ def test_the_loaders_generator_has_the_same_state_on_all_ranks_as_in_one_process
         assert torch.equal(rank["generator"][1], state)
 
 
-def test_an_error_is_raised_on_all_ranks_and_says_what_failed_where(ranks):
-    zero, one = (rank["errors"] for rank in ranks)
-    assert one["NaN"][:2] == ("ValueError", "NaN or Inf in the inputs of batch 1")
-    assert "counts batches from 1 on" in one["NaN"][2][0]
-    assert zero["NaN"][0] == "PeerError"
-    assert "rank 1 failed: ValueError: NaN or Inf in the inputs of batch 1" in zero["NaN"][1]
-    assert "counts batches from 1 on" in zero["NaN"][1]
-    assert zero["first"][:2] == ("KeyError", "'x'")
-    assert one["first"][:2] == ("PeerError", "rank 0 failed: KeyError: 'x'")
-    assert one["last"][0] == "ZeroDivisionError"
-    assert zero["last"][:2] == ("PeerError", "rank 1 failed: ZeroDivisionError: integer division or modulo by zero")
-    for found in (zero, one):
-        assert found["no batch"][:2] == ("ValueError", "no data to predict: the loader gave no batch")
-        assert "local object" in found["unpicklable"][1]
-
-
 def test_loaders_that_would_train_wrongly_are_refused(ranks):
     for rank in ranks:
         found = rank["errors"]
         assert found.pop("fine") is None
-        for name, words in {
-            "devices": "must be 1",
-            "sampler": "DistributedSampler",
-            "batch sampler": "RandomSampler",
-            "no generator": "RandomSampler",
-            "other seed": "different batches",
-            "other length": "different batches",
-        }.items():
+        for name in ("sampler", "batch sampler", "no generator", "other seed", "other length"):
             assert found[name][0] == "ValueError"
-            assert words in found[name][1]
+            assert "so all need the same data and order" in found[name][1]
 
 
 def test_results_are_broadcast_from_the_first_rank_and_means_are_over_all(ranks):

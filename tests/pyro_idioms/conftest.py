@@ -2,13 +2,13 @@
 
 from types import SimpleNamespace
 
-import elbos
 import pyro
 import pyro.distributions as dist
 import pyro.poutine as poutine
 import pytest
 import torch
 from pyro.distributions import constraints
+from pyro.infer import Trace_ELBO
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import nn
 
@@ -68,6 +68,17 @@ class ModuleGuide(PyroModule):
         return pyro.sample("attention.u", dist.TransformedDistribution(flat, to_site))
 
 
+class Program(nn.Module):
+    """A function as a module, with the modules that it calls."""
+
+    def __init__(self, function, *parts):
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
 class Mean(nn.Module):
     def forward(self, x):
         return x.mean(-2)
@@ -117,7 +128,7 @@ def gap(precision, blocks):
 def bound(model, guide, x, y, number=2000):
     """−ELBO in nats by many draws."""
     with draws(number):
-        return elbos.Trace_ELBO().loss(model, guide, x, y)
+        return Trace_ELBO().loss(model, guide, x, y)
 
 
 def function_guide(x, y=None):
@@ -136,5 +147,5 @@ def problem():
 @pytest.fixture
 def idioms():
     """Models and data that the tests of this folder share."""
-    shared = (Regression, Plated, ModuleGuide, Mean, Head, Known, conjugate, gap, bound, function_guide)
+    shared = (Regression, Plated, ModuleGuide, Program, Mean, Head, Known, conjugate, gap, bound, function_guide)
     return SimpleNamespace(**{each.__name__: each for each in shared})

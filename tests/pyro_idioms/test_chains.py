@@ -42,14 +42,18 @@ def test_chains_are_posteriors(idioms, problem, kernel):
 def test_stochastic_gradient_langevin_dynamics_samples_the_posterior(idioms, problem):
     model, x, y = problem
     _, location, precision, features, intercept = idioms.conjugate(model, x, y)
-    samples = sgld(model, [(x, y)], num_samples=400, warmup_steps=200, step_size=0.02, thinning=3)
+    samples = sgld(model, [(x, y)], num_samples=1200, warmup_steps=200, step_size=0.02)
     found = predict(model, samples, [(x, y)], num_samples=600)
     assert_close(found.mean, intercept + features @ location, atol=0.15, rtol=0)
     deviation = (features @ torch.linalg.inv(precision) @ features.T).diagonal()
     assert_close(found.variance, deviation + SIGMA**2, atol=0.06, rtol=0.3)
 
 
-def test_samples_of_another_shape_or_of_other_examples_are_refused(problem):
+def test_samples_of_another_shape_or_without_a_global_site_are_refused(problem):
     model, x, _ = problem
-    with pytest.raises(ValueError, match=r"must have shape \(R, 1, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \('R', 1, 2, 2\)"):
         predict(model, {"attention.u": torch.randn(2, 50, 1, 2, 2)}, x)
+    with pytest.raises(KeyError, match=r"attention\.u"):
+        predict(model, {"attention.v": torch.randn(50, 1, 2, 2)}, x)
+    with pytest.raises(AttributeError, match="get_samples"):
+        predict(model, lambda x, y=None: None, x)

@@ -33,7 +33,7 @@ from probattn import (
     priors,
 )
 from probattn.draws import at_mean
-from probattn.inference import ELBOLoss, TrainOptions, fit, fit_guide, predict, refit_guide
+from probattn.inference import ELBOLoss, TrainOptions, fit, predict, refit_guide
 from probattn.models import Classifier, ViT
 
 N = 6
@@ -188,15 +188,16 @@ def test_a_guide_with_another_subsampling_size_is_refused_after_any_batch(data):
     model = Effects()
     of_layer = guides.for_model(model)
 
-    def guide(x, y=None):
-        of_layer(x, y)
-        with pyro.plate("data", len(x)):
-            pyro.sample("effect", dist.Normal(torch.zeros(len(x)), 1.0))
+    class Own(nn.Module):
+        def forward(self, x, y=None):
+            of_layer(x, y)
+            with pyro.plate("data", len(x)):
+                pyro.sample("effect", dist.Normal(torch.zeros(len(x)), 1.0))
 
     x, y = torch.randn(20, 4, 8), torch.randn(20)
-    loss = ELBOLoss(model, guide)
+    loss = ELBOLoss(model, Own())
     assert loss(x, y).isfinite()  # the whole data set: both count once
-    with pytest.raises(ValueError, match="counts 4 times in the model"):
+    with pytest.raises(ValueError, match=r"\(-1, 5, 20\).* in the model and .*\(-1, 5, 5\).* in the guide"):
         loss(x[:5], y[:5])
 
 
@@ -377,10 +378,8 @@ def test_a_guide_is_fitted_below_bayesian_weights(data, caplog):
     layers = linear, KEPSVGPAttention(8, 2, rank=2), Pool(), nn.Linear(8, 3)
     model = Classifier(PyroModule[nn.Sequential](*layers), num_data=N)
     guide = guides.for_model(model, rest=AutoNormal)
-    losses = fit_guide(model, guide, data, steps=60, num_samples=2)
-    assert losses[-10:].mean() < losses[:10].mean()
-    refit = refit_guide(model, guide, [data], epochs=3)
-    assert refit.elbo_after >= refit.elbo_before
+    refit = refit_guide(model, guide, 20 * [data], epochs=3, num_samples=2)
+    assert refit.elbo_after > refit.elbo_before
 
 
 def test_guides_of_other_kinds_combine_with_layers(data):

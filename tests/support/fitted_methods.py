@@ -34,10 +34,6 @@ def lac(probs, labels, *, alpha):
     return conformal.LAC(alpha=alpha).fit_prediction(labelled(probs, labels))
 
 
-def aps(probs, labels, *, alpha, generator=None):
-    return conformal.APS(alpha=alpha).fit_prediction(labelled(probs, labels), generator=generator)
-
-
 def intervals(method, prediction, labels, *, alpha):
     return method(alpha=alpha).fit_prediction(replace(prediction, labels=labels))
 

@@ -31,7 +31,7 @@ def random_predictions(seed, n=400, classes=5):
     return torch.tensor(2 * logits).softmax(dim=1), torch.tensor(labels)
 
 
-FUNCTIONS = {key: getattr(metrics, key) for key in metrics.DISPLAY}
+FUNCTIONS = {function.__name__: function for function in metrics.OF_CLASSES}
 
 
 DETECTION = ("auroc", "aupr_success", "aupr_error", "fpr95")

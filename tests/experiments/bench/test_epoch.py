@@ -68,7 +68,7 @@ def test_runs_take_turns_and_their_first_epoch_does_not_count(meter, monkeypatch
     def fit(model, guide, train, **options):
         order.append(type(model.network.blocks[-1].attention).__name__)
         seconds = {"SoftmaxAttention": [90, 1, 3], "KEPSVGPAttention": [90, 4, 4]}[order[-1]]
-        return History(epochs=[{"seconds": each} for each in seconds])
+        return History([], [{"seconds": each} for each in seconds], 1, None)
 
     monkeypatch.setattr(epoch, "fit", fit)
     result = epoch.epoch(meter, rounds=2, both=epoch.twins(KEP, TINY, device="cpu"), images=5)

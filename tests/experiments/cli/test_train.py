@@ -17,7 +17,7 @@ def test_train_writes_a_run_and_says_what_came_out(command, tmp_path, assignment
     out = tmp_path / "new" / "run"
     code, text, err = command("train", KEP, "--out", out, *assignments(tiny))
     assert code == 0
-    names = {".lock", "settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+    names = {".lock", "settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl"}
     assert {path.name for path in out.iterdir()} == names
     log = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     epochs = [record for record in log if record["kind"] == "epoch"]
@@ -87,7 +87,7 @@ def test_drafts_that_a_killed_process_left_do_no_harm(command, tmp_path, trained
 
 
 def test_a_metric_that_was_never_a_number_is_named(command, monkeypatch, tmp_path, is_one_message):
-    monkeypatch.setattr(train, "train", lambda *arguments, **options: History())
+    monkeypatch.setattr(train, "train", lambda *arguments, **options: History([], [], 0, None))
     code, _, err = command("train", KEP, "--out", tmp_path, "--set", "train.monitor=auroc")
     assert code == 1
     assert is_one_message(err, "auroc", "train.monitor")

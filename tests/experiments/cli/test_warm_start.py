@@ -46,22 +46,19 @@ def test_train_with_a_warm_start_says_what_was_carried_over(command, tmp_path, a
         "last.pt",
         "best.pt",
         "log.jsonl",
-        "tensorboard",
         "warm-start",
         "warm-start.json",
     }
     lines = text.splitlines()
     assert lines[0] == "warm start: kernel attention, 2 epochs"
-    assert "  network.blocks.*.attention.query_key_value.weight ×2" in lines
-    assert "  network.blocks.*.attention.latent.weight ×2" in lines
     assert "cgp attention, 2 epochs" in lines
     assert lines[-1].startswith("best epoch ")
     assert err.count("epoch 2/2") == 2
     report = json.loads((out / "warm-start.json").read_text(encoding="utf-8"))
-    assert f"{len(report['carried'])} carried over" in lines
+    assert f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh: see warm-start.json" in lines
     assert "network.blocks.1.attention.query_key_value.weight" in report["carried"]
     assert "network.blocks.1.attention.latent.weight" in report["fresh"]
-    assert report["unused"] == report["reshaped"] == []
+    assert report["unused"] == []
     assert [len(records(folder)) for folder in (out / "warm-start", out)] == [10, 10]  # 8 steps and 2 epochs each
 
 
@@ -141,10 +138,7 @@ def test_a_layer_that_takes_nothing_over_is_refused_before_the_warm_start(comman
     changes = assignments([*tiny, "warm_start.epochs=1", "layer.rank=4"])
     code, text, err = command("train", KEP, "--out", tmp_path / "run", *changes)
     assert (code, text) == (1, "")
-    assert err.startswith(
-        "error: no matrix of the KEPSVGPAttention layers in the source has the name and shape of one here:"
-    )
-    assert "network.blocks.*.attention.query_key.weight" in err
+    assert err.startswith("error: the source has no matrix of the names and shapes of the KEPSVGPAttention here")
     assert not (tmp_path / "run").exists()
 
 

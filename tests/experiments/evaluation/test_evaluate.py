@@ -15,6 +15,7 @@ from probattn.experiments.data.images.corruptions import corrupt
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.evaluation import eval_sets, evaluate, methods, provenance
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
+from probattn.experiments.evaluation.metric_display import DETECTORS
 from probattn.experiments.reporting.evaluation_tables import evaluation_tables
 from probattn.experiments.runs import build, train
 from probattn.experiments.runs.load import open_run
@@ -68,12 +69,10 @@ def by_hand(run, images, make, seed=3):
 
 
 def laplace_by_hand(run):
-    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4, link="draws")
+    predictor = laplace(run.model, run.guide, run.batches(run.dataset.train), num_samples=4)
 
     def predicted(batches):
-        found = features_of(run.model, run.guide, batches, num_samples=4)
-        torch.manual_seed(3)
-        return predictor.predict_features(found)
+        return predictor.predict_features(features_of(run.model, run.guide, batches, num_samples=4))
 
     return predicted
 
@@ -116,7 +115,7 @@ def test_ood_images_are_scored_against_the_test_part_with_detectors_fitted_on_va
     predictions = load_predictions(folder)
     expected = ood.evaluate(predictions["test"], predictions["ood/letters"], fitted_on=predictions["valid"])
     assert done.scores["posterior"].ood["letters"] == expected
-    assert set(expected) == set(ood.DETECTORS)
+    assert set(expected) == set(DETECTORS)
     assert set(done.scores["temperature"].ood["letters"]) == {"kl_matching", "max_softmax", "entropy"}
 
 

@@ -81,5 +81,5 @@ def test_a_run_that_is_at_work_is_refused_by_all(trained):
     with locked(trained):
         done = evaluate_by_two(trained)
     assert done.returncode != 0
-    assert f"another process works in {trained}" in done.stdout
+    assert f"The file lock '{trained}" in done.stdout
     assert not (trained / "metrics.json").exists()

@@ -96,9 +96,9 @@ def test_files_that_no_result_depends_on_may_change(folder):
 def test_a_run_that_went_on_without_a_better_epoch_is_finished(tmp_path):
     folder = run(tmp_path / "run", SOFTMAX, *TWO_EPOCHS, methods=SCORES, epochs_done=1)
     assert read_evaluated_run(folder).unfinished == "1 of 2 epochs"
-    with RunLog(folder, step=10**9, loggers=()) as log:
-        for epoch in (1, 2):
-            log.write("epoch", epoch, epoch=epoch)
+    log = RunLog(folder / "log.jsonl", step=10**9)
+    for epoch in (1, 2):
+        log.write("epoch", epoch, epoch=epoch)
     assert read_evaluated_run(folder).unfinished == ""
 
 

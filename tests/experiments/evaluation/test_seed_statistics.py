@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from probattn.experiments.evaluation.metric_display import COLUMNS, best_of, format_value
+from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, MetricDisplay, best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting.table import to_table
 from probattn.experiments.reporting.table_formats import markdown
-from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
 

@@ -7,11 +7,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import same_color
 
-from probattn.experiments.evaluation.metric_display import COLUMNS
+from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots.comparison import figures, panels
 from probattn.experiments.plots.style import BLUE, ORANGE, SKY
-from probattn.inference.metrics import DISPLAY
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"]}
 SCORES = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color
 
+from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.plots.differences import differences, figures
 from probattn.experiments.plots.style import BLUE, GREY, ORANGE
-from probattn.inference.metrics import DISPLAY
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"]}
 SCORES = {

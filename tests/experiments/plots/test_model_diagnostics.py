@@ -8,6 +8,7 @@ import torch
 
 from probattn.experiments.plots import model_diagnostics
 from probattn.inference.diagnostics.attention import Spectrum
+from probattn.inference.diagnostics.convergence import SiteConvergence
 
 
 def spectrum(values, scales):
@@ -178,7 +179,7 @@ def test_figures_with_nothing_to_show_are_none():
 
 def test_of_many_sites_the_twelve_nearest_to_their_prior_are_drawn_whole():
     rows = [
-        {"site": f"network.blocks.{n}.attention.u", "kl": float(30 - n), "size": 10, "prior_std": 1, "posterior_std": 1}
+        SiteConvergence(site=f"network.blocks.{n}.attention.u", size=10, num_data=9, kl=30.0 - n, std_ratio=(1, 1, 1))
         for n in range(30)
     ]
     left = model_diagnostics.posterior(rows).axes[0]

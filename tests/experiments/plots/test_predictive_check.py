@@ -96,14 +96,3 @@ def test_names_that_would_be_formulae_are_drawn_as_they_are():
     figure = observed_and_replicated(made("$x$", torch.tensor(0.5), torch.rand(9)))
     assert figure.axes[0].get_title(loc="left").startswith(r"\$x\$")
     figure.savefig(io.BytesIO())
-
-
-def test_a_discrepancy_is_shown_as_differences_beside_0():
-    observed, replicated = torch.randn(60), torch.randn(60) + 0.5
-    figure = observed_and_replicated(made("t", observed, replicated))
-    ax = figure.axes[0]
-    assert colour_of(ax, ORANGE).get_xdata()[0] == 0
-    drawn = bars(ax)
-    difference = (replicated - observed).numpy()
-    low, high = drawn[:, 0].min(), (drawn[:, 0] + drawn[:, 1]).max()
-    np.testing.assert_allclose([low, high], [difference.min(), difference.max()], rtol=1e-5)

@@ -35,7 +35,7 @@ def test_a_report(tmp_path, result, monkeypatch):
 
 
 def test_no_other_code_writes_files():
-    """Files not written by `atomic_write` would be left half-written on a full disk."""
+    """Files not written by `write_bytes` would be left half-written on a full disk."""
     found = set()
     for package in (experiments, inference):
         root = Path(package.__file__).parent

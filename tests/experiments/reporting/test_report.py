@@ -52,7 +52,7 @@ def test_user_text_is_escaped(probabilistic, read, tmp_path):
         settings={evil: evil},
         classes=("<b>", "$\\frac$", "c", evil),
         variants={evil: {}},
-        posterior=[{**probabilistic().posterior[0], "site": evil}],
+        posterior=[replace(probabilistic().posterior[0], site=evil)],
     )
     reader = read(tmp_path / "r.html", [run, run], title=evil, draw=True)
     assert "script" not in [tag for tag, _ in reader.tags]

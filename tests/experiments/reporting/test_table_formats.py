@@ -13,11 +13,11 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 from rich.console import Console
 
+from probattn.experiments.evaluation.metric_display import DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.seed_statistics import compare
 from probattn.experiments.reporting.table import Grid, to_table
 from probattn.experiments.reporting.table_formats import csv as to_csv
 from probattn.experiments.reporting.table_formats import latex, markdown, terminal, terminal_parts
-from probattn.inference.metrics import DISPLAY, MetricDisplay
 
 METRICS = {"accuracy": DISPLAY["accuracy"], "nll": DISPLAY["nll"], "aurc": DISPLAY["aurc"], "auroc": DISPLAY["auroc"]}
 NASTY = r"50% of a_b & c*d* [x] {y} $z$ #1 ~ ^ \n | <b> `q`"

@@ -40,7 +40,7 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
     values = []
     for seed, folder in enumerate(folders):
         files = {path.name for path in folder.iterdir()} - {".lock"}
-        assert files == {"settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl", "tensorboard"}
+        assert files == {"settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl"}
         saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         assert saved["name"] == KEP
         assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(
@@ -60,7 +60,7 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
 
 @pytest.mark.parametrize(("options", "expected"), [([], 1), (["--workers", 3], 3)])
 def test_the_command_sets_the_number_of_workers(command, tmp_path, monkeypatch, options, expected):
-    history = History(epochs=[{}], best_epoch=1, best_value=0.5)
+    history = History([], [{}], best_epoch=1, best_value=0.5)
     calls = []
     monkeypatch.setattr(seeds, "train_seeds", lambda *_, **options: calls.append(options) or [history] * 2)
     code, text, _ = command("train", KEP, "--seeds", 2, *options, "--out", tmp_path / "sweep")

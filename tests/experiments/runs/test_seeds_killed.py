@@ -22,7 +22,7 @@ from probattn.experiments.config import presets
 from probattn.experiments.data.digest import digest
 from probattn.experiments.runs import seeds
 from probattn.inference.io.checkpoint import read
-from probattn.inference.training import callbacks, run_log, trainer
+from probattn.inference.training import run_log, trainer
 
 CHANGES = [
     "train.epochs=2",
@@ -128,7 +128,6 @@ def content(out):
 def main(root, amount):
     """Print the moments after which a sweep did not resume exactly."""
     torch.set_num_threads(1)
-    callbacks.find_spec = lambda name: None  # TensorBoard
     for late in ("lightning_fabric", "probattn.experiments.runs.train", "sklearn.datasets"):
         importlib.import_module(late)
     wrong, tried = [], 0

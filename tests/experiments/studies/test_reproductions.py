@@ -15,6 +15,7 @@ from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
 from probattn.experiments.data.ood import datasets as ood_datasets
 from probattn.experiments.data.text import cola, imdb
 from probattn.experiments.evaluation import methods
+from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Cell
 from probattn.experiments.studies import paper_tables
@@ -25,7 +26,6 @@ from probattn.experiments.studies.reproduced_figures import FIGURES
 from probattn.experiments.studies.reproductions import ENTRIES, find
 from probattn.experiments.studies.scales import SCALES
 from probattn.experiments.studies.scored import value_of
-from probattn.inference.metrics import DISPLAY, MetricDisplay, ood
 
 PARTS = [(name, part) for name, entry in ENTRIES.items() for part in entry.parts]
 IDS = [f"{name} {part.title}" for name, part in PARTS]
@@ -74,8 +74,8 @@ def test_models_methods_and_metrics_of_a_block_are_known(name, part):
         elif kind == "ood":
             dataset, _, detector = rest.partition("/")
             assert dataset == "mean" or dataset in part.ood
-            assert detector == "average" or detector in ood.DETECTORS
-            assert column.display.higher_is_better == ood.DISPLAY[column.metric].higher_is_better
+            assert detector == "average" or detector in DETECTORS
+            assert column.display.higher_is_better == OOD_DISPLAY[column.metric].higher_is_better
         else:
             assert kind in ("test", "domain", "shift")
             assert kind != "shift" or (part.corruptions and rest in ("all", *CATEGORIES))
@@ -188,9 +188,9 @@ def test_the_interval_of_a_difference_is_that_of_welch():
 def test_columns_take_their_values_from_the_scores():
     shift = {name: {level: {"ece": level + index / 10} for level in (1, 5)} for index, name in enumerate(CORRUPTIONS)}
     detection = {
-        "svhn": {key: {"auroc": 0.1 * number} for number, key in enumerate(ood.DETECTORS, 1)},
-        "lsun": {key: {"auroc": 0.2} for key in ood.DETECTORS},
-        "textures": {key: {"auroc": 0.9} for key in ood.DETECTORS},
+        "svhn": {key: {"auroc": 0.1 * number} for number, key in enumerate(DETECTORS, 1)},
+        "lsun": {key: {"auroc": 0.2} for key in DETECTORS},
+        "textures": {key: {"auroc": 0.9} for key in DETECTORS},
     }
     scores = Scores({"ece": 0.5}, {"out-of-domain": {"ece": 0.25}}, shift, detection)
     names = ("gaussian_noise", "shot_noise", "fog")

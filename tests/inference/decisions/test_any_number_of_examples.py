@@ -42,11 +42,11 @@ def test_conformal_quantiles_have_the_exact_rank(n, kind, alpha):
     scores = np.sort(1 - probs.numpy()[np.arange(n), labels.numpy()])
     rank = math.ceil((n + 1) * (1 - Fraction(alpha)))
     sets = lac(probs, labels, alpha=float(alpha))
-    assert sets.quantile == (scores[rank - 1] if rank <= n else math.inf)
+    assert sets.quantile.item() == (scores[rank - 1] if rank <= n else math.inf)
     result = sets.evaluate(probs, labels)
-    assert result["coverage"] == (1 - probs.numpy()[np.arange(n), labels.numpy()] <= sets.quantile).mean()
+    assert result["coverage"] == (1 - probs.numpy()[np.arange(n), labels.numpy()] <= sets.quantile.item()).mean()
     assert result["coverage"] >= 1 - float(alpha)
-    assert result["size"] == pytest.approx((1 - probs.numpy() <= sets.quantile).sum() / n, rel=1e-12)
+    assert result["size"] == pytest.approx((1 - probs.numpy() <= sets.quantile.item()).sum() / n, rel=1e-12)
 
 
 def brute_force(confidence, right, target, delta):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from probattn import KEPSVGPAttention, SGPAttention, guides
+from probattn import KEPSVGPAttention, guides
 from probattn.inference.diagnostics import arviz_export
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
@@ -31,9 +31,9 @@ def build(attention=KEPSVGPAttention.partial(rank=2), likelihood=None):  # noqa:
     return model, guides.for_model(model), [(x[:5], y[:5]), (x[5:], y[5:])]
 
 
-def exported(model, guide, data, **options):
+def exported(model, guide, data):
     torch.manual_seed(0)
-    return arviz_export.to_datatree(model, guide, data, num_samples=DRAWS, **options)
+    return arviz_export.to_datatree(model, guide, data, num_samples=DRAWS)
 
 
 def test_groups_hold_what_the_model_draws_draw_by_draw():
@@ -86,15 +86,3 @@ def test_labels_of_any_integer_type_become_signed_integers(dtype):
     tree = exported(model, guide, [(x, (y > 0).to(dtype)) for x, y in data])
     assert tree.observed_data.y.dtype == tree.posterior_predictive.y.dtype == np.int64
     np.testing.assert_array_equal(tree.observed_data.y, torch.cat([y for _, y in data]) > 0)
-
-
-def test_sites_of_one_example_have_its_dimension_and_may_be_left_out():
-    model, guide, data = build(SGPAttention.partial(inducing=2))
-    tree = exported(model, guide, data)
-    for group in (tree.posterior, tree.prior):
-        assert group["network.0.g"].dims[:3] == ("chain", "draw", "example")
-        assert group["network.0.g"].shape == (1, DRAWS, N, 2, 5, 2)
-        assert "example" not in group["network.0.u"].dims
-    only = exported(model, guide, data, sites=["network.0.u"])
-    assert list(only.posterior.data_vars) == list(only.prior.data_vars) == ["network.0.u"]
-    np.testing.assert_array_equal(only.posterior["network.0.u"], tree.posterior["network.0.u"])

@@ -4,8 +4,11 @@ import math
 
 import torch
 
+from probattn import guides
 from probattn.inference import Prediction, metrics, posterior_predictive_check
 from probattn.inference.diagnostics.predictive_check import CLASSIFICATION, REGRESSION
+from probattn.models import Supervised
+from probattn.models.likelihoods import Gaussian
 
 PROBS = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.6, 0.3, 0.1]])
 CLASSES = Prediction(probs=PROBS)
@@ -39,3 +42,18 @@ def test_a_statistic_of_the_users_own(build, data):
     model, guide = build()
     check = posterior_predictive_check(model, guide, [data()], statistics={"zeros": share_of_zeros}, num_replicates=2)
     assert check.observed == {"zeros": (check.labels == 0).double().mean()}
+
+
+def test_a_trend_that_the_model_misses_shows_in_a_statistic_of_the_inputs(constant_network, batches):
+    torch.manual_seed(0)
+    x = torch.randn(200, 1)
+    y = 0.3 * x + 0.954 * torch.randn(200, 1)
+    model = Supervised(constant_network(0.0), Gaussian(1.0), num_data=200)
+    statistics = {"std": REGRESSION["std"], "slope": lambda labels, prediction: (labels * x).mean()}
+    data = batches(x, y, size=60)
+    check = posterior_predictive_check(model, guides.for_model(model), data, statistics=statistics, num_replicates=400)
+    assert check.p_values["slope"] < 0.005
+    assert 0.025 < check.p_values["std"] < 0.975
+    rows = str(check).splitlines()
+    assert [row.split()[0] for row in rows] == ["statistic", "std[0]", "slope"]
+    assert float(rows[2].split()[5]) < 0.005

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from probattn import guides, priors
-from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check, prior_predictive_check
+from probattn.inference.diagnostics.predictive_check import p_value, posterior_predictive_check
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian
 
@@ -68,7 +68,9 @@ def ranks(x, truth, model, simulations, replicates=39):
     for _ in range(simulations):
         with torch.no_grad():
             y = truth(x)  # the program itself, under no handler
-        check = prior_predictive_check(model, [(x, y)], statistics={"agreement": agreement}, num_replicates=replicates)
+        check = posterior_predictive_check(
+            model, None, [(x, y)], statistics={"agreement": agreement}, num_replicates=replicates
+        )
         observed, replicated = check.observed["agreement"], check.replicated["agreement"]
         ties = int((replicated == observed).sum())
         found.append(int((replicated > observed).sum()) + int(torch.randint(ties + 1, ())))

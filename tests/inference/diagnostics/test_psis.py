@@ -7,8 +7,7 @@ import pytest
 import torch
 from arviz_stats.base import array_stats
 from pyro.distributions import constraints
-from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal
-from pyro.poutine.messenger import Messenger
+from pyro.infer.autoguide import AutoMultivariateNormal
 from torch.distributions import transform_to
 
 from probattn import CGPAttention, KEPSVGPAttention, SGPAttention, guides
@@ -56,37 +55,20 @@ def exact(model, x, y, *, spread=1.0):
     return guide
 
 
-def test_every_ratio_of_the_exact_posterior_is_the_evidence():
-    model, x, y = conjugate()
-    result = psis_khat(model, exact(model, x, y), (x, y), num_samples=200)
-    evidence = posterior(model, x, y)[2]
-    assert torch.allclose(result.log_weights, evidence.expand(200), rtol=1e-9)
-    assert result.khat == -math.inf
-    assert result.ess == pytest.approx(200)
-    assert str(result).startswith("k̂ = -inf (reliable below 0.7), effective sample size 200 of")
-
-
-class Kept(Messenger):
-    """The draws of u that a guide made under ``draws``."""
-
-    def _pyro_post_sample(self, msg):
-        if msg["name"] == "network.u" and msg["value"].dim() == 5:
-            self.u = msg["value"][:, 0].detach()
-
-
 @pytest.mark.parametrize("spread", [0.4, 1.2])
 def test_log_weights_are_those_of_the_two_densities(spread):
     """log p(u | y) + log p(y) − log q(u) at every draw."""
     model, x, y = conjugate()
-    guide = exact(model, x, y, spread=spread)
-    with Kept() as kept:
-        result = psis_khat(model, guide, (x, y), num_samples=85)  # 256 // 3 draws run at once
+    guide, us = exact(model, x, y, spread=spread), []
+    guide.register_forward_hook(lambda module, args, values: us.append(values["network.u"].detach()))
+    result = psis_khat(model, guide, (x, y), num_samples=85)
     mean, tril, evidence = posterior(model, x, y)
     p, q = (dist.MultivariateNormal(mean, scale_tril=scale * tril) for scale in (1, spread))
-    expected = (p.log_prob(kept.u) - q.log_prob(kept.u)).sum((-2, -1)) + evidence
-    assert kept.u.shape == (85, 1, 2, 2)
+    u = torch.stack(us)
+    expected = (p.log_prob(u) - q.log_prob(u)).sum((-2, -1)) + evidence
     assert torch.allclose(result.log_weights, expected, rtol=1e-9)
     assert expected.std() > 0.1
+    assert str(result).startswith(f"k̂ = {result.khat:.2f} (reliable below 0.7), effective sample size {result.ess:.0f}")
 
 
 def test_too_narrow_a_guide_is_found_and_a_slightly_wide_one_is_good():
@@ -116,7 +98,7 @@ def first_rows(layer, *, num_data=2):
 def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(collapsed):
     """Σ over examples of E w is the product of marginal likelihoods N(y; ν, V + noise²), with R as a constant."""
     model, x, y = first_rows(CGPAttention(2, 1, noise=0.7, alpha=0.0, collapsed=collapsed))
-    result = psis_khat(model, guides.for_model(model), (x, y), num_samples=20_000)
+    result = psis_khat(model, guides.for_model(model), (x, y), num_samples=12_000)
     layer = model.network
     with torch.no_grad():
         parts = (*layer.split_heads(layer.query_key_value(x), 3), *layer.split_heads(layer.latent(x), 1))
@@ -124,7 +106,7 @@ def test_cgp_whose_output_is_drawn_from_its_prior_is_weighted_by_the_likelihood(
         tril = law.predictive.tril[:, 0]
         covariance = tril @ tril.mT + NOISE**2 * torch.eye(3, dtype=F64)
         marginal = dist.MultivariateNormal(law.mean[:, 0].mT, covariance.unsqueeze(1)).log_prob(y.mT).sum()
-    estimate = result.log_weights.logsumexp(0) - math.log(20_000)
+    estimate = result.log_weights.logsumexp(0) - math.log(12_000)
     assert estimate.item() == pytest.approx(marginal.item(), abs=0.15)
     assert result.khat > -math.inf
 
@@ -147,8 +129,8 @@ def test_sgpa_counts_the_density_of_what_it_draws(drawn):
         guide.network.u.loc.zero_()
         raw = transform_to(constraints.softplus_lower_cholesky).inv(torch.ones(1, 1, dtype=F64))
         guide.network.u.raw_tril.copy_(raw.expand(1, 2, 1, 1))
-    result = psis_khat(model, guide, (x, y), num_samples=20_000)
-    estimate = result.log_weights.logsumexp(0) - math.log(20_000)
+    result = psis_khat(model, guide, (x, y), num_samples=3000)
+    estimate = result.log_weights.logsumexp(0) - math.log(3000)
     assert estimate.item() == pytest.approx(evidence.item(), abs=0.15)
 
 
@@ -160,18 +142,8 @@ def test_an_autoguide_over_one_vector_has_a_density():
     assert estimate.item() == pytest.approx(posterior(model, x, y)[2].item(), abs=1.0)
 
 
-@pytest.mark.parametrize("family", ["delta", "auto"])
-def test_point_masses_are_refused(family):
+def test_a_point_mass_is_refused():
     model, x, y = conjugate()
     model.network.log_scale.requires_grad_(False)
-    guide = AutoDelta(model) if family == "auto" else guides.for_model(model, "delta")
-    with pytest.raises(ValueError, match=r"a point mass at network.u and no density"):
-        psis_khat(model, guide, (x, y), num_samples=20)
-
-
-def test_float32_weights_of_the_exact_posterior_count_as_equal():
-    model, x, y = conjugate()
-    guide = exact(model, x, y)
-    result = psis_khat(model.float(), guide.float(), (x.float(), y.float()), num_samples=100)
-    assert result.khat == -math.inf
-    assert result.log_weights.dtype == F64
+    with pytest.raises(ValueError, match="point mass"):
+        psis_khat(model, guides.for_model(model, "delta"), (x, y), num_samples=100)

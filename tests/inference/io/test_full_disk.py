@@ -1,4 +1,4 @@
-"""On a full disk every writer fails with an error that names its file; no part of a file stays, and old ones do."""
+"""On a full disk every writer fails; no part of a file stays, and old ones do."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from probattn.experiments.data.sealed_files import write_json
 from probattn.inference import export, save, save_safetensors
-from probattn.inference.io.files import write_text
+from probattn.inference.io.files import write_bytes
 
 
 class Network(nn.Module):
@@ -25,7 +25,7 @@ WRITERS = {
     "a.pt": lambda path: save(path, Network()),
     "a.safetensors": lambda path: save_safetensors(path, Network()),
     "a.json": lambda path: write_json(path, {"numbers": list(range(100))}),
-    "a.txt": lambda path: write_text(path, 200 * "text"),
+    "a.txt": lambda path: write_bytes(path, 200 * b"text"),
 }
 
 

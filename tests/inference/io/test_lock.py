@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 
+import filelock
 import pytest
 
 from probattn.inference.io.files import LOCK, locked
@@ -54,8 +55,7 @@ def attempt(folder):
 
 def test_another_process_is_refused_until_the_first_is_gone_however_it_ends(tmp_path, other):
     process = other(tmp_path / "run")
-    message = f"another process works in {tmp_path / 'run'}"
-    with pytest.raises(BlockingIOError, match=message), locked(tmp_path / "run"):
+    with pytest.raises(filelock.Timeout, match=str(tmp_path / "run")), locked(tmp_path / "run"):
         pass
     process.kill()
     process.wait()
@@ -74,8 +74,8 @@ def test_a_process_that_holds_it_keeps_others_out(tmp_path):
 def test_another_thread_is_refused_and_the_same_one_may_enter_again(tmp_path):
     with locked(tmp_path):
         with locked(tmp_path):
-            assert isinstance(attempt(tmp_path), BlockingIOError)
-        assert isinstance(attempt(tmp_path), BlockingIOError)
+            assert isinstance(attempt(tmp_path), filelock.Timeout)
+        assert isinstance(attempt(tmp_path), filelock.Timeout)
     assert attempt(tmp_path) is None
 
 
@@ -88,14 +88,4 @@ def test_an_error_releases_it(tmp_path):
 def test_a_relative_path_is_the_same_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with locked(tmp_path):
-        assert isinstance(attempt(tmp_path.joinpath("..", tmp_path.name)), BlockingIOError)
-
-
-@pytest.mark.parametrize("folder", ["file", "file/run", "/proc/run"])
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, folder):
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(OSError, match=f"cannot write to {tmp_path / folder} .*; choose another"),
-        locked(tmp_path / folder),
-    ):
-        pass
+        assert isinstance(attempt(tmp_path.joinpath("..", tmp_path.name)), filelock.Timeout)

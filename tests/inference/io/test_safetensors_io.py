@@ -99,7 +99,7 @@ def test_another_architecture_is_named_and_changes_nothing(tmp_path):
 def test_no_file_a_damaged_one_and_one_of_others(tmp_path):
     path, other = tmp_path / "a.safetensors", build()
     before = weights(*other)
-    with pytest.raises(CheckpointError, match="no weights"):
+    with pytest.raises(CheckpointError, match="missing"):
         load_safetensors(path, *other)
     save_safetensors(path, *build())
     whole = path.read_bytes()
@@ -108,8 +108,8 @@ def test_no_file_a_damaged_one_and_one_of_others(tmp_path):
         broken.write_bytes(content)
         with pytest.raises(CheckpointError, match=rf"{number}\.safetensors is damaged"):
             load_safetensors(broken, *other)
-    save_file({"model.a": torch.zeros(2)}, tmp_path / "b.safetensors", metadata={"format": "probattn-1"})
-    with pytest.raises(CheckpointError, match=r"b\.safetensors is damaged, or not of save_safetensors"):
+    save_file({"model.a": torch.zeros(2)}, tmp_path / "b.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"b\.safetensors is damaged"):
         load_safetensors(tmp_path / "b.safetensors", *other)
     assert same(before, weights(*other))
 
@@ -124,7 +124,7 @@ def test_a_failure_midway_leaves_the_old_file(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        with pytest.raises(OSError, match=r"No space left on device: .*a\.safetensors"):
+        with pytest.raises(OSError, match="No space left on device"):
             save_safetensors(path, *build())
     assert path.read_bytes() == kept
     assert {each.name for each in tmp_path.iterdir()} == {"a.safetensors", "kept"}

@@ -148,34 +148,16 @@ def test_confidences_near_one_keep_their_order():
 def test_evaluate_collects_each_metric_as_a_float():
     values = metrics.evaluate(PROBS, LABELS)
     assert values == {key: function(PROBS, LABELS) for key, function in FUNCTIONS.items()}
-    assert list(values) == list(metrics.DISPLAY)
+    assert list(values) == list(FUNCTIONS)
     assert list(values)[:2] == ["accuracy", "mcc"]
     assert {type(value) for value in values.values()} == {float}
 
 
-def test_display_has_the_scaling_of_the_papers():
-    scales = {metric.title: metric.scale for metric in metrics.DISPLAY.values()}
-    assert scales == {
-        "ACC": 100,
-        "MCC": 100,
-        "AURC": 1000,
-        "E-AURC": 1000,
-        "AUROC": 100,
-        "AUPR-Success": 100,
-        "AUPR-Error": 100,
-        "FPR95": 100,
-        "ECE": 100,
-        "MCE": 100,
-        "NLL": 10,
-        "Brier": 100,
-    }
-
-
-def test_display_directions_favour_the_better_classifier():
+def test_directions_favour_the_better_classifier():
     good = metrics.evaluate(*renamed(*predictions([0.97, 0.97, 0.97, 0.64, 0.62], [1, 1, 1, 1, 0])))
     bad = metrics.evaluate(*renamed(*predictions([0.99, 0.98, 0.97, 0.90, 0.85], [0, 0, 0, 1, 1])))
-    for key, metric in metrics.DISPLAY.items():
-        better, worse = (good, bad) if metric.higher_is_better else (bad, good)
+    for key in FUNCTIONS:
+        better, worse = (good, bad) if metrics.MONITORS[key] else (bad, good)
         assert better[key] > worse[key], key
 
 

@@ -34,7 +34,7 @@ def test_a_batch_of_a_larger_data_set_and_a_weighted_kl_are_refused():
     model = Supervised(KEPSVGPAttention(2, 1, rank=2), lambda f: dist.Normal(f, NOISE).to_event(2), num_data=3).double()
     x, y = torch.randn(3, 4, 2, dtype=F64), torch.randn(3, 4, 2, dtype=F64)
     check_unit_scales(model, (x, y))
-    with pytest.raises(ValueError, match=r"site y has scale 1.5 .* whole data set"):
+    with pytest.raises(ValueError, match=r"site y has scale 1.5, not 1: pass the whole data set"):
         check_unit_scales(model, (x[:2], y[:2]))
     with kl_weight(0.5), pytest.raises(ValueError, match=r"site network.u has scale 0.5"):
         check_unit_scales(model, (x, y))
@@ -46,7 +46,7 @@ def test_a_weighted_regulariser_is_refused_only_where_it_draws():
     batch = (torch.randn(2, 3, 2, dtype=F64), torch.randn(2, 3, 2, dtype=F64))
     check_unit_scales(model, batch)
     layer.regulariser_norm = "column"
-    with pytest.raises(ValueError, match=r"network.z_o has scale 0.5 .* collapsed=True"):
+    with pytest.raises(ValueError, match="network.z_o has scale 0.5"):
         check_unit_scales(model, batch)
     layer.collapsed = True
     check_unit_scales(model, batch)

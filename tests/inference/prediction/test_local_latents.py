@@ -18,13 +18,13 @@ from probattn.inference.prediction import latents
 @pytest.fixture
 def recorded(monkeypatch):
     """The trace of the latent sites of every predict."""
-    traces, original = [], latents._global_part
+    traces, original = [], latents.global_part
 
     def record(*args):
         traces.append(original(*args))
         return traces[-1]
 
-    monkeypatch.setattr(latents, "_global_part", record)
+    monkeypatch.setattr(latents, "global_part", record)
     return traces
 
 
@@ -95,8 +95,7 @@ def test_local_sites_come_from_their_posteriors_with_a_guide_and_from_their_prio
 
 def test_local_draws_differ_between_draws_and_examples_and_at_mean_has_none():
     x = torch.zeros(5)
-    means = predict(Amortised(), Shared(), [x[:3], x[3:]], num_samples=4).components
-    outputs = torch.cat([each.mean for each in means], dim=-1)
+    outputs, _ = predict(Amortised(), Shared(), [x[:3], x[3:]], num_samples=4).normal
     z = outputs - outputs[:, :1]  # without the draw that all examples share
     assert z.shape == (4, 5)
     assert len(z[:, 1:].unique()) == 16

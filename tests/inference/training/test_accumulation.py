@@ -64,10 +64,10 @@ def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left():
     assert found.epochs[0]["train_loss"] == pytest.approx(total)
 
 
-def test_errors_name_the_batches_of_the_step():
+def test_errors_name_the_step():
     model, guide, *_ = build()
     batches = [(x * float("nan") if i == 2 else x, y) for i, (x, y) in enumerate(DataLoader(data(), batch_size=2))]
-    with pytest.raises(NonFiniteError, match="epoch 1, batches 2 to 3: NaN or Inf in the inputs"):
+    with pytest.raises(NonFiniteError, match="epoch 1, after step 1: NaN or Inf in the inputs"):
         fit(model, guide, batches, **short(accumulate_grad_batches=2))
 
 

@@ -46,8 +46,8 @@ def test_methods_are_called_in_their_order():
 
 @pytest.mark.parametrize(("hook", "epochs", "steps"), [("on_train_step_end", 2, 5), ("on_train_epoch_end", 2, 6)])
 def test_a_callback_stops_the_run_which_then_is_finished(tmp_path, hook, epochs, steps):
-    class Stop:
-        """Any object with one of the methods is a callback."""
+    class Stop(Callback):
+        pass
 
     def stop(self, trainer, _):
         trainer.should_stop = trainer.should_stop or trainer.step >= 5
@@ -114,13 +114,5 @@ def test_a_callback_lowers_the_learning_rate_of_the_next_steps():
 
 def test_resuming_with_other_callbacks_is_refused(tmp_path):
     fit(*build(), callbacks=[ChooseBy()], out=tmp_path, **short(epochs=1))
-    with pytest.raises(CheckpointError, match="ChooseBy.* none"):
+    with pytest.raises(CheckpointError, match="another run"):
         fit(*build(), out=tmp_path, **short(resume=True, epochs=1))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"), [(object(), "object is no callback.*on_train_start"), (Recorder, "pass an")]
-)
-def test_what_is_no_callback_is_refused(wrong, words):
-    with pytest.raises(TypeError, match=words):
-        fit(*build(), callbacks=[wrong], **short())

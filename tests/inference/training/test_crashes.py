@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit
 from probattn.inference.io import checkpoint, files
-from probattn.inference.training import callbacks, run_log, step, trainer
 from probattn.inference.training import fit as training
+from probattn.inference.training import run_log, step, trainer
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -122,7 +122,7 @@ def out_of_space(out, size):
     """Limit the size of files."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
-    with pytest.raises(OSError, match=str(out)):
+    with pytest.raises(OSError, match="File too large"):
         train(out)
     assert {path.name for path in out.iterdir()} <= set(FILES)
 
@@ -134,7 +134,7 @@ def read_only(out, _):
     os.chdir(out.parent)  # the folders above are closed to others
     if os.getuid() == 0:
         os.setuid(65534)
-    with pytest.raises(OSError, match=f"cannot write to {out.name} .Permission denied.; choose another"):
+    with pytest.raises(OSError, match="Permission denied"):
         train(Path(out.name))
 
 
@@ -182,7 +182,6 @@ def main(root, amount):
     """Print the crashes after which a run did not resume exactly."""
     torch.set_num_threads(1)
     importlib.import_module("lightning_fabric")  # once for all forks
-    callbacks.find_spec = lambda name: None  # TensorBoard
     assert child(remember_lines, root / "whole", root / "lines") == 0
     expected, wrong = content(root / "whole"), []
     for number, (name, crash, detail, status) in enumerate(crashes(root, amount)):

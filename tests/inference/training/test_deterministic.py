@@ -8,7 +8,7 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, guides
 from probattn.inference import TrainOptions, fit
-from probattn.inference.training.device import deterministic
+from probattn.inference.training.device import device_settings
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -34,6 +34,10 @@ def before(request):
 def put(x):
     """An operation that has no deterministic algorithm."""
     return x.clone().put_(torch.tensor([0]), torch.zeros(1))
+
+
+def deterministic():
+    return device_settings(TrainOptions(deterministic=True), torch.device("cpu"))
 
 
 class Network(nn.Module):

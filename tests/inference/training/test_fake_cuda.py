@@ -7,7 +7,7 @@ from attention_layers import ANY_LENGTH, LAYERS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from probattn import guides
-from probattn.inference import ELBOLoss, TrainOptions
+from probattn.inference import TrainOptions
 from probattn.inference.export.branch_free import branch_free
 from probattn.inference.training.step import Objective, StepCoefficients
 from probattn.models import Classifier, TextTransformer, ViT
@@ -35,8 +35,7 @@ def test_the_loss_of_texts_or_of_images_is_on_the_gpu(layer, precision, monkeypa
                 x, masks = torch.randn(4, 1, 4, 4), ()
             model, y = Classifier(network, num_data=10), torch.ones(4, dtype=torch.long)
             guide = guides.for_model(model)
-        loss_of = ELBOLoss(model, guide)
-        options = TrainOptions(precision=precision)
-        objective = Objective(loss_of, loss_of, options=options, vectorize=True)
+        options = TrainOptions(precision=precision, vectorize=True)
+        objective = Objective(model, guide, options=options, first_batch=lambda: (x, y, *masks))
         loss = objective((x, y, *masks), StepCoefficients(0.5, 0.5, 0.5))
     assert loss.device.type == "cuda"

@@ -14,7 +14,7 @@ NLL = [3.0, 1.0, 2.0, 2.5, 0.5, 4.0]
 def _scripted(monkeypatch):
     """Validation returns a given value in each epoch, also when the run is resumed."""
     validate = trainer.Trainer._validate
-    monkeypatch.setattr(trainer.Trainer, "_validate", lambda self: validate(self) | {"valid/nll": NLL[self.epoch - 1]})
+    monkeypatch.setattr(trainer.Trainer, "_validate", lambda self: validate(self) | {"valid/nll": NLL[self.epoch]})
 
 
 def trained(out, epochs=4, **options):

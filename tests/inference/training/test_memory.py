@@ -2,7 +2,6 @@
 
 import gc
 import os
-import tracemalloc
 from pathlib import Path
 
 import pyro
@@ -13,7 +12,6 @@ from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, draws, guides
 from probattn.inference import TrainOptions, fit, predict
-from probattn.inference.training.run_log import RunLog
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical
 
@@ -106,16 +104,3 @@ def test_inference_by_hand(layer):
         optimizer.step()
         seen.append((tensors(), resident()))
     assert_flat(seen, after=10)
-
-
-def test_the_log_of_a_run_is_kept_on_the_disk_alone(tmp_path):
-    tracemalloc.start()
-    with RunLog(tmp_path, step=0, loggers=()) as log:
-        log.write("step", 0, loss=0.0)
-        before, _ = tracemalloc.get_traced_memory()
-        for step in range(1, 5000):
-            log.write("step", step, loss=step / 7, lr=0.1)
-        after, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert after - before < 50_000
-        assert [record["step"] for record in log.records] == list(range(5000))

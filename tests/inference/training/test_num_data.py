@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small_fit import build, short
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -16,7 +17,7 @@ from torch.utils.data import (
 )
 
 from probattn.inference import fit
-from probattn.inference.training.num_data import training_sizes
+from probattn.inference.training.num_data import check_num_data
 
 DATA = TensorDataset(torch.randn(1000, 4, 3), torch.arange(1000) % 3)
 SUBSET = SubsetRandomSampler(range(0, 1000, 10))
@@ -39,10 +40,10 @@ def sampled(sampler, **options):
     [
         (DataLoader(DATA, batch_size=30), [1000]),
         (DataLoader(DATA, batch_size=30, shuffle=True), [1000]),
-        (DataLoader(DATA, batch_size=30, shuffle=True, drop_last=True), [1000, 990]),
+        (DataLoader(DATA, batch_size=30, shuffle=True, drop_last=True), [1000]),
         (DataLoader(Subset(DATA, range(70)), batch_size=30), [70]),
         (sampled(SUBSET), [100, 1000]),
-        (sampled(SUBSET, drop_last=True), [100, 1000, 90]),
+        (sampled(SUBSET, drop_last=True), [100, 1000]),
         (sampled(RandomSampler(DATA, num_samples=300)), [300, 1000]),
         (sampled(RandomSampler(DATA, replacement=True, num_samples=5000)), [1000, 5000]),
         (sampled(WeightedRandomSampler([1.0, 0.0] * 500, 200)), [200, 1000]),
@@ -56,14 +57,22 @@ def sampled(sampler, **options):
     ],
 )
 def test_the_size_is_that_of_an_epoch(loader, sizes):
-    assert training_sizes(loader) == sizes
+    model = nn.Module()
+    for model.num_data in sizes:
+        check_num_data(model, loader)
+    model.num_data = 17
+    if sizes:
+        with pytest.raises(ValueError, match=f"num_data=17, and the training loader {min(sizes)} examples"):
+            check_num_data(model, loader)
+    else:
+        check_num_data(model, loader)
 
 
 def test_a_subset_of_the_data_is_trained_with_its_own_size():
     model, guide, _, _ = build(num_data=100)
     fit(model, guide, sampled(SUBSET), **short(epochs=1))
     model, guide, _, _ = build(num_data=200)
-    with pytest.raises(ValueError, match=r"num_data=200, but the training loader has 100 or 1000 examples.*0\.5 times"):
+    with pytest.raises(ValueError, match=r"num_data=200, and the training loader 100 examples.* 0\.5 times"):
         fit(model, guide, sampled(SUBSET), **short(epochs=1))
 
 

@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, StepLR
 from torch.utils.data import DataLoader
 
 from probattn.inference import CheckpointError, TrainOptions, fit
-from probattn.inference.training.optimizers import make_optimizers
+from probattn.inference.training.optimizers import Optimizers
 
 
 def sgd(groups):
@@ -19,7 +19,7 @@ def made(**options):
     model, guide, *_ = build()
     given = {name: options.pop(name) for name in ("optimizer", "scheduler") if name in options}
     options = TrainOptions(**options)
-    return make_optimizers(model, guide, options=options, num_data=8, steps_per_epoch=3, **given)
+    return Optimizers(model, guide, options=options, num_data=8, steps_per_epoch=3, **given)
 
 
 @pytest.mark.parametrize(("decoupled", "kind"), [(True, torch.optim.AdamW), (False, torch.optim.Adam)])
@@ -116,3 +116,16 @@ def test_resuming_with_another_optimiser_or_scheduler_is_refused(tmp_path):
         model, guide, train, _ = build()
         with pytest.raises(CheckpointError, match=name):
             fit(model, guide, train, out=tmp_path, **given, **short(resume=True, epochs=1))
+
+
+def test_entries_that_share_memory_are_trained_apart():
+    """Adam in PyTorch's fused form would give them one value."""
+    losses = []
+    for expanded in (True, False):
+        model, guide, train, _ = build()
+        bias = torch.zeros(1).expand(3)
+        model.network.head.bias = torch.nn.Parameter(bias if expanded else bias.contiguous())
+        model.network.register_buffer("spare", bias if expanded else bias.contiguous())
+        losses.append([step["loss"] for step in fit(model, guide, train, **short()).steps])
+        assert len(set(model.network.head.bias.tolist())) == 3
+    assert losses[0] == losses[1]

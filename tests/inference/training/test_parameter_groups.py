@@ -168,7 +168,7 @@ def test_a_run_with_weight_decay_goes_on_with_its_groups(tmp_path):
             model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
         fit(model, guide, batches, options=options, out=tmp_path / out, resume=out == "stopped", progress=False)
         results.append({name: value.detach().clone() for name, value in model.named_parameters()})
-        groups = read(tmp_path / out / "last.pt")["extra"]["optimizers"]["0 AdamW"]["param_groups"]
+        groups = read(tmp_path / out / "last.pt")["extra"]["optimizers"][0][1]["param_groups"]
         assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
@@ -199,9 +199,7 @@ def test_the_last_pattern_that_matches_a_name_gives_its_learning_rate(lr_scale, 
 
 @pytest.mark.parametrize("pattern", ["network.encoder.*", "Encoder.*", "encoder", "", "a|b"])
 def test_a_pattern_that_matches_nothing_is_refused(pattern):
-    message = re.escape(
-        f"lr_scale: the pattern {pattern!r} matches no parameter of the model, such as encoder.0.weight"
-    )
+    message = re.escape(f"lr_scale: {pattern!r} matches no parameter of the model, such as ['encoder.0.weight'")
     with pytest.raises(ValueError, match=message):
         lr_factors(Two(), {"head.*": 1, pattern: 0.1})
 
@@ -258,5 +256,5 @@ def test_a_resumed_run_keeps_its_learning_rates(tmp_path):
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
     model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
     other = dataclasses.replace(options, lr_scale=None)
-    with pytest.raises(CheckpointError, match=r"lr_scale: .*0\.1.* → None"):
+    with pytest.raises(CheckpointError, match=r"lr_scale=\{.*0\.1"):
         fit(model, guide, batches, options=other, out=tmp_path / "whole", resume=True, progress=False)

@@ -39,24 +39,6 @@ class Order:
         return iter([int(index) for index in self.order(8)])
 
 
-class Resumable(Order):
-    """Sampler whose order depends on the number of passes before, and that has a state."""
-
-    def __init__(self):
-        super().__init__(lambda size: torch.randperm(size, generator=torch.Generator().manual_seed(self.passes)))
-        self.passes = 0
-
-    def __iter__(self):
-        self.passes += 1
-        return super().__iter__()
-
-    def state_dict(self):
-        return {"passes": self.passes}
-
-    def load_state_dict(self, state):
-        self.passes = state["passes"]
-
-
 class Batches(Order):
     def __len__(self):
         return 3
@@ -114,7 +96,6 @@ LOADERS = {
         Augmented(np.random.normal), num_workers=2, shuffle=True, generator=seeded(seed)
     ),
     "two workers, global": lambda seed: loader(Augmented(lambda: torch.randn(())), num_workers=2, shuffle=True),
-    "state_dict": lambda seed: loader(sampler=Resumable()),
 }
 
 

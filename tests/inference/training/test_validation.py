@@ -118,9 +118,3 @@ def test_tokens_have_all_metrics_over_the_real_ones_of_the_set_and_labels_at_pad
     expected = metrics.evaluate(whole.probs[mask], y[mask])
     assert values == pytest.approx({"log_prob": whole.log_prob(y).mean().item(), **expected}, rel=1e-6)
     assert expected["accuracy"] not in (0, 1)
-
-
-def test_data_without_labels_is_an_error():
-    model, guide = build(Categorical())
-    with pytest.raises(ValueError, match="must come with labels"):
-        validate(model, guide, [torch.randn(4, 5, 4, dtype=torch.float64)], num_samples=2)

@@ -9,7 +9,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from probattn import CGPAttention, KEPSVGPAttention, KernelAttention, SGPAttention, SoftmaxAttention, draws
-from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.models import Classifier, replace_attention
 
 KEP = KEPSVGPAttention.partial(rank=2)
@@ -123,10 +122,6 @@ def test_a_converted_network_inside_another_leaves_the_folding_to_it(
     else:
         assert len(calls) == (1 if inner is SoftmaxAttention else 2)
         _check_loop(model, log, latents(trace), 3, given)
-    log.clear()
-    with active_dropout(model, rate=0.3), torch.no_grad(), draws(3):
-        model(given.x)
-    assert log[0].shape == (3, batch, 3)
 
 
 @pytest.mark.parametrize("number", [3, 4])

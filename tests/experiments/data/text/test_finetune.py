@@ -17,7 +17,7 @@ from probattn.experiments.runs.load import open_run
 from probattn.experiments.studies import study
 from probattn.inference import CheckpointError
 from probattn.inference.io import checkpoint
-from probattn.inference.training.optimizers import lr_factors, make_optimizers
+from probattn.inference.training.optimizers import Optimizers, lr_factors
 from probattn.inference.training.trainer import Trainer
 
 pytest.importorskip("transformers")
@@ -90,7 +90,7 @@ def test_weights_decay_and_norms_and_biases_do_not(corpus, encoder, name):
     assert settings.train.weight_decay > 0
     assert settings.train.decoupled_weight_decay
     model, guide = build(settings, load_data(settings, corpus))
-    made = make_optimizers(model, guide, options=settings.train, num_data=10, steps_per_epoch=1)
+    made = Optimizers(model, guide, options=settings.train, num_data=10, steps_per_epoch=1)
     decay = {id(each): group["weight_decay"] for group in made.optimizer.param_groups for each in group["params"]}
     for parameter_name, parameter in model.named_parameters():
         is_weight = parameter_name.endswith("weight") and "norm" not in parameter_name.lower()
