@@ -6,6 +6,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import pyro.poutine as poutine
 import torch
 
 from probattn.draws import at_mean
@@ -29,7 +30,6 @@ from probattn.inference import (
     Prediction,
     attention_spectra,
     metrics,
-    posterior_draws,
     posterior_summary,
     predict,
     token_similarity,
@@ -42,6 +42,7 @@ from probattn.inference.distributed import (
 )
 from probattn.inference.io.files import locked
 from probattn.inference.training.run_log import read_log
+from probattn.messages import is_latent
 
 EXAMPLES = 256
 """Test examples that spectra and similarities are measured on, at most."""
@@ -248,7 +249,9 @@ def _run_result(
     torch.manual_seed(options.seed)
     num_samples = options.num_samples
     posterior = posterior_summary(model, guide)
-    has_latents = posterior or posterior_draws(model, guide, examples[0][0][:2], num_samples=1)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        sites = poutine.trace(model).get_trace(examples[0][0][:2]).nodes.values()
+    has_latents = any(is_latent(site) for site in sites if site["name"] != "y")
     progress = {"epochs_done": last_epoch(epochs), "best_epoch": run.best_epoch}
     is_image, is_table = isinstance(data, Images), isinstance(data, Table)
     settings = {"best epoch": run.best_epoch, "num_samples": num_samples, **run.environment}

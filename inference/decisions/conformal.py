@@ -24,7 +24,7 @@ from probattn.inference.prediction.predictor import FewExamplesWarning, FittedPr
 from probattn.inference.prediction.result import Prediction
 
 SHORTFALL = 0.05
-"""How far coverage may fall below the promise in one case of twenty without a warning."""
+"""Largest distance of coverage below the promise, in one case of twenty, without a warning."""
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> Tensor:

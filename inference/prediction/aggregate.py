@@ -76,7 +76,7 @@ def join(parts: Sequence[Prediction]) -> Prediction:
 
     def concatenate(field: str, dim: int = 0) -> Tensor | None:
         tensors = [getattr(part, field) for part in parts]
-        if all(tensor is None for tensor in tensors):
+        if not [tensor for tensor in tensors if tensor is not None]:
             return None
         if tokens is not None:
             after = [0, 0] * (tensors[0].dim() - dim - 2)  # dimensions after that of the tokens

@@ -156,13 +156,13 @@ class _Replays:
         # Handlers and guides may set values for the examples of a whole batch.
         is_whole = self.latents.has_local_sites or not isinstance(self.model, nn.Module)
         for rows in [slice(None)] if is_whole else chunks(x, at_once):
-            chunk = tuple(None if value is None else value[rows] for value in inputs)
+            chunk = [None if value is None else value[rows] for value in inputs]
             with draws(self.num_samples) if self.latents.vectorize else nullcontext():
                 likelihoods = [self._run(row, chunk) for row in range(len(self.latents.traces))]
             self.is_first_chunk = False
             yield rows, likelihoods[0] if self.latents.vectorize else Stacked(likelihoods)
 
-    def _run(self, row: int, chunk: tuple) -> dist.TorchDistribution:
+    def _run(self, row: int, chunk: list) -> dist.TorchDistribution:
         """Return the likelihood of some examples under a trace of the global sites."""
         latents, from_prior = self.latents.traces[row], self.source is None
         if self.latents.has_local_sites:

@@ -1,4 +1,4 @@
-"""How a device computes during training: precision of products, kernels of attention, determinism, compiled blocks."""
+"""Settings of a device in training: precision of products, kernels of attention, determinism, compiled blocks."""
 
 import os
 from collections.abc import Iterator

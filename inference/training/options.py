@@ -1,5 +1,6 @@
 """Options of :func:`probattn.inference.fit`, each declared once: type, default and the values that it takes."""
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Literal, get_args, get_origin
 
@@ -147,9 +148,11 @@ class TrainOptions:
         return -(-batches // self.accumulate_grad_batches)
 
     def continues(self, saved: "TrainOptions") -> bool:
-        """Return True if a run of saved options may go on with these: they are equal but for epochs and patience.
+        """Return True if a run of saved options may go on with these: equal ones, or more epochs or patience.
 
         The learning rate is then that of the schedule for the new number of epochs.
         """
         free = {"epochs": None, "patience": None}
-        return asdict(self) | free == asdict(saved) | free
+        patience, saved_patience = (each.patience or math.inf for each in (self, saved))
+        ends_later = self.epochs >= saved.epochs and patience >= saved_patience
+        return ends_later and asdict(self) | free == asdict(saved) | free

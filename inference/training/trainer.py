@@ -188,11 +188,20 @@ class Trainer:
             CheckpointError: a damaged checkpoint, or one of other options, optimisers, loaders or another architecture.
         """
         path = self._folder / "last.pt"
-        content, best = checkpoint.read(path), checkpoint.read(self._folder / "best.pt")["extra"]
+        content, best = checkpoint.read(path), checkpoint.read(self._folder / "best.pt")
+        try:
+            self._restore(content, best["extra"], path=path)
+        except (KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path} is of another run, or damaged: {error!r}") from error
+
+    def _restore(self, content: dict[str, Any], best: dict[str, Any], *, path: Path) -> None:
         state = content["extra"]
         saved, num_data = TrainOptions(**state["options"]), self._objective.num_data
         if not self.options.continues(saved) or state["num_data"] != num_data:
-            raise CheckpointError(f"{path} is of other options, {saved}, num_data={state['num_data']}: take the same")
+            then = asdict(saved) | {"num_data": state["num_data"]}
+            now = asdict(self.options) | {"num_data": num_data}
+            listed = ", ".join(f"{name}: {then[name]!r} → {now[name]!r}" for name in then if then[name] != now[name])
+            raise CheckpointError(f"{path} is of other options; take the same, or another folder: {listed}")
         checkpoint.restore(content, self.model, self.guide, path=path)
         checkpoint.load_part_states(self._optimizers.parts(), state["optimizers"])
         checkpoint.load_part_states(self._callbacks, state["callbacks"])

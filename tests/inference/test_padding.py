@@ -133,7 +133,7 @@ def test_networks_that_take_integer_masks_do_not_see_padding_either(fill):
     for value in (0.0, fill):
         x, y, mask = batch(value)
         model.zero_grad()
-        TraceMeanField_ELBO()(model, lambda *_: None)(x, y, mask.long()).backward()
+        TraceMeanField_ELBO()(model, guides.for_model(model))(x, y, mask.long()).backward()
         results.append(
             [predict(model, None, [(x, y, mask.long())]).probs, *(p.grad.clone() for p in model.parameters())]
         )

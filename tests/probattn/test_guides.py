@@ -327,9 +327,7 @@ def test_autoguides_of_local_sites_are_refused_in_lists_too(data):
     model = Local()
     for make in (lambda: AutoNormal(model), lambda: _listed(AutoNormal(model), model)):
         guide = make()
-        with pytest.raises(
-            ValueError, match=r"guides layers\.1\.g, one value per example.*Auto.*\(local_posteriors\(model"
-        ):
+        with pytest.raises(ValueError, match=r"guides layers\.1\.g, .*Auto.*\(local_posteriors\(model"):
             guide_checks.materialise(guide, data)
         with pytest.raises(ValueError, match="local_posteriors"):
             guide_checks.check(model, guide)

@@ -40,13 +40,14 @@ def test_a_guide_that_does_not_cover_the_model_is_refused_everywhere(idioms, pro
         predict(model, guide, x)
 
 
-def test_another_event_shape_is_refused(problem):
+def test_another_event_shape_is_refused(idioms, problem):
     """Where the model can compute with it at all: prediction cannot, and raises PyTorch's error."""
     model, x, y = problem
 
     def guide(x, y=None):
         pyro.sample("attention.u", dist.Normal(torch.zeros(2, 2), 1.0).to_event(2))
 
+    guide = idioms.Program(guide)
     with pytest.raises(ValueError, match=r"event shape \(1, 2, 2\) .* in the model and event shape \(2, 2\)"):
         elbos.Trace_ELBO()(model, guide)(x, y)
     with pytest.raises(RuntimeError):

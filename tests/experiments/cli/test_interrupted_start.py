@@ -34,7 +34,9 @@ def test_an_interrupt_while_the_command_is_imported_is_one_line(tmp_path, module
 
 def test_an_interrupt_while_a_command_imports_what_it_needs_is_one_line(tmp_path):
     code, out, err = run(tmp_path, "pydantic", "from probattn_command import main\nmain()", "presets")
-    assert (code, out, err) == (130, "", "stopped; the same command starts again\n")
+    assert (code, out) == (130, "")
+    assert err.startswith("stopped")
+    assert err.count("\n") == 1
 
 
 def test_the_command_runs_through_its_entry_point(tmp_path):

@@ -159,13 +159,13 @@ def test_metrics_json_holds_all_scores_and_can_be_compared(evaluated):
 def test_all_sets_share_their_draws(copy, monkeypatch):
     from probattn.inference.prediction import latents
 
-    drawn, original = [], latents._global_part
+    drawn, original = [], latents.global_part
 
     def record(*arguments):
         drawn.append(original(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(latents, "_global_part", record)
+    monkeypatch.setattr(latents, "global_part", record)
     run = open_run(copy)
     sets = eval_sets.own_sets(run.dataset)
     evaluate.predict_sets(run, sets, provenance.by_method(run, sets, ["posterior"], num_samples=4, seed=11))

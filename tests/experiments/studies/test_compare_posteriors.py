@@ -154,5 +154,5 @@ def test_a_plate_of_the_model_is_no_site_that_the_reference_must_have():
 
 def test_reference_draws_of_other_sites_are_refused():
     model, batch = classifier(KEPSVGPAttention(2, 1, rank=2))
-    with pytest.raises(ValueError, match="network.0.u"):
+    with pytest.raises(KeyError, match="network.0.u"):
         compare(model, batch, {"full": guides.for_model(model)}, {"other": torch.zeros(2)})

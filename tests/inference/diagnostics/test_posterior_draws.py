@@ -9,7 +9,7 @@ from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
 from probattn import KEPSVGPAttention, SGPAttention, SoftmaxAttention, guides
-from probattn.inference import predict
+from probattn.inference import materialise, predict
 from probattn.inference.diagnostics.posterior_draws import posterior_draws, record, replicate
 from probattn.models import Supervised
 from probattn.models.likelihoods import Categorical, Gaussian, TokenCategorical
@@ -132,6 +132,7 @@ def test_what_an_auto_guide_draws_for_itself_alone_is_no_latent_site():
     model.float()
     x, y = torch.randn(4, 5, 4), torch.zeros(4, dtype=torch.long)
     guide = AutoMultivariateNormal(model)
+    materialise(guide, (x, y))
     made = replicate(model, guide, [(x, y)], num_samples=3)
     assert {name: draws.shape for name, draws in made.latents.items()} == {
         f"network.layers.{i}.u": (3, 2, 2, 2) for i in (0, 1)
@@ -166,5 +167,5 @@ def test_labels_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"labels of shape \(3,\), got \(3, 1\)"):
         replicate(model, guide, [(x, y[:, None])], num_samples=2)
     for labels in (y[:2], torch.zeros(4, dtype=torch.long)):
-        with pytest.raises(ValueError, match=f"has 3 inputs and {len(labels)} rows"):
+        with pytest.raises(ValueError, match=rf"has 3 inputs and labels of shape \({len(labels)},\)"):
             replicate(model, guide, [(x, labels)], num_samples=2)

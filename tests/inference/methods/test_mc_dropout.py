@@ -20,7 +20,7 @@ from probattn import (
     guides,
     local_posteriors,
 )
-from probattn.inference import predict
+from probattn.inference import materialise, predict
 from probattn.inference.methods.mc_dropout import active_dropout
 from probattn.models import Classifier, Supervised, TextTransformer, replace_attention
 from probattn.models.likelihoods import Gaussian
@@ -155,10 +155,11 @@ def test_the_same_seed_gives_the_same_and_each_call_new_masks():
     assert not torch.equal(first.probs, predictor.predict(x).probs)
 
 
-def test_an_auto_guide_without_parameters_is_made_first():
+def test_the_masks_of_an_auto_guides_samples():
     model, _ = vit(KEP)
     guide = AutoNormal(local_posteriors(model))
     data = [(images(), torch.tensor([0, 1, 2, 0]))]
+    materialise(guide, data[0])
     result = mc_dropout(model, guide.double(), num_samples=3).predict(data)
     assert result.probs.shape == (4, 3)
     assert (result.mutual_information > 0).all()

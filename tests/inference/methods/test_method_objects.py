@@ -132,7 +132,7 @@ def test_an_exported_program_says_what_the_method_says(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "base", "message"),
     [
-        ("temperature", PosteriorPredictive, r"build the method on predictor_network\(model, guide\)"),
+        ("temperature", PosteriorPredictive, None),
         ("sv-dkl", predictor_network, "data-dependent"),
         ("cqr", predictor_network, "data-dependent"),
     ],
@@ -179,11 +179,7 @@ def test_another_kind_of_method_is_refused_by_the_file(tmp_path):
         load(tmp_path / "method", built("ensemble")[0])
 
 
-def test_models_and_functions_are_no_predictors():
+def test_methods_are_fitted_on_labels():
     model, guide = classifier(0)
-    with pytest.raises(TypeError, match=r"pass PosteriorPredictive"):
-        TemperatureScaling(model)
-    with pytest.raises(ValueError, match="has no predictor"):
-        TemperatureScaling().fit(TRAIN)
     with pytest.raises(ValueError, match="a method is fitted on labels"):
         TemperatureScaling(PosteriorPredictive(model, guide)).fit([X])

@@ -1,4 +1,4 @@
-"""A prediction of some examples equals the same rows of the whole, with all fields and laws; stacked laws."""
+"""A prediction of some examples equals the same rows of the whole, with all fields and laws."""
 
 import numpy as np
 import pyro.distributions as dist
@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from probattn.inference.prediction.aggregate import PER_EXAMPLE, join, summarise
-from probattn.inference.prediction.mixture import Selected, Stacked, innermost, values
+from probattn.inference.prediction.mixture import Selected, Stacked
 from probattn.models import likelihoods
 
 SIZES, SAMPLES = (3, 5, 2), 4
@@ -110,43 +110,13 @@ def test_slices_of_padded_tokens_have_the_tokens_of_the_whole(likelihood):
     assert_close(tokens.log_prob(tokens.labels), all_tokens.log_prob(all_tokens.labels)[order])
 
 
-@pytest.mark.parametrize("kind", LIKELIHOODS)
-def test_likelihoods_of_samples_that_ran_one_after_another_equal_the_one_that_ran_at_once(kind):
-    likelihood, width, sample = LIKELIHOODS[kind]
-    outputs = torch.randn(5, 4, width)
-    parts, at_once = [likelihood(one) for one in outputs], likelihood(outputs)
-    y = sample(at_once)
-    parts[0].log_prob(y)  # may keep what it has computed
-    stacked = Stacked(parts)
-    assert (stacked.batch_shape, stacked.event_shape) == (at_once.batch_shape, at_once.event_shape)
-    assert_close(stacked.log_prob(y), at_once.log_prob(y))
-    for name in ("probs", "energy") if kind in ("classes", "ordinal") else ("mean", "variance"):
-        if hasattr(innermost(at_once), name):
-            assert_close(values(stacked, name), values(at_once, name))
-    assert stacked.sample((7,)).shape == at_once.sample((7,)).shape
-
-
-def test_laws_with_transforms_stack_and_have_rows():
-    loc, y = torch.randn(3, 5), torch.rand(5)
-    index = torch.tensor([4, 1])
-    affine, exp = dist.transforms.AffineTransform(loc, 2.0), dist.transforms.ExpTransform()
-    stacked = Stacked([dist.TransformedDistribution(dist.Normal(m, 1.0), [exp]) for m in loc])
-    assert_close(stacked.log_prob(y), dist.LogNormal(loc, 1.0).log_prob(y))
-    assert stacked.sample((7,)).shape == (7, 3, 5)
-    for law in (dist.TransformedDistribution(dist.Normal(loc, 1.0), [affine]), stacked):
-        assert_close(Selected(law, (index,)).log_prob(y[index]), law.log_prob(y)[:, index])
-
-
-@pytest.mark.parametrize("likelihood", [likelihoods.Gaussian(), likelihoods.Categorical(), user_law])
-def test_tokens_of_samples_that_ran_one_after_another_are_those_of_all_at_once(likelihood):
-    outputs, options = torch.randn(4, N, 6, 2), {"num_samples": 4, "keep_draws": True}
-    per_token = likelihoods.PerToken(likelihood)
-    laws = per_token(outputs, MASK), Stacked([per_token(one, MASK) for one in outputs])
-    y = laws[0].sample()[0]
-    one, other = (summarise(law, y, torch.device("cpu"), **options)[2:7] for law in laws)
-    assert torch.equal(one.mask, other.mask)
-    assert_close(one.log_prob(one.labels), other.log_prob(other.labels))
-    one, other = one.tokens(), other.tokens()
-    assert_close(one.log_prob(one.labels), other.log_prob(other.labels))
-    if one.mean is not None:
-        assert_close(one.quantiles([0.5]), other.quantiles([0.5]), atol=0.2, rtol=0)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_laws_with_transforms_have_rows(stacked):
+    loc, y, index = torch.randn(3, 5), torch.rand(5), torch.tensor([4, 1])
+    laws = [dist.TransformedDistribution(dist.Normal(m, 1.0), [dist.transforms.ExpTransform()]) for m in loc]
+    law = (
+        Stacked(laws)
+        if stacked
+        else dist.TransformedDistribution(dist.Normal(loc, 1.0), [dist.transforms.AffineTransform(loc, 2.0)])
+    )
+    assert_close(Selected(law, (index,)).log_prob(y[index]), law.log_prob(y)[:, index])

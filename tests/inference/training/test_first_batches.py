@@ -59,19 +59,16 @@ def test_noise_that_was_given_stays():
     assert math.isclose(model.likelihood.log_scale.exp().item(), 1.0, rel_tol=1e-4)
 
 
-def test_labels_out_of_range_and_a_missing_batch_dimension_are_one_short_error():
+def test_labels_out_of_range_and_a_missing_batch_dimension_are_named():
     model = Classifier(Network(lambda z: z.mean(-2), 2), num_data=8)
-    with pytest.raises(ValueError, match="labels must lie in 0..1 for 2 classes, got 2..3") as caught:
+    with pytest.raises(ValueError, match="labels must lie in 0..1 for 2 classes, got 2..3"):
         trained(model, CLASSES + 2)
-    assert "\n" not in str(caught.value)
-    assert caught.value.__suppress_context__
     network = ViT(
         image_size=4, patch_size=2, channels=1, classes=2, dim=4, depth=1, heads=2, mlp_dim=4, attention="kep-svgp"
     )
     model = Classifier(network, num_data=8)
-    with pytest.raises(ValueError, match=r"add the batch dimension, images.unsqueeze\(0\)") as caught:
+    with pytest.raises(ValueError, match=r"add the batch dimension, images.unsqueeze\(0\)"):
         predict(model, guides.for_model(model), torch.zeros(1, 4, 4))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_seed_repeats_a_prediction_and_leaves_the_global_generator():

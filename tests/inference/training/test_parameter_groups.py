@@ -256,5 +256,5 @@ def test_a_resumed_run_keeps_its_learning_rates(tmp_path):
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
     model, guide, batches = classifier(KEPSVGPAttention.partial(rank=2))
     other = dataclasses.replace(options, lr_scale=None)
-    with pytest.raises(CheckpointError, match=r"lr_scale=\{.*0\.1"):
+    with pytest.raises(CheckpointError, match=r"lr_scale: \{.*0\.1"):
         fit(model, guide, batches, options=other, out=tmp_path / "whole", resume=True, progress=False)

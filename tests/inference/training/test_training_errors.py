@@ -109,7 +109,7 @@ def test_an_error_of_the_numerics_in_validation_is_named(tmp_path):
     model, guide, train, _ = build()
     model.network.attention.register_forward_pre_hook(refuse)
     x, y = data().tensors
-    words = r"^epoch 1, after step 3: batch 1: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$"
+    words = r"^epoch 1, after step 3: CGPAttention 'network.attention': 𝒦_o \+ σ²I is not positive definite$"
     with pytest.raises(NonFiniteError, match=words):
         fit(model, guide, train, [(x, y), (1e6 * x, y)], out=tmp_path, **short())
     assert not (tmp_path / "last.pt").exists()

@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 
 from probattn import KEPSVGPAttention, draws, guides, local_posteriors
-from probattn.inference.prediction.latents import draw_latents
+from probattn.inference.prediction.latents import global_part, run_guide
 from probattn.models import Classifier, Supervised, replace_attention
 from probattn.models.likelihoods import TokenCategorical
 
@@ -128,7 +128,7 @@ def _run(model, number, x, mask):
     """The trace of one pass under that many draws."""
     model.eval()
     with torch.no_grad(), draws(number):
-        latents = draw_latents(model, guides.for_model(model), (x, None, mask))
+        latents = global_part(run_guide(model, guides.for_model(model), (x, None, mask)))
         with local_posteriors():
             return poutine.trace(poutine.replay(model, trace=latents)).get_trace(x, None, mask)
 
