@@ -1,11 +1,15 @@
 """``probattn evaluate``: evaluate a run on its test data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
+
+if TYPE_CHECKING:
+    from probattn.experiments.evaluation.evaluate import Evaluation
+    from probattn.experiments.reporting.tables import Table
 
 
 def evaluate(
@@ -31,18 +35,14 @@ def evaluate(
     convergence: Annotated[
         bool, typer.Option(help="Test whether the posterior has converged, by refitting it on small training sets.")
     ] = True,
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")
-    ] = None,
 ) -> None:
     """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
     from probattn.experiments.evaluation import eval_sets, generated_files
     from probattn.experiments.evaluation import evaluate as evaluation
     from probattn.experiments.evaluation.provenance import digests
-    from probattn.experiments.reporting import evaluation_tables, posterior_words, report
+    from probattn.experiments.reporting import report
     from probattn.inference.distributed import world
 
-    baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
     done = evaluation.evaluate(
         run,
         root=data,
@@ -58,16 +58,39 @@ def evaluate(
     )
     if world().rank > 0:
         return
-    for title, table in evaluation_tables.terminal_tables(done).items():
+    for title, table in _tables(done).items():
         say(f"\n{title}", style="bold")
         show_metrics(table)
-    say("\nDecisions", style="bold")
-    for sentence in done.result.decisions.describe():
-        say(sentence)
-    for sentence in posterior_words.warnings(done.result):
+    part = report.section(done.result)
+    say("\nConclusion", style="bold")
+    for sentence in [*part.content["conclusion"], *done.result.decisions.describe()]:
         say(sentence)
     files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
-    files += evaluation_tables.save(run, done, baselines=baselines)
-    report.write(run / "report.html", [report.section(done.result)], title=f"probattn: {done.result.name}")
+    report.write(run / "report.html", [part], title=f"probattn: {done.result.name}")
     generated_files.record(run, files, digests(done.provenance))
-    say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
+    say(f"report: {run / 'report.html'}")
+
+
+def _tables(done: "Evaluation") -> "dict[str, Table]":
+    """Return the tables of all methods by title, and those of out-of-distribution (OOD) images."""
+    from probattn.experiments.evaluation.methods import row_label
+    from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, format_value
+    from probattn.experiments.reporting.tables import metrics_table, plain_table
+
+    scores = {row_label(done.result.label, method): each for method, each in done.scores.items()}
+    kinds = {"Test data": {name: each.test for name, each in scores.items()}}
+    for domain in done.result.domains:
+        kinds[f"Test data, {domain}"] = {name: each.domain[domain] for name, each in scores.items()}
+    if done.result.shift:
+        title = "Corrupted test images, mean over corruptions and severities"
+        kinds[title] = {name: each.mean_shift for name, each in scores.items()}
+    tables = {title: metrics_table(list(rows.items()), corner="method") for title, rows in kinds.items()}
+    for name in done.result.ood:
+        columns = ("method", "detector", *(f"{metric.title} %" for metric in OOD_DISPLAY.values()))
+        rows = [
+            (row, DETECTORS[detector], *(format_value(values[key], 100) for key in OOD_DISPLAY))
+            for row, each in scores.items()
+            for detector, values in each.ood[name].items()
+        ]
+        tables[f"Out-of-distribution images, {name}"] = plain_table(columns, rows)
+    return tables

@@ -100,7 +100,7 @@ def study(
 
 
 def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
-    from probattn.experiments.reporting.table import to_table
+    from probattn.experiments.reporting.tables import comparison_table
     from probattn.experiments.studies import compare as compared
     from probattn.experiments.studies.collect import rows
 
@@ -109,6 +109,6 @@ def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), not
     for key, comparison in found.items():
         if not key.startswith("ood-") or key.endswith("-auroc"):
             say(f"\n{compared.title(key)}", style="bold")
-            show_metrics(to_table(comparison))
+            show_metrics(comparison_table(comparison))
     compared.write(out, gathered, found)
     say(f"tables and figures: {out}")

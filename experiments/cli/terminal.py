@@ -19,7 +19,7 @@ from rich.text import Text
 from probattn.experiments.displayable import ENCODABLE, displayable
 
 if TYPE_CHECKING:
-    from probattn.experiments.reporting.table import Table as MetricsTable
+    from probattn.experiments.reporting.tables import Table as MetricsTable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
@@ -139,11 +139,10 @@ def show_table(table: Table) -> None:
 
 
 def show_metrics(table: MetricsTable) -> None:
-    """Print a table of numbers, on a narrow terminal as several tables of fewer columns."""
-    from probattn.experiments.reporting.table_formats import terminal_parts
+    """Print a table of numbers."""
+    from probattn.experiments.reporting.table_formats import terminal
 
-    for part in terminal_parts(table, width=console.width):
-        show_table(part)
+    show_table(terminal(table))
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

@@ -1,6 +1,6 @@
 """Result of one evaluated run: everything that a report displays."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class RunResult:
     is_table: bool = False  # neither images nor texts
     convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
     spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
+    by_class: Sequence[Mapping[str, Any]] = ()  # class, count, accuracy, coverage of sets, …
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
     def __post_init__(self) -> None:

@@ -14,25 +14,25 @@ from probattn.experiments.evaluation import generated_files
 from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
-from probattn.experiments.plots import comparison as comparison_plots
-from probattn.experiments.plots import differences as difference_plots
 from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
 from probattn.experiments.studies.collect import ENSEMBLES, Rows
 from probattn.inference.io.files import write_bytes
 
 TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
+SHIFT_METRICS = ("accuracy", "nll", "ece")
 
 
 def comparisons(rows: Rows) -> dict[str, Comparison]:
     """Return the comparisons by subject: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
-    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows, note=size_note(rows.sizes, "test"))}
+    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows, note=_size(rows, "test"))}
     for name in _names(rows, lambda scores: scores.domain):
         selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
-        found[f"{DOMAIN}{name}"] = _compare(selected, rows, note=size_note(rows.sizes, f"domain/{name}"))
-    note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
+        found[f"{DOMAIN}{name}"] = _compare(selected, rows, note=_size(rows, f"domain/{name}"))
+    source = f"Corrupted images: {rows.shift_source}." if rows.shift_source else ""
+    note = f"{_size(rows, 'test')} {source}".strip()
     found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
     ood_sets = _names(rows, lambda scores: scores.ood)
     for name, (key, metric) in itertools.product(ood_sets, OOD_DISPLAY.items()):
@@ -58,17 +58,10 @@ def title(subject: str) -> str:
 def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
     """Draw the figures of comparisons; return them by name."""
     subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
-    main = {*rows.plain, *(row for heading, group in rows.groups.items() if heading == ENSEMBLES for row in group)}
-    drawn = {
-        f"{key}{kind}{part}": figure
-        for key in subjects
-        for kind, draw in (("", comparison_plots.figures), ("-differences", difference_plots.figures))
-        for part, figure in draw(found[key], main=main).items()
-    }
+    drawn = {f"{key}-differences": differences(found[key]) for key in subjects}
     shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
     for metric in SHIFT_METRICS:
         drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
-        drawn[f"severity-{metric}"] = shift_plots.by_severity(shifted, metric=metric)
     return {key: figure for key, figure in drawn.items() if figure is not None}
 
 
@@ -127,7 +120,12 @@ def _compare(
     groups = {name: [row for row in group if row in scores] for name, group in rows.groups.items()}
     groups = {name: group for name, group in groups.items() if group}
     compared = compare(scores, baselines=baselines, groups=groups, metrics=metrics)
-    return replace(compared, note=join_notes(note, rows.note))
+    return replace(compared, note=f"{note} {rows.note}".strip())
+
+
+def _size(rows: Rows, name: str) -> str:
+    """Return the sentence below a table that says how many examples its test set has; empty if that is unknown."""
+    return f"n = {rows.sizes[name]:,}." if name in rows.sizes else ""
 
 
 def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:

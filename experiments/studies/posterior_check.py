@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.experiments.data.images.datasets import load
-from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
+from probattn.experiments.plots.posterior import against_nuts, rank_histograms
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.studies.compare_posteriors import PosteriorComparison, compare_posteriors
 from probattn.inference import (
@@ -66,8 +66,6 @@ class PosteriorCheck:
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(folder / "check.txt", f"{self}\n".encode())
         save_figure(folder / "against-nuts.svg", against_nuts(self.comparison))
-        for name, each in self.khat.items():
-            save_figure(folder / f"khat-{name}.svg", importance_weights(each))
         for name, each in self.sbc.items():
             save_figure(folder / f"calibration-{name}.svg", rank_histograms(each))
 

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from probattn.experiments.data.sealed_files import write_json
 from probattn.experiments.evaluation.metric_display import format_value
-from probattn.experiments.reporting.table import Column, Entry, Row, Table
 from probattn.experiments.reporting.table_formats import csv_text, markdown
+from probattn.experiments.reporting.tables import Bold, Table, plain_table
 from probattn.experiments.studies.sweep import Candidate, Choice
 from probattn.inference.io.files import write_bytes
 from probattn.inference.metrics import MONITORS
@@ -18,18 +18,18 @@ from probattn.inference.metrics import MONITORS
 def sweep_table(choices: Sequence[Choice]) -> Table:
     """Return the validation metric of each candidate by seed, and its mean; the chosen one is bold and says so."""
     seeds = [job.seed for job in choices[0].candidates[0].jobs]
-    columns = (*(Column(f"seed {seed}") for seed in seeds), Column("mean"), Column("chosen"))
-    groups = []
+    columns = ("candidate", *(f"seed {seed}" for seed in seeds), "mean", "chosen")
+    rows: list[list[str]] = []
     for choice in choices:
-        rows = []
-        for at, (candidate, values) in enumerate(zip(choice.candidates, choice.values, strict=True)):
-            best = at == choice.best
-            numbers = [*(Entry(format_value(value, decimals=4)) for value in values)]
-            mean = Entry(format_value(fmean(values), decimals=4), best=best)
-            rows.append(Row(", ".join(candidate.changes), (*numbers, mean, Entry("yes" if best else "", best=best))))
         direction = "highest" if MONITORS[choice.monitor] else "lowest"
-        groups.append((f"{choice.preset}: validation {choice.monitor}, the {direction} is best", tuple(rows)))
-    return Table("candidate", columns, tuple(groups), "Metric of each run's best epoch.")
+        title = f"{choice.preset}: validation {choice.monitor}, the {direction} is best"
+        rows.append([Bold(title), *[""] * (len(columns) - 1)])
+        for place, (candidate, values) in enumerate(zip(choice.candidates, choice.values, strict=True)):
+            mark = Bold if place == choice.best else str
+            numbers = [format_value(value, decimals=4) for value in (*values, fmean(values))]
+            chosen = "yes" if place == choice.best else ""
+            rows.append([", ".join(candidate.changes), *numbers[:-1], mark(numbers[-1]), mark(chosen)])
+    return plain_table(columns, rows, note="Metric of each run's best epoch.")
 
 
 def write(folder: Path, choices: Sequence[Choice]) -> list[Path]:
