@@ -78,7 +78,7 @@ def confusion(probs: Tensor, labels: Tensor, classes: Sequence[str]) -> Figure:
         look = {"fontsize": style.SMALL, "color": style.INK, "ha": "center", "va": "center"}
         ax.text(column, row, f"{matrix[row, column]}", **look)
     names = [style.wrapped(name, 24).partition("\n")[0] for name in classes]
-    ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 3 else 0)
+    ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
     ax.set_yticks(range(count), names)
     ax.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xlabel="answer", ylabel="true class")
     return figure

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from probattn.experiments.plots import style
 from probattn.inference.diagnostics.attention import Spectrum
 
-TERMS = ("nll", "kl", "penalty", "loss", "lr")
+TERMS = {"step": ("nll", "kl", "penalty", "loss", "lr"), "epoch": ("valid/accuracy", "valid/mcc", "valid/nll")}
+"""Drawn values by horizontal axis; a term has one for each site, such as ``kl/SITE``."""
 POINTS = 60
 """Number of logged steps from which a moving mean is drawn."""
 
@@ -20,13 +21,12 @@ def training(steps: Sequence[Mapping], epochs: Sequence[Mapping]) -> Figure | No
 
     Args:
         steps: rows of ``step`` and per-example terms in nats, ``nll``, ``kl/SITE``, ``penalty/SITE``, ``loss``; ``lr``.
-        epochs: rows of ``epoch``, ``valid/accuracy``, ``valid/nll`` and others.
+        epochs: rows of ``epoch``, ``valid/accuracy``, ``valid/mcc`` and ``valid/nll``.
     """
     panels = []
     for rows, x in ((steps, "step"), (epochs, "epoch")):
         frame = pd.DataFrame(list(rows)).replace([np.inf, -np.inf], np.nan)
-        names = [key for term in TERMS for key in frame if key.partition("/")[0] == term]
-        names = names if x == "step" else [key for key in frame if key.startswith("valid/")]
+        names = [key for term in TERMS[x] for key in frame if key == term or key.startswith(f"{term}/")]
         panels += [(frame[[x, key]].dropna().astype(float), x, key) for key in names if frame[key].notna().any()]
     if not panels:
         return None

@@ -2,12 +2,19 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import by_class, confused_pairs, metric_intervals, share_interval
+from probattn.experiments.reporting.intervals import (
+    RESAMPLES,
+    by_class,
+    confused_pairs,
+    metric_intervals,
+    share_interval,
+)
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 
@@ -29,6 +36,8 @@ def _of_classes(result: RunResult) -> dict[str, object]:
     classes = by_class(result)
     largest = classes.loc[classes["examples"].idxmax()]
     accuracy, count = float(right.double().mean()), len(right)
+    generator = torch.Generator().manual_seed(0)
+    calibrated = result.probs.double().multinomial(RESAMPLES, replacement=True, generator=generator)
     return {
         "accuracy": accuracy,
         "right": int(right.sum()),
@@ -39,7 +48,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "pair": confused_pairs(result, 1).to_dict("records"),
         "missing": list(classes["class"][classes["examples"] == 0]),
         "confidence": float(confidence.mean()),
-        "tolerance": max(0.02, 2 * math.sqrt(accuracy * (1 - accuracy) / count)),
+        "chance": float(np.quantile([metrics.ece(result.probs, labels) for labels in calibrated.T], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
     }
 
