@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -46,11 +47,23 @@ def _of_classes(result: RunResult) -> dict[str, object]:
         "share": largest["examples"] / count,
         "worst": classes[classes["right"] < classes["examples"]].head(3).to_dict("records"),
         "pair": confused_pairs(result, 1).to_dict("records"),
+        "uncovered": _least_covered(result, classes),
         "missing": list(classes["class"][classes["examples"] == 0]),
         "confidence": float(confidence.mean()),
         "chance": float(np.quantile([metrics.ece(result.probs, labels) for labels in calibrated.T], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
     }
+
+
+def _least_covered(result: RunResult, classes: pd.DataFrame) -> list[dict[str, object]]:
+    """Return the class that the plain sets hold most rarely, if that is clearly rarer than on average."""
+    rows = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
+    return [
+        row
+        for row in rows.to_dict("records")
+        if share_interval(round(row["coverage"] * row["examples"]), row["examples"])[1]
+        < result.decisions["plain sets"]["coverage"]
+    ]
 
 
 def _of_numbers(result: RunResult) -> dict[str, object]:

@@ -1,18 +1,11 @@
-"""Renderers of tables: for the terminal, and as Markdown, LaTeX and CSV files."""
+"""Renderers of tables: for the terminal, and as Markdown and LaTeX."""
 
-from pathlib import Path
-
-import pandas as pd
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from probattn.experiments.displayable import displayable
-from probattn.experiments.evaluation.seed_statistics import Comparison
-from probattn.experiments.reporting.tables import Bold, Table, comparison_frame, comparison_table
-from probattn.inference.io.files import write_bytes
+from probattn.experiments.reporting.tables import Bold, Table
 
-FORMULA = tuple("=+-@＝＋－＠")
-"""First characters of formulas; spreadsheets take full-width ones for the others."""
 # LaTeX reads a bracket or star at the start of a row as an option of the \\ before it.
 TEX = str.maketrans(
     {character: rf"\{character}" for character in "{}$&#_%"}
@@ -51,28 +44,6 @@ def latex(table: Table) -> str:
     form = "l" + "r" * (len(frame.columns) - 1)
     note = f"% {' '.join(displayable(table.note).split())}\n" if table.note else ""
     return note + frame.to_latex(index=False, escape=False, column_format=form)
-
-
-def csv(frame: pd.DataFrame) -> str:
-    """Return a frame as CSV, numbers in full precision; a text that a spreadsheet would compute gets an apostrophe."""
-    safe = frame.map(lambda value: csv_text(value) if isinstance(value, str) else value)
-    return safe.rename(columns=csv_text).to_csv(index=False, lineterminator="\n")
-
-
-def save(path: Path, comparison: Comparison) -> list[Path]:
-    """Write a comparison to ``path`` with the suffixes .md, .tex and .csv, the last unscaled; return these paths."""
-    table = comparison_table(comparison)
-    texts = {".md": markdown(table), ".tex": latex(table), ".csv": csv(comparison_frame(comparison))}
-    paths = [path.with_name(path.name + suffix) for suffix in texts]
-    for file, text in zip(paths, texts.values(), strict=True):
-        write_bytes(file, text.encode())
-    return paths
-
-
-def csv_text(text: str) -> str:
-    """Return a text as CSV files have it: displayable, with an apostrophe before what looks like a formula."""
-    shown = displayable(text)
-    return f"'{shown}" if shown.lstrip().startswith(FORMULA) else shown
 
 
 def _markdown(text: str) -> str:

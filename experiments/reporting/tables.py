@@ -74,17 +74,6 @@ def comparison_table(comparison: Comparison) -> Table:
     return plain_table(columns, rows, note=f"{note} {comparison.note}".strip())
 
 
-def comparison_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return the unscaled numbers of a comparison, with a line for each row and metric."""
-    names = ("n", "mean", "std", "difference", "low", "high")
-    lines = [
-        (row, metric, comparison.baselines.get(row), *(getattr(cell, name) for name in names))
-        for row in comparison.rows
-        for metric, cell in comparison.cells[row].items()
-    ]
-    return pd.DataFrame(lines, columns=["row", "metric", "baseline", *names])
-
-
 def heading(metric: display.MetricDisplay) -> str:
     """Return the heading of a metric's column: its title, unit and direction."""
     return " ".join(f"{metric.title} {display.unit(metric.scale)} {display.arrow(metric)}".split())
