@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from probattn.experiments.evaluation.decisions import ALPHA
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import decisions, examples, model_diagnostics, ood, predictions, regression, shift
+from probattn.experiments.plots import examples, model_diagnostics, ood, predictions, regression, shift
 from probattn.experiments.reporting import posterior_words
 from probattn.inference import Prediction
 
@@ -49,20 +48,6 @@ def _if_predictions(draw: Callable[[RunResult], Figure | None]) -> Callable[[Run
 def _examples(result: RunResult, indices: Sequence[int]) -> Figure | None:
     answers = result.probs, result.labels, result.classes, indices
     return examples.excerpts(result.texts, *answers) if result.texts else examples.gallery(result.images, *answers)
-
-
-def _abstention(result: RunResult) -> Figure | None:
-    chosen = result.decisions
-    if chosen is None:
-        return None
-    return decisions.abstention(chosen.threshold, *((each.probs, each.labels) for each in (chosen.valid, chosen.test)))
-
-
-def _set_sizes(result: RunResult) -> Figure | None:
-    if result.decisions is None or result.probs is None:
-        return None
-    sets = {kind: (sets, result.labels) for kind, sets in result.decisions.sets.items()}
-    return decisions.set_sizes(sets, alpha=ALPHA)
 
 
 def _ood_confidence(result: RunResult) -> Figure | None:
@@ -110,28 +95,6 @@ PANELS = (
         "Not drawn: this run was not evaluated on corrupted images (probattn evaluate RUN --shift).",
         wide=True,
         of_images=True,
-        of_classes=True,
-    ),
-    Panel(
-        "abstention",
-        "When to abstain",
-        _if_predictions(_abstention),
-        "A threshold of confidence, chosen on validation data so that at most 5 % of the answers above it are wrong "
-        "with 95 % confidence, and its effect on the test data. The guarantee needs validation data that were used "
-        "for nothing else; these also chose the best epoch, which weakens it a little.",
-        "Not drawn: this run has no predictions of validation data.",
-        wide=True,
-        of_classes=True,
-    ),
-    Panel(
-        "set_sizes",
-        "Which classes to keep",
-        _if_predictions(_set_sizes),
-        "Conformal sets, calibrated on validation data to hold the true class of 90 % of new ones: how many classes "
-        "they need for it. Many sets of one class mean a network that is certain. Sets are the smallest on "
-        "average, and may be empty.",
-        "Not drawn: this run has no predictions of validation data.",
-        wide=True,
         of_classes=True,
     ),
     Panel(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.evaluation.scores import Scores
 from probattn.experiments.plots import model_diagnostics, predictions, shift
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting import html
@@ -61,7 +60,7 @@ def summary_table(results: Sequence[RunResult]) -> Table:
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    rows = [(each.label, Scores(each.metrics, shift=each.shift).mean_shift) for each in results if each.shift]
+    rows = [(each.label, each.mean_shift) for each in results if each.shift]
     return metrics_table(rows, corner="run, corrupted images", mark_best=True) if rows else None
 
 
