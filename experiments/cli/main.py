@@ -9,7 +9,6 @@ from typer.core import TyperGroup
 
 from probattn.experiments.cli import (
     bench,
-    check_gpu,
     checks,
     demo,
     evaluate,
@@ -71,7 +70,7 @@ app.command("compare")(study.compare)
 app.command("study")(study.study)
 app.command("check-posterior")(checks.check_posterior)
 app.command("check-gp")(checks.check_gp)
-app.command("check-gpu")(check_gpu.check_gpu)
+app.command("check-gpu")(checks.check_gpu)
 app.add_typer(bench.app, name="bench")
 app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
