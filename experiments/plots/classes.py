@@ -3,9 +3,10 @@
 ``probs`` is ``(n, classes)`` and ``labels`` ``(n,)``; the confidence is the largest probability, the answer its class.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -65,11 +66,9 @@ def risk_coverage(runs: Mapping[str, Answers]) -> Figure:
     return figure
 
 
-def confusion(probs: Tensor, labels: Tensor, classes: Sequence[str]) -> Figure:
+def confusion(counts: pd.DataFrame) -> Figure:
     """Draw the number of examples of each true class (row) by answer (column), shaded by their share of the row."""
-    count = len(classes)
-    pairs = labels.cpu() * count + probs.argmax(-1).cpu()
-    matrix = np.bincount(pairs, minlength=count**2).reshape(count, count)
+    matrix, count = counts.to_numpy(), len(counts)
     figure, (ax,) = style.panels(width=2 + 0.3 * max(count, 6), height=1.2 + 0.28 * max(count, 6))
     for row, column in np.argwhere(matrix):
         share = matrix[row, column] / matrix[row].sum()
@@ -77,7 +76,7 @@ def confusion(probs: Tensor, labels: Tensor, classes: Sequence[str]) -> Figure:
         ax.bar(column, 1, 1, bottom=row - 0.5, color=colour, alpha=0.08 + 0.5 * share, lw=0)
         look = {"fontsize": style.SMALL, "color": style.INK, "ha": "center", "va": "center"}
         ax.text(column, row, f"{matrix[row, column]}", **look)
-    names = [style.wrapped(name, 24).partition("\n")[0] for name in classes]
+    names = [style.wrapped(name, 24).partition("\n")[0] for name in counts]
     ax.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 4 * max(count, 6) / count else 0)
     ax.set_yticks(range(count), names)
     ax.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), xlabel="answer", ylabel="true class")

@@ -16,13 +16,8 @@ from probattn.experiments.displayable import displayable
 BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER = "#005a9c", "#b83c00", "#009e73", "#c76a9c", "#3f97d3", "#b58900"
 PAPER, INK, GREY, PALE = "#ffffff", "#222222", "#595959", "#d9d9d9"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, AMBER, SKY, INK)
-DARK = dict(
-    zip(
-        (PAPER, INK, GREY, PALE, BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER),
-        ["#0d1117", "#f0f3f6", "#9aa4af", "#3d444d", "#3a8fd0", "#e06a2a", "#14a57c", "#d58bb5", "#8fd0f5", "#ecc94b"],
-        strict=True,
-    )
-)
+DARK = {PAPER: "#0d1117", INK: "#f0f3f6", GREY: "#9aa4af", PALE: "#3d444d"}
+DARK |= {BLUE: "#3a8fd0", ORANGE: "#e06a2a", GREEN: "#14a57c", PURPLE: "#d58bb5", SKY: "#8fd0f5", AMBER: "#ecc94b"}
 """Colour on a dark screen of each colour on white paper; figures use no other colours."""
 SMALL, TEXT = 8, 9  # points
 WIDTH = 9.6  # inches, of a figure across a page

@@ -3,19 +3,13 @@
 import math
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from probattn.experiments.evaluation.run_result import RunResult
+from probattn.experiments.reporting.class_table import by_class, confused_pairs
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import (
-    RESAMPLES,
-    by_class,
-    confused_pairs,
-    metric_intervals,
-    share_interval,
-)
+from probattn.experiments.reporting.intervals import RESAMPLES, metric_intervals, share_interval
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 
@@ -24,46 +18,38 @@ def conclusion(result: RunResult) -> list[str]:
     """Return what a practitioner should know about a run, the most important first; for terminal and report."""
     numbers = _of_numbers(result) if result.probs is None else _of_classes(result) if result.has_predictions else {}
     terms = [value for step in result.steps for value in step.values() if isinstance(value, float)]
-    numbers |= {"result": result, "diverged": not all(map(math.isfinite, terms)), "variants": result.variants}
-    numbers["sites"] = dict.fromkeys(("not converged", "collapsed"), 0)
-    for site in result.convergence or ():
-        numbers["sites"][site.state] = numbers["sites"].get(site.state, 0) + 1
-    return [" ".join(line.split()) for line in render("conclusion.txt", **numbers).split("\n\n") if line.strip()]
+    diverged = not all(map(math.isfinite, terms))
+    states = [site.state for site in result.convergence or ()]
+    text = render("conclusion.txt", result=result, diverged=diverged, states=states, **numbers)
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 
 def _of_classes(result: RunResult) -> dict[str, object]:
-    confidence, right = metrics.confidence_and_correct(result.probs, result.labels)
-    _, risk = metrics.risk_coverage(result.probs, result.labels)
+    probs, labels, count = result.probs.double(), result.labels, len(result.labels)
+    right = int((probs.argmax(-1) == labels).sum())
+    risk = metrics.risk_coverage(probs, labels)[1]
+    calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
     classes = by_class(result)
-    largest = classes.loc[classes["examples"].idxmax()]
-    accuracy, count = float(right.double().mean()), len(right)
-    generator = torch.Generator().manual_seed(0)
-    calibrated = result.probs.double().multinomial(RESAMPLES, replacement=True, generator=generator)
+    covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
     return {
-        "accuracy": accuracy,
-        "right": int(right.sum()),
-        "interval": share_interval(int(right.sum()), count),
-        "largest": largest["class"],
-        "share": largest["examples"] / count,
-        "worst": classes[classes["right"] < classes["examples"]].head(3).to_dict("records"),
-        "pair": confused_pairs(result, 1).to_dict("records"),
-        "uncovered": _least_covered(result, classes),
+        "accuracy": right / count,
+        "right": right,
+        "interval": share_interval(right, count),
+        "largest": classes.loc[classes["examples"].idxmax()],
+        "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
+        "pair": confused_pairs(result, 1),
         "missing": list(classes["class"][classes["examples"] == 0]),
-        "confidence": float(confidence.mean()),
-        "chance": float(np.quantile([metrics.ece(result.probs, labels) for labels in calibrated.T], 0.95)),
+        "uncovered": [row for row in covered.to_dict("records") if _is_uncovered(row, result)],
+        "confidence": float(probs.amax(-1).mean()),
+        "chance": float(np.quantile([metrics.ece(probs, drawn) for drawn in calibrated], 0.95)),
         "risks": [float(risk[math.ceil(share * count) - 1]) for share in (0.5, 0.8, 1)],
     }
 
 
-def _least_covered(result: RunResult, classes: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the class that the plain sets hold most rarely, if that is clearly rarer than on average."""
-    rows = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
-    return [
-        row
-        for row in rows.to_dict("records")
-        if share_interval(round(row["coverage"] * row["examples"]), row["examples"])[1]
-        < result.decisions["plain sets"]["coverage"]
-    ]
+def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:
+    """Return True if sets hold a class clearly more rarely than all classes on average."""
+    interval = share_interval(round(row["coverage"] * row["examples"]), row["examples"])
+    return interval[1] < result.decisions["plain sets"]["coverage"]
 
 
 def _of_numbers(result: RunResult) -> dict[str, object]:

@@ -12,10 +12,11 @@ from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
 from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import by_class, confused_pairs, metric_intervals
+from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
 from probattn.inference import Prediction
 from probattn.inference.io.files import write_bytes
@@ -35,7 +36,7 @@ class Section:
 def section(result: RunResult) -> Section:
     """Return the part of a report on one run, with its figures drawn."""
     content: dict[str, Any] = {"conclusion": conclusion(result), "figures": figures(result), "limit": CLASSES}
-    content |= {"intervals": {}, "displays": {}, "classes": None, "pairs": None, "cards": {}}
+    content |= {"intervals": {}, "displays": {}, "classes": None, "pairs": [], "cards": {}}
     if result.probs is None or result.has_predictions:
         content |= {"intervals": metric_intervals(result), "displays": displays(result.metrics), "cards": cards(result)}
     if result.has_predictions:
@@ -81,11 +82,10 @@ def figures(result: RunResult) -> dict[str, Figure]:
         "similarity": model_diagnostics.similarity({result.label: result.similarity}),
     }
     if result.has_predictions:
-        answers = result.probs, result.labels
-        drawn["reliability"] = classes.reliability(*answers)
-        drawn["risk_coverage"] = classes.risk_coverage({"this network": answers})
+        drawn["reliability"] = classes.reliability(result.probs, result.labels)
+        drawn["risk_coverage"] = classes.risk_coverage({"this network": (result.probs, result.labels)})
         if len(result.classes) <= CLASSES:
-            drawn["confusion"] = classes.confusion(*answers, result.classes)
+            drawn["confusion"] = classes.confusion(confusion(result))
         if result.ood:
             drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
     if result.numbers is not None:
