@@ -10,7 +10,6 @@ from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.tokens import TokenSettings
 from probattn.experiments.evaluation import eval_sets
 from probattn.experiments.evaluation.scores import Scores, score
-from probattn.experiments.plots import examples
 from probattn.experiments.studies import compare
 from probattn.experiments.studies.collect import Rows
 from probattn.inference import Prediction, metrics
@@ -67,24 +66,3 @@ def test_sets_of_a_run_are_its_parts_and_domains(corpus):
     assert list(sets) == ["valid", "test", "domain/out-of-domain"]
     assert sets["domain/out-of-domain"].load() is dataset.domains["out-of-domain"]
     assert sets["valid"].load() is dataset.valid
-
-
-def test_excerpts_show_the_texts_asked_for_and_their_answers(tmp_path):
-    texts = ("one costs $5 and two cost $9", "short", "long " * 100, "four")
-    probs = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.4, 0.6], [0.5, 0.5]])
-    figure = examples.excerpts(texts, probs, torch.tensor([0, 0, 1, 1]), ("bad", "good"), [2, 0])
-    shown = [" ".join(cell.axes[0].texts[0].get_text().split()) for cell in figure.subfigs[:2]]
-    assert shown[0].startswith("long long")
-    assert shown[0].endswith("…")
-    assert len(shown[0]) <= 150
-    assert shown[1] == r"one costs \$5 and two cost \$9"
-    assert [cell.get_suptitle() for cell in figure.subfigs[:2]] == [
-        "true: good, predicted: good",
-        "true: bad, predicted: bad",
-    ]
-    assert [bar.get_width() for bar in figure.subfigs[0].axes[1].patches] == pytest.approx([0.4, 0.6])
-    figure.savefig(tmp_path / "excerpts.png")  # dollars are no formula
-
-
-def test_without_texts_there_are_no_excerpts():
-    assert examples.excerpts((), torch.ones(0, 2), torch.ones(0), ("a", "b"), []) is None
