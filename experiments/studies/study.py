@@ -240,5 +240,6 @@ def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:
     except (SettingsError, OSError):
         raise
     except Exception as error:  # of a layer of the user's own, of any type
-        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {error!r}") from error
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails with {reason}") from error
     return model, guide
