@@ -87,9 +87,9 @@ def study(
         )
         options = {"by": None if by is None else check(by), "shift": shift, "ood": sets}
         jobs = studies.plan(names, seeds=seeds, **plan)
-        studies.check(jobs, **options)
-        own, tuned, note = {}, (), ""
+        tuned, note = (), ""
         if sweep:
+            studies.check(jobs, **options)
             values = sweeps.parse(sweep, names)
             tuned = {key for lists in values.values() for key in lists}
             table = sweeps.sweep(values, workers=workers, say=say, **plan)
