@@ -85,6 +85,8 @@ def plan(
         further = tuple((own or {}).get(name, ()))
         applied = [change for change in changes if change.partition("=")[0] not in of_layers - options]
         is_own = data is not None and isinstance(settings.data, OwnDataSettings)
+        if data is not None and not is_own and not Path(data).is_dir():
+            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
         settings = settings.with_changes([*([f"data.path={data}"] if is_own else []), *applied, *further])
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
