@@ -21,14 +21,14 @@ from probattn.models import Classifier
 
 
 class _LayerModel(nn.Module):
-    """Layer with an artificial likelihood, so that forward and backward have every term of the ELBO."""
+    """Layer and its tokens with an artificial likelihood, so that a step has every term of the ELBO."""
 
-    def __init__(self, layer: ProbabilisticAttention) -> None:
+    def __init__(self, layer: ProbabilisticAttention, x: Tensor) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.x = layer, nn.Parameter(x)
 
     def forward(self, x: Tensor) -> None:
-        with local_sites(batch=x.shape[0], num_data=50_000):
+        with local_sites(batch=len(x), num_data=50_000):
             unit = dist.Unit(-self.layer(x).square().mean((-2, -1)))
             pyro.sample("y", unit, obs=unit.sample(), infer={"is_auxiliary": True, "local": True})
 
@@ -36,16 +36,9 @@ class _LayerModel(nn.Module):
 def layer_step(layer: LayerFactory, *, dim: int, heads: int, batch: int, tokens: int, device: str = "cpu") -> Step:
     """Return forward and backward of one layer under the ELBO, including the gradient of its inputs."""
     with torch.device(device):
-        x = torch.randn(batch, tokens, dim, requires_grad=True)
-        model = _LayerModel(layer(dim, heads))
+        model = _LayerModel(layer(dim, heads), torch.randn(batch, tokens, dim))
         module = ELBOLoss(model, guides.for_model(model))
-
-    def step() -> None:
-        negative_elbo(module, x).backward()
-        module.zero_grad()
-        x.grad = None
-
-    return step
+    return _step(lambda: negative_elbo(module, model.x), module, learns=False)
 
 
 def training_steps(settings: Settings, dataset: ImageDataset, *, device: str) -> dict[str, Step]:
@@ -105,12 +98,13 @@ def reference_loss(model: Classifier, guide: nn.Module) -> Callable[[Tensor, Ten
     return loss
 
 
-def _step(loss: Callable[[], Tensor], module: nn.Module) -> Step:
+def _step(loss: Callable[[], Tensor], module: nn.Module, *, learns: bool = True) -> Step:
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
 
     def step() -> None:
         loss().backward()
-        optimizer.step()
+        if learns:
+            optimizer.step()
         optimizer.zero_grad()
 
     return step

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from probattn.experiments.cli.terminal import COUNT, SettingChanges, check_file, say, show_table
+from probattn.experiments.cli.terminal import COUNT, SettingChanges, check_file, say
 
 
 def bench(
@@ -23,7 +23,6 @@ def bench(
     """
     import pandas as pd
     import torch
-    from rich.table import Table
 
     from probattn.experiments.bench.suites import SUITES
     from probattn.experiments.runs.environment import environment
@@ -36,10 +35,7 @@ def bench(
     for rows in SUITES[suite](rounds=rounds, device=device, changes=set_ or ()):
         sections.append(rows)
         shown = rows.drop(columns=["section", "low", "high", "gflop", "tokens"], errors="ignore")
-        table = Table(*shown.columns, title=rows.section[0])
-        for row in shown.itertuples(index=False):
-            table.add_row(*(value if isinstance(value, str) else f"{value:,.3f}" for value in row))
-        show_table(table)
+        say(f"{rows.section[0]}\n{shown.to_string(index=False, float_format='{:,.3f}'.format)}\n")
         if out is not None:
             pd.concat(sections).to_csv(out, index=False)
     say(", ".join(f"{key} {value}" for key, value in environment(device).items()))
