@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from probattn.experiments.config.data import TableSettings
-from probattn.experiments.config.imported import find_class
+from probattn.experiments.config.imported import find_object
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import likelihoods
@@ -21,8 +21,8 @@ SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
 class ScaledHeteroscedastic(nn.Module):
     """Gaussian whose mean and noise depend on the input, in the units of the labels.
 
-    Outputs ``(*draws, batch, 2)`` are a mean and a raw scale. The mean of the labels is ``mean + std * m``. The noise is
-    ``std * softplus(raw + c)``, where c makes it ``std`` at raw = 0.
+    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is ``mean + std * m``, and the noise
+    ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
 
     Args:
         mean, scale: mean and standard deviation of the training labels.
@@ -71,7 +71,7 @@ def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> Re
     Raises:
         SettingsError: an unknown likelihood, or options that its constructor does not take.
     """
-    constructor = find_class("likelihood", data.likelihood, KNOWN)
+    constructor = KNOWN.get(data.likelihood) or find_object("likelihood", data.likelihood, KNOWN)
     parameters = inspect.signature(constructor).parameters
     units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in parameters}
     outputs = getattr(constructor, "outputs", 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from probattn.experiments.data.tables.datasets import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
-from probattn.experiments.sharing.answers import Answer, class_answers, number_answers
+from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
 from probattn.inference import Prediction, predict
@@ -28,7 +29,7 @@ class Pipeline:
 
     >>> pipeline = Pipeline.from_run("runs/digits")  # doctest: +SKIP
     >>> pipeline.save_pretrained("digits")  # doctest: +SKIP
-    >>> Pipeline.from_pretrained("digits").answers(images)[0]["set"]  # doctest: +SKIP
+    >>> Pipeline.from_pretrained("digits").answers(images)["set"]  # doctest: +SKIP
 
     Attributes:
         run: the run, without its data set.
@@ -155,8 +156,8 @@ class Pipeline:
         calibrated: bool = True,
         by_class: bool = False,
         **options: Any,
-    ) -> list[Answer]:
-        """Return an answer to each input: class or number, uncertainty, and conformal set or interval.
+    ) -> pd.DataFrame:
+        """Return a table with an answer to each input: class or number, uncertainty, and conformal set or interval.
 
         Args:
             inputs: as for :meth:`predict`.
