@@ -105,6 +105,8 @@ class TableSettings(OwnDataSettings):
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories.
+        number_columns: columns of numbers, also where they only number the rows.
+        decimal: decimal mark of the numbers; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
     """
 
@@ -113,6 +115,8 @@ class TableSettings(OwnDataSettings):
     task: Literal["classes", "regression"] = "classes"
     ignore_columns: tuple[str, ...] = ()
     categorical_columns: tuple[str, ...] = ()
+    number_columns: tuple[str, ...] = ()
+    decimal: Literal[".", ","] | None = None
     delimiter: Delimiter | None = None
 
 

@@ -12,7 +12,7 @@ import torch
 from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.sealed_files import write_json
-from probattn.experiments.data.tables.datasets import Table
+from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet

@@ -13,19 +13,20 @@ from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings
 from probattn.experiments.config.imported import import_object
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.batch_loader import TableLoader
 from probattn.experiments.data.images import datasets as image_datasets
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.tables import datasets as tables
-from probattn.experiments.data.tables.datasets import TableDataset
-from probattn.experiments.data.tables.loader import TableLoader
-from probattn.experiments.data.text import datasets as text_datasets
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.own.rows import read_parts
+from probattn.experiments.data.tables import table_dataset as tables
+from probattn.experiments.data.tables.table_dataset import TableDataset
+from probattn.experiments.data.text import text_dataset as text_datasets
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.experiments.runs.environment import total_memory
 from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import (
@@ -139,9 +140,11 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     elif data.name == "image-hf":
         classes, *parts = hugging_face_sets.read_images(path, **options)
     elif data.name == "text-hf":
-        classes, *parts = hugging_face_sets.read_texts(path, **options)
+        given = hugging_face_sets.read_splits(path, subset=options.pop("subset"), splits=options.pop("splits"))
+        classes, *parts = texts.text_parts(given, **options)
     else:
-        classes, *parts = texts.read(Path(path), kind=data.name.removeprefix("text-"), **options)
+        given = read_parts(Path(path), kind=data.name.removeprefix("text-"), delimiter=options.pop("delimiter"))
+        classes, *parts = texts.text_parts(given, **options)
     if data.name.startswith("image"):
         return image_datasets.from_parts(data.name, classes, *parts, augment=augment)
     return text_datasets.from_parts(data.name, classes, *parts, network=settings.network)

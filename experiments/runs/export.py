@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.preprocessing import PREPROCESSING
-from probattn.experiments.data.sealed_files import read_sealed
-from probattn.experiments.data.tables.datasets import TableDataset
+from probattn.experiments.data.sealed_files import PREPROCESSING
+from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.runs.load import TrainedRun
@@ -116,10 +115,11 @@ def _image_program(run: TrainedRun, network: nn.Module) -> Program:
 
 def _table_program(run: TrainedRun, network: nn.Module) -> Program:
     """Build the program of a table: of features, whose columns are in ``preprocessing.json``."""
-    columns = run.dataset.encoding.to_json()
-    takes = f"float32 features (batch, {len(columns)}), encoded by the columns of {PREPROCESSING}"
+    takes = f"float32 features (batch, {len(run.dataset.encoding.sizes)}), encoded by the columns of {PREPROCESSING}"
     path = run.folder / PREPROCESSING
-    return Program(network, (run.dataset.test.features[:1],), {"takes": takes}, {path.name: read_sealed(path).decode()})
+    return Program(
+        network, (run.dataset.test.features[:1],), {"takes": takes}, {path.name: path.read_text(encoding="utf-8")}
+    )
 
 
 def _text_program(run: TrainedRun, network: nn.Module) -> Program:
@@ -128,5 +128,5 @@ def _text_program(run: TrainedRun, network: nn.Module) -> Program:
     dtype = str(x.dtype).removeprefix("torch.")
     takes = f"{dtype} tokens ({shape}) and bool mask (batch, tokens), True where there is a token"
     paths = (run.folder / name for name in (TOKENIZER, ENCODER))
-    files = {path.name: read_sealed(path).decode() for path in paths if path.exists()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in paths if path.exists()}
     return Program(network, (x[:1].cpu(), mask[:1].cpu()), {"takes": takes}, files)

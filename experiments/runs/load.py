@@ -9,9 +9,9 @@ from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import (
     Dataset,
     Loader,

@@ -7,8 +7,7 @@ from typing import Any
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.preprocessing import PREPROCESSING
-from probattn.experiments.data.sealed_files import read_sealed
+from probattn.experiments.data.sealed_files import PREPROCESSING
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.without_data import blank_dataset, build_for_prediction
@@ -46,7 +45,7 @@ def save_run(run: TrainedRun, save_directory: Path, *, evaluation: Mapping[str, 
         card: text of the model card.
     """
     names = [name for name in (PREPROCESSING, TOKENIZER, ENCODER) if (run.folder / name).exists()]
-    files = {name: read_sealed(run.folder / name) for name in names}
+    files = {name: (run.folder / name).read_bytes() for name in names}
     config = {
         "name": run.name,
         "settings": without_paths(asdict(run.settings)),

@@ -9,13 +9,13 @@ from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.root import data_root
-from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.sealed_files import read_preprocessing
 from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import tokens
-from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Dataset, build, check_memory, find_device
 from probattn.experiments.runs.folder import read_best, read_record
 from probattn.experiments.runs.load import TrainedRun
@@ -81,7 +81,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             return ImageDataset(settings.data.name, classes, blank, blank, blank, mean, std, augment=False)
         if kind == "table":
             encoding = TableEncoding.from_json(saved["columns"])
-            blank = Table(torch.zeros(1, len(encoding.columns)), labels if classes else torch.zeros(1, 1))
+            blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
             scale = {} if classes else {name: float(saved[name]) for name in ("label_mean", "label_std")}
             column = str(saved["label_column"])
             return TableDataset(settings.data.name, classes, encoding, column, blank, blank, blank, **scale)

@@ -114,13 +114,12 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
             found.failures[str(path)] = str(error)
             continue
         for cells, place in zip(rows.rows, rows.places, strict=True):
-            row = {name: cell if isinstance(cell, str) else json.dumps(cell) for name, cell in cells.items()}
             try:
-                encoding.features([row], [place])
+                encoding.features([cells], [place])
             except DatasetError as error:
                 found.failures[place] = str(error)
             else:
-                found.add(place, row)
+                found.add(place, cells)
     return found
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.runs.load import TrainedRun
 from probattn.experiments.runs.pretrained import load_run, save_run

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.digest import digest
 from probattn.experiments.data.download import check_folder, download_and_extract, is_reachable
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
@@ -22,6 +21,7 @@ from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD, 
 from probattn.experiments.data.images.corruptions.registry import check_corruption
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import digest
 from probattn.experiments.data.splits import stratified_order
 
 SEVERITIES = (1, 2, 3, 4, 5)

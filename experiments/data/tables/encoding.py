@@ -1,6 +1,8 @@
 """Encoding of the rows of a table as numbers, fitted to its training part."""
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 from typing import Any, Self
@@ -9,20 +11,40 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.own.examples import normal_name
+from probattn.experiments.data.tables.numbers import LARGEST, Notation
 
 UNKNOWN = 0
 """Code of a category that the training part does not have."""
-LARGEST = 1e18
-"""Largest magnitude of a number: its square is finite in single precision."""
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """Column of numbers, which are standardised: ``(value - mean) / std``."""
+    """Column of numbers, which are standardised: ``(value - mean) / std``.
+
+    A missing number is the mean, and a second feature says that it is missing, if numbers of the training part are.
+    """
 
     name: str
     mean: float
     std: float
+    notation: Notation = Notation()
+    missing: bool = False
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """None for the numbers, and 2 for the codes of a missing number."""
+        return (None, 2) if self.missing else (None,)
+
+    def encode(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
+        """Return the features of a column; raise DatasetError for a cell that is no number of its notation."""
+        values = [self.notation.read(cell) for cell in cells]
+        for value, cell, place in zip(values, cells, places, strict=True):
+            if value is None or (math.isnan(value) and not self.missing):
+                raise not_a_number(self.name, cell, place)
+        is_missing = [float(math.isnan(value)) for value in values]
+        scaled = [0.0 if math.isnan(value) else (value - self.mean) / self.std for value in values]
+        return [scaled, is_missing] if self.missing else [scaled]
 
 
 @dataclass(frozen=True)
@@ -32,103 +54,87 @@ class CategoryColumn:
     name: str
     values: tuple[str, ...]
 
+    @property
+    def sizes(self) -> tuple[int]:
+        """Number of codes, :data:`UNKNOWN` included."""
+        return (len(self.values) + 1,)
+
+    def encode(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
+        """Return the codes of a column."""
+        codes = {value: float(code) for code, value in enumerate(self.values, start=1)}
+        return [[codes.get(category(cell), float(UNKNOWN)) for cell in cells]]
+
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """Encoding of rows as features ``(n, columns)``: standardised numbers and codes of categories."""
+    """Encoding of rows as features ``(n, features)``: standardised numbers and codes of categories."""
 
     columns: tuple[NumberColumn | CategoryColumn, ...]
 
     @classmethod
-    def fit(
-        cls,
-        rows: Sequence[Mapping[str, str]],
-        places: Sequence[str],
-        *,
-        names: Sequence[str],
-        categories: Collection[str],
-    ) -> Self:
+    def fit(cls, rows: Sequence[Mapping[str, Any]], *, kinds: Mapping[str, Notation | None]) -> Self:
         """Fit the encoding to the training part.
 
-        A column whose cells are all numbers is a column of numbers, any other one of categories.
-
         Args:
-            rows: cells by column, as text.
-            places: file and line of each row.
-            names: columns of the features.
-            categories: columns whose numbers are names.
-
-        Raises:
-            DatasetError: a column of which most cells are numbers, but not all; names the first that is none.
+            rows: cells by column.
+            kinds: columns of the features: the notation of numbers, or None for categories.
         """
         columns: list[NumberColumn | CategoryColumn] = []
-        for name in names:
-            cells = [row[name].strip() for row in rows]
-            wrong = [at for at, cell in enumerate(cells) if number(cell) is None]
-            if name in categories or 2 * len(wrong) >= len(cells):
-                columns.append(CategoryColumn(name, tuple(sorted(set(cells)))))
+        for name, notation in kinds.items():
+            cells = [row[name] for row in rows]
+            if notation is None:
+                columns.append(CategoryColumn(name, tuple(sorted(set(map(category, cells))))))
                 continue
-            if wrong:
-                _refuse(name, cells[wrong[0]], places[wrong[0]], more=len(wrong) - 1)
-            values = [float(cell) for cell in cells]
-            columns.append(NumberColumn(name, fmean(values), pstdev(values) or 1.0))
+            values = [notation.read(cell) for cell in cells]
+            numbers = [value for value in values if value is not None and not math.isnan(value)] or [0.0]
+            missing = any(value is None or math.isnan(value) for value in values)
+            columns.append(NumberColumn(name, fmean(numbers), pstdev(numbers) or 1.0, notation, missing))
         return cls(tuple(columns))
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """Number of codes of each column, :data:`UNKNOWN` included; None for numbers."""
-        return tuple(len(each.values) + 1 if isinstance(each, CategoryColumn) else None for each in self.columns)
+        """Number of codes of each feature; None for numbers."""
+        return tuple(size for column in self.columns for size in column.sizes)
 
-    def features(self, rows: Sequence[Mapping[str, str]], places: Sequence[str]) -> Tensor:
-        """Return the features of rows, float32 ``(n, columns)``.
+    def features(self, rows: Sequence[Mapping[str, Any]], places: Sequence[str]) -> Tensor:
+        """Return the features of rows, float32 ``(n, features)``.
 
         Raises:
             DatasetError: a missing column, or a cell that is no number in a column of numbers; names file and line.
         """
-        encoded = []
-        for each in self.columns:
-            try:
-                cells = [row[each.name].strip() for row in rows]
-            except KeyError as error:
-                raise DatasetError(f"{places[0]}: there is no column {each.name!r}") from error
-            if isinstance(each, CategoryColumn):
-                codes = {value: code for code, value in enumerate(each.values, start=1)}
-                encoded.append([float(codes.get(cell, UNKNOWN)) for cell in cells])
-                continue
-            for cell, place in zip(cells, places, strict=True):
-                if number(cell) is None:
-                    _refuse(each.name, cell, place)
-            encoded.append([(float(cell) - each.mean) / each.std for cell in cells])
+        encoded: list[list[float]] = []
+        for column in self.columns:
+            if any(column.name not in row for row in rows):
+                raise DatasetError(f"{places[0]}: there is no column {column.name!r}")
+            encoded += column.encode([row[column.name] for row in rows], places)
         return torch.tensor(encoded, dtype=torch.float32).T.contiguous()
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the columns as ``preprocessing.json`` holds them."""
-        return [asdict(each) for each in self.columns]
+        return [asdict(column) for column in self.columns]
 
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
         """Read columns back that :meth:`to_json` returned."""
         return cls(
             tuple(
-                CategoryColumn(each["name"], tuple(each["values"])) if "values" in each else NumberColumn(**each)
-                for each in columns
+                CategoryColumn(column["name"], tuple(column["values"]))
+                if "values" in column
+                else NumberColumn(**column | {"notation": Notation(*column["notation"])})
+                for column in columns
             )
         )
 
 
-def number(cell: str) -> float | None:
-    """Return the number that a cell holds, of at most :data:`LARGEST`, or None."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if abs(value) <= LARGEST else None
+def category(cell: Any) -> str:
+    """Return the name of a category; values of JSON other than texts keep their spelling."""
+    return normal_name(cell if isinstance(cell, str) else json.dumps(cell))
 
 
-def _refuse(name: str, cell: str, place: str, *, more: int = 0) -> None:
-    others = f", as {more} more" if more else ""
-    raise DatasetError(
-        f"{place}: {name!r} is {repr(cell) if cell else 'empty'}{others}, in a column of numbers; put a number there "
-        f"(at most {LARGEST:g}), remove the row, or make it a column of categories with --set "
-        f"'data.categorical_columns=[\"{name}\"]'"
+def not_a_number(name: str, cell: Any, place: str) -> DatasetError:
+    """Return the error of a cell that is no number in a column of numbers."""
+    shown = repr(cell) if cell else "empty"
+    return DatasetError(
+        f"{place}: {name!r} is {shown}, in a column of numbers; put a number there (at most {LARGEST:g}), remove the "
+        f"row, or make it a column of categories with --set 'data.categorical_columns=[\"{name}\"]'"
     )

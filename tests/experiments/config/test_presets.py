@@ -10,10 +10,10 @@ from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table, TableDataset
 from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.data.text.tokens import fit
 from probattn.experiments.runs.build import build
 from probattn.inference import guide_checks, warm_start

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from probattn.experiments.data.digest import MARK, MOST, UNSEALED, digest, is_intact, seal
+from probattn.experiments.data.sealed_files import MARK, MOST, UNSEALED, digest, is_intact, seal
 
 
 def test_sealed_bytes_are_intact_and_carry_the_digest_of_the_unsealed_ones():

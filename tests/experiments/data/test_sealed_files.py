@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from probattn.experiments.data.digest import UNSEALED
 from probattn.experiments.data.sealed_files import (
+    UNSEALED,
     DamagedFileError,
     read_json,
     write_json,

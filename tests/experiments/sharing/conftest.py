@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.data.text.tokens import WordTokens
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 from probattn.experiments.runs import train

@@ -8,7 +8,7 @@ from scipy import stats
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data import places
+from probattn.experiments.data import root as places
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import datasets as images
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS

@@ -10,8 +10,8 @@ from sklearn.preprocessing import OrdinalEncoder, StandardScaler
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.tables.datasets import read
 from probattn.experiments.data.tables.encoding import CategoryColumn, NumberColumn, TableEncoding
+from probattn.experiments.data.tables.table_dataset import read
 
 OPTIONS = {
     "name": "table-csv",

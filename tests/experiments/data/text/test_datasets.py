@@ -10,8 +10,8 @@ from damage import AMOUNTS, accepted
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.sealed_files import DamagedFileError
 from probattn.experiments.data.text import datasets, imdb
-from probattn.experiments.data.text.datasets import load
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import load
 from probattn.experiments.data.text.tokens import EncoderTokens, TokenSettings, WordTokens, fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 

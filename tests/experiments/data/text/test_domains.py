@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from probattn.experiments.data.text.datasets import load
+from probattn.experiments.data.text.text_dataset import load
 from probattn.experiments.data.text.tokens import TokenSettings
 from probattn.experiments.evaluation import eval_sets
 from probattn.experiments.evaluation.scores import Scores, score

@@ -5,7 +5,7 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.text.frozen_encoder import FrozenEncoder
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.inference.imports import MissingExtraError
 
 pytest.importorskip("transformers")

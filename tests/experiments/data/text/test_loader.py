@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_loader import TextLoader
 
 
 def seeded(seed=0):

@@ -1,22 +1,25 @@
 """Data sets of tables, for classes or for regression."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Literal, Self
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.batch_loader import TableLoader
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide, shorten
+from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
 from probattn.experiments.data.own.rows import read_parts
-from probattn.experiments.data.preprocessing import write_preprocessing
-from probattn.experiments.data.tables.encoding import LARGEST, TableEncoding, number
-from probattn.experiments.data.tables.loader import TableLoader
+from probattn.experiments.data.sealed_files import digest, write_preprocessing
+from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_kinds
+from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.numbers import LARGEST, Notation, find_notations
 
 Task = Literal["classes", "regression"]
 """Kinds of labels: names of classes, or numbers."""
@@ -24,7 +27,7 @@ Task = Literal["classes", "regression"]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Labelled rows: ``features`` float32 (n, columns), ``labels`` int64 (n,), or float32 (n, 1) for regression."""
+    """Labelled rows: ``features`` float32 (n, features), ``labels`` int64 (n,), or float32 (n, 1) for regression."""
 
     features: Tensor
     labels: Tensor
@@ -54,6 +57,7 @@ class TableDataset:
         train, valid, test: disjoint parts.
         label_mean, label_std: of the training labels, for regression.
         domains: test sets of other domains; none.
+        columns: table of the columns of the file (see :func:`~.columns.describe_columns`), None without data.
     """
 
     name: str
@@ -66,6 +70,7 @@ class TableDataset:
     label_mean: float = 0.0
     label_std: float = 1.0
     domains: Mapping[str, Table] = field(default_factory=dict)
+    columns: pd.DataFrame | None = None
 
     def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TableLoader:
         """Return the loader of training batches, in random order."""
@@ -100,58 +105,83 @@ def read(
     name: str,
     label_column: str,
     task: Task,
-    ignore_columns: Collection[str],
-    categorical_columns: Collection[str],
-    delimiter: str | None,
+    ignore_columns: Collection[str] = (),
+    categorical_columns: Collection[str] = (),
+    number_columns: Collection[str] = (),
+    decimal: str | None = None,
+    delimiter: str | None = None,
     shares: Shares,
     seed: int,
-    limit: int | None,
+    limit: int | None = None,
 ) -> TableDataset:
-    """Read a table from one CSV file, or from the files ``train``, ``valid`` and ``test`` of a folder.
+    """Read a table from one CSV file, or from the files of the parts in a folder.
 
     Args:
         path, delimiter: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
         name: name of the data set.
         label_column: column of the labels; all others are features.
         task: ``classes`` for names, ``regression`` for numbers.
-        ignore_columns: columns that are no features, such as an identifier.
-        categorical_columns: columns whose numbers are names of categories.
+        ignore_columns, categorical_columns, number_columns: columns that are no features, categories, or numbers; the
+            kind of others is found (see :func:`~.columns.column_kinds`).
+        decimal: decimal mark of the numbers; None finds it in each column.
         shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
-        DatasetError: missing columns, no features, cells or labels that cannot be used; names file and line.
+        DatasetError: missing columns, no features, columns whose kind is unclear, or cells and labels that cannot be
+            used.
     """
-    given = {}
-    for part, rows in read_parts(path, kind="csv", delimiter=delimiter).items():
+    parts = read_parts(path, kind="csv", delimiter=delimiter)
+    is_regression = task == "regression"
+    settings = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
+    for rows in parts.values():
         rows.check_columns(label_column=label_column)
-        for setting, columns in {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}.items():
+        for setting, columns in (settings | {"number_columns": number_columns}).items():
             for column in columns:
                 rows.check_columns(**{setting: column})
-        given[part] = Examples(rows.rows, rows.text(label_column), rows.places)
-        names = [column for column in rows.columns if column != label_column and column not in ignore_columns]
-        if not names:
-            raise DatasetError(f"{rows.path} has no columns besides {shorten(rows.columns)}; a table needs features")
-    if task == "classes":
-        _check_classes(given["train"], label_column)
-    parts = divide(given, shares=shares, seed=seed, limit=limit, by_class=task == "classes")
-    train = parts["train"]
-    encoding = TableEncoding.fit(train.inputs, train.places, names=names, categories=categorical_columns)
-    if task == "classes":
-        classes, mean, std = class_names(train), 0.0, 1.0
-        labels = {part: class_indices(each, classes) for part, each in parts.items()}
+    cells = parts["train"].cells
+    kinds = column_kinds(
+        cells,
+        numbers={*number_columns, *([label_column] if is_regression else [])},
+        categories={*categorical_columns, *([] if is_regression else [label_column])},
+        ignore=set(ignore_columns) - {label_column},
+        decimal=decimal,
+    )
+    features = feature_kinds(cells, kinds, label_column=label_column, path=path)
+    given = {part: Examples(rows.rows, rows.labels(label_column), rows.places) for part, rows in parts.items()}
+    if is_regression:
+        given = {part: _with_numbers(group, label_column, kinds[label_column]) for part, group in given.items()}
     else:
-        numbers = {part: _numbers(each, label_column) for part, each in parts.items()}
-        classes, mean, std = (), fmean(numbers["train"]), pstdev(numbers["train"])
+        _check_classes(given["train"], label_column)
+    examples = divide(given, shares=shares, seed=seed, limit=limit, by_class=not is_regression)
+    train = examples["train"]
+    encoding = TableEncoding.fit(train.inputs, kinds=features)
+    if is_regression:
+        classes, mean, std = (), fmean(train.labels), pstdev(train.labels)
         _check_scale(label_column, mean, std)
-        labels = {part: torch.tensor(each, dtype=torch.float32)[:, None] for part, each in numbers.items()}
-    tables = {part: Table(encoding.features(each.inputs, each.places), labels[part]) for part, each in parts.items()}
-    return TableDataset(name, classes, encoding, label_column, **tables, label_mean=mean, label_std=std)
+        labels = {part: torch.tensor(group.labels, dtype=torch.float32)[:, None] for part, group in examples.items()}
+    else:
+        classes, mean, std = class_names(train), 0.0, 1.0
+        labels = {part: class_indices(group, classes) for part, group in examples.items()}
+    tables = {
+        part: Table(encoding.features(group.inputs, group.places), labels[part]) for part, group in examples.items()
+    }
+    units, description = {"label_mean": mean, "label_std": std}, describe_columns(cells, kinds)
+    return TableDataset(name, classes, encoding, label_column, **tables, **units, columns=description)
+
+
+def _with_numbers(examples: Examples, column: str, notation: Notation) -> Examples:
+    """Return examples whose labels are numbers; raise DatasetError for one that is none."""
+    numbers = [notation.read(label) for label in examples.labels]
+    for number, label, place in zip(numbers, examples.labels, examples.places, strict=True):
+        if number is None or math.isnan(number):
+            raise DatasetError(f"{place}: {column!r} is {label!r}, expected a number (at most {LARGEST:g})")
+    return Examples(examples.inputs, numbers, examples.places)
 
 
 def _check_classes(train: Examples, column: str) -> None:
     """Refuse numbers of regression as classes."""
     names = set(train.labels)
-    if len(names) > 20 and 4 * len(names) > len(train) and all(number(name) is not None for name in names):
+    if len(names) > 20 and 4 * len(names) > len(train) and find_notations(list(names)):
         raise DatasetError(
             f"{column!r} has {len(names):,} different numbers in {len(train):,} rows: predict them as numbers with "
             "--set data.task=regression"
@@ -160,18 +190,8 @@ def _check_classes(train: Examples, column: str) -> None:
 
 def _check_scale(column: str, mean: float, std: float) -> None:
     """Refuse labels of a regression that are all equal, or whose differences single precision cannot hold."""
-    if std == 0:
-        raise DatasetError(f"all training labels in {column!r} are {mean}: there is nothing to learn")
     if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
         raise DatasetError(
-            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}, too "
-            "large, too small or too close together for single precision: subtract a constant, or change their unit"
+            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}: single "
+            "precision cannot tell them apart; subtract a constant, or change their unit"
         )
-
-
-def _numbers(examples: Examples, column: str) -> Sequence[float]:
-    values = [number(label) for label in examples.labels]
-    for value, label, place in zip(values, examples.labels, examples.places, strict=True):
-        if value is None:
-            raise DatasetError(f"{place}: {column!r} is {label!r}, expected a number (at most {LARGEST:g})")
-    return values

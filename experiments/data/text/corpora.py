@@ -1,0 +1,128 @@
+"""CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
+
+import io
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pandas as pd
+import torch
+
+from probattn.experiments.data import cache
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.root import PLACES
+from probattn.experiments.data.text.labelled_texts import Texts, decode
+
+CLASSES = {"cola": ("unacceptable", "acceptable"), "imdb": ("negative", "positive")}
+"""Names of the labels 0 and 1 of each corpus."""
+LINES = {"in_domain_train": 8_551, "in_domain_dev": 527, "out_of_domain_dev": 516}
+"""Number of sentences of each file of CoLA, in versions 1.0 and 1.1."""
+FOLDERS = ("train/neg", "train/pos", "test/neg", "test/pos")
+"""Folders of IMDB, in the order of the data."""
+PER_FOLDER = 12_500
+"""Number of reviews per folder."""
+_SOURCES = {
+    "cola": "cola_public_1.1.zip from https://nyu-mll.github.io/CoLA",
+    "imdb": "aclImdb_v1.tar.gz from https://ai.stanford.edu/~amaas/data/sentiment",
+}
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def read_cola(root: Path) -> tuple[Texts, Texts, Texts]:
+    """Return the in-domain training, in-domain development and out-of-domain development part.
+
+    A line has four tab-separated columns (source, label, the author's mark, sentence) without quoting. An archive is
+    not unpacked to disk.
+
+    Raises:
+        DatasetError: the files are missing, incomplete or damaged.
+    """
+    source = _source("cola", root)
+    parts = []
+    for part, expected in LINES.items():
+        where = f"{source.absolute()}, {part}.tsv"
+        try:
+            content = _read_member(source, f"{part}.tsv")
+            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "header": None}
+            lines = pd.read_csv(io.StringIO(decode(content, where=where)), dtype=str, **options)
+            sentences = tuple(lines[3].str.strip())
+            labels = torch.tensor([("0", "1").index(label) for label in lines[1]])
+        except (OSError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile) as error:
+            raise DatasetError(f"cannot read {where}: {error}. {_advice('cola')}") from error
+        if len(sentences) != expected or not all(sentences):
+            raise DatasetError(f"{where} has {len(sentences):,} sentences, expected {expected:,}. {_advice('cola')}")
+        parts.append(Texts(sentences, labels))
+    return parts[0], parts[1], parts[2]
+
+
+def read_imdb(root: Path) -> Texts:
+    """Return all reviews in a fixed order: by :data:`FOLDERS`, then by file name. HTML line breaks become spaces.
+
+    The texts are cached in ``<root>/.probattn-cache``, if it is writable, until the size or modification time of the
+    archive or of a folder changes.
+
+    Raises:
+        DatasetError: the reviews are missing, incomplete or damaged.
+    """
+    source = _source("imdb", root)
+    labels = torch.tensor([folder.endswith("pos") for folder in FOLDERS]).long().repeat_interleave(PER_FOLDER)
+    paths = [source, *(path for path in (source / folder for folder in FOLDERS) if path.is_dir())]
+    stamp = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
+
+    def extract() -> list[str]:
+        folders: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
+        try:
+            for path, content in _reviews(source):
+                text = _BREAK.sub(" ", decode(content, where=f"{source.absolute()}/{path}")).strip()
+                folders["/".join(path.parts[-3:-1])] |= {path.name: text} if text else {}
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise DatasetError(f"cannot read {source.absolute()}: {error}. {_advice('imdb')}") from error
+        uneven = [f"{folder} holds {len(texts):,}" for folder, texts in folders.items() if len(texts) != PER_FOLDER]
+        if uneven:
+            raise DatasetError(
+                f"{source.absolute()} is not complete: {'; '.join(uneven)} reviews with text, expected "
+                f"{PER_FOLDER:,} each. {_advice('imdb')}"
+            )
+        return [text for texts in folders.values() for _, text in sorted(texts.items())]
+
+    return Texts(tuple(cache.read_or_compute(root / cache.FOLDER / "imdb.pt", stamp=stamp, compute=extract)), labels)
+
+
+def _source(name: str, root: Path) -> Path:
+    """Return the first place of a corpus that exists."""
+    source = next((path for path in (root / place for place in PLACES[name]) if path.exists()), None)
+    if source is None:
+        raise DatasetError(f"{name} is not in {root.absolute()} ({', '.join(PLACES[name])}). {_advice(name)}")
+    return source
+
+
+def _advice(name: str) -> str:
+    return (
+        f"Put {_SOURCES[name]} there, or give the folder that holds the corpus with --data or the environment variable "
+        "PROBATTN_DATA."
+    )
+
+
+def _read_member(source: Path, name: str) -> bytes:
+    """Return a file of CoLA, from its folder or from the folder ``raw`` of an archive."""
+    if source.is_dir():
+        return (source / name).read_bytes()
+    with zipfile.ZipFile(source) as archive:
+        members = [each for each in archive.namelist() if PurePosixPath(each).match(f"raw/{name}")]
+        return archive.read(next(each for each in members if not each.startswith("__MACOSX")))
+
+
+def _reviews(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield path and content of each review, from a folder or an archive of it."""
+    if source.is_dir():
+        for folder in FOLDERS:
+            for file in (source / folder).glob("[!.]*.txt"):
+                yield PurePosixPath(folder, file.name), file.read_bytes()
+        return
+    with tarfile.open(source) as archive:
+        for member in archive:
+            path = PurePosixPath(member.name)
+            if member.isfile() and "/".join(path.parts[-3:-1]) in FOLDERS and path.match("[!.]*.txt"):
+                yield path, archive.extractfile(member).read()
