@@ -20,7 +20,6 @@ from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.own.rows import read_parts
 from probattn.experiments.data.tables import table_dataset as tables
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text import text_dataset as text_datasets
@@ -140,11 +139,9 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     elif data.name == "image-hf":
         classes, *parts = hugging_face_sets.read_images(path, **options)
     elif data.name == "text-hf":
-        given = hugging_face_sets.read_splits(path, subset=options.pop("subset"), splits=options.pop("splits"))
-        classes, *parts = texts.text_parts(given, **options)
+        classes, *parts = hugging_face_sets.read_texts(path, **options)
     else:
-        given = read_parts(Path(path), kind=data.name.removeprefix("text-"), delimiter=options.pop("delimiter"))
-        classes, *parts = texts.text_parts(given, **options)
+        classes, *parts = texts.read(Path(path), kind=data.name.removeprefix("text-"), **options)
     if data.name.startswith("image"):
         return image_datasets.from_parts(data.name, classes, *parts, augment=augment)
     return text_datasets.from_parts(data.name, classes, *parts, network=settings.network)

@@ -1,10 +1,11 @@
-"""Texts with labels of a user's own: CSV and JSON Lines files, and Hugging Face data sets."""
+"""Texts with labels of a user's own, from CSV and JSON Lines files."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
-from probattn.experiments.data.own.rows import Rows
+from probattn.experiments.data.own.examples import Examples, class_indices, class_names, divide
+from probattn.experiments.data.own.rows import Rows, read_parts
 from probattn.experiments.data.text.labelled_texts import Texts
 
 
@@ -17,16 +18,18 @@ class TextParts(NamedTuple):
     test: Texts
 
 
-def text_parts(
-    parts: Mapping[str, Rows], *, text_column: str, label_column: str, shares: Shares, seed: int, limit: int | None
-) -> TextParts:
-    """Return the texts and labels of rows, divided into parts.
+def read(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> TextParts:
+    """Read texts and labels; arguments as for :func:`~.rows.read_parts` and :func:`text_parts`."""
+    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+
+
+def text_parts(parts: Mapping[str, Rows], *, text_column: str, label_column: str, **division: Any) -> TextParts:
+    """Return the texts and labels of the rows of each part that there is.
 
     Args:
-        parts: rows of the parts that there are (see :func:`~.rows.read_parts` and
-            :func:`~.hugging_face_sets.read_splits`).
+        parts: rows by part.
         text_column, label_column: columns of texts and labels.
-        shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
+        division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
@@ -35,7 +38,7 @@ def text_parts(
     for part, rows in parts.items():
         rows.check_columns(text_column=text_column, label_column=label_column)
         given[part] = Examples(rows.text(text_column), rows.labels(label_column), rows.places)
-    examples = divide(given, shares=shares, seed=seed, limit=limit, by_class=True)
+    examples = divide(given, by_class=True, **division)
     classes = class_names(examples["train"])
     texts = {part: Texts(tuple(group.inputs), class_indices(group, classes)) for part, group in examples.items()}
     return TextParts(classes, **texts)

@@ -19,76 +19,74 @@ UNKNOWN = 0
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """Column of numbers, which are standardised: ``(value - mean) / std``.
+class Column:
+    """Column of numbers, which become ``(number - mean) / std``, or of categories, which become codes.
 
     A missing number is the mean, and a second feature says that it is missing, if numbers of the training part are.
+
+    Attributes:
+        name: name of the column.
+        notation: notation of its numbers; None for categories.
+        mean, std, missing: of the training part's numbers: mean, standard deviation, and whether some are missing.
+        values: categories, of which entry i has the code i + 1; others have the code :data:`UNKNOWN`.
     """
 
     name: str
-    mean: float
-    std: float
-    notation: Notation = Notation()
+    notation: Notation | None = None
+    mean: float = 0.0
+    std: float = 1.0
     missing: bool = False
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(cls, name: str, cells: Sequence[Any], notation: Notation | None) -> Self:
+        """Return the column of the cells of the training part, of categories if ``notation`` is None."""
+        if notation is None:
+            return cls(name, values=tuple(sorted(set(map(_category, cells)))))
+        read = [notation.read(cell) for cell in cells]
+        numbers = [number for number in read if number is not None and not math.isnan(number)]
+        mean, std = (fmean(numbers), pstdev(numbers) or 1.0) if numbers else (0.0, 1.0)
+        return cls(name, notation, mean, std, any(number is not None and math.isnan(number) for number in read))
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """None for the numbers, and 2 for the codes of a missing number."""
+        """Number of codes of each feature, None for numbers."""
+        if self.notation is None:
+            return (len(self.values) + 1,)
         return (None, 2) if self.missing else (None,)
 
-    def encode(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
-        """Return the features of a column; raise DatasetError for a cell that is no number of its notation."""
-        values = [self.notation.read(cell) for cell in cells]
-        for value, cell, place in zip(values, cells, places, strict=True):
-            if value is None or (math.isnan(value) and not self.missing):
-                raise not_a_number(self.name, cell, place)
-        is_missing = [float(math.isnan(value)) for value in values]
-        scaled = [0.0 if math.isnan(value) else (value - self.mean) / self.std for value in values]
-        return [scaled, is_missing] if self.missing else [scaled]
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """Column of categories, of which ``values[i]`` has the code i + 1; other values have the code :data:`UNKNOWN`."""
-
-    name: str
-    values: tuple[str, ...]
-
-    @property
-    def sizes(self) -> tuple[int]:
-        """Number of codes, :data:`UNKNOWN` included."""
-        return (len(self.values) + 1,)
-
-    def encode(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
-        """Return the codes of a column."""
-        codes = {value: float(code) for code, value in enumerate(self.values, start=1)}
-        return [[codes.get(category(cell), float(UNKNOWN)) for cell in cells]]
+    def features(self, cells: Sequence[Any], places: Sequence[str]) -> list[list[float]]:
+        """Return one or two features of each cell; raise DatasetError for a cell that is no number of the notation."""
+        if self.notation is None:
+            codes = {value: code for code, value in enumerate(self.values, start=1)}
+            return [[codes.get(_category(cell), UNKNOWN) for cell in cells]]
+        numbers = [self.notation.read(cell) for cell in cells]
+        for number, cell, place in zip(numbers, cells, places, strict=True):
+            if number is None or (math.isnan(number) and not self.missing):
+                raise DatasetError(
+                    f"{place}: {self.name!r} is {repr(cell) if cell else 'empty'}, in a column of numbers; put a "
+                    f"number there (at most {LARGEST:g}), remove the row, or make it a column of categories with --set "
+                    f"'data.categorical_columns=[\"{self.name}\"]'"
+                )
+        scaled = [0.0 if math.isnan(number) else (number - self.mean) / self.std for number in numbers]
+        return [scaled, [float(math.isnan(number)) for number in numbers]][: len(self.sizes)]
 
 
 @dataclass(frozen=True)
 class TableEncoding:
     """Encoding of rows as features ``(n, features)``: standardised numbers and codes of categories."""
 
-    columns: tuple[NumberColumn | CategoryColumn, ...]
+    columns: tuple[Column, ...]
 
     @classmethod
-    def fit(cls, rows: Sequence[Mapping[str, Any]], *, kinds: Mapping[str, Notation | None]) -> Self:
-        """Fit the encoding to the training part.
+    def fit(cls, rows: Sequence[Mapping[str, Any]], *, notations: Mapping[str, Notation | None]) -> Self:
+        """Fit the encoding to the rows of the training part.
 
         Args:
             rows: cells by column.
-            kinds: columns of the features: the notation of numbers, or None for categories.
+            notations: columns of the features: the notation of numbers, or None for categories.
         """
-        columns: list[NumberColumn | CategoryColumn] = []
-        for name, notation in kinds.items():
-            cells = [row[name] for row in rows]
-            if notation is None:
-                columns.append(CategoryColumn(name, tuple(sorted(set(map(category, cells))))))
-                continue
-            values = [notation.read(cell) for cell in cells]
-            numbers = [value for value in values if value is not None and not math.isnan(value)] or [0.0]
-            missing = any(value is None or math.isnan(value) for value in values)
-            columns.append(NumberColumn(name, fmean(numbers), pstdev(numbers) or 1.0, notation, missing))
+        columns = (Column.fit(name, [row[name] for row in rows], notation) for name, notation in notations.items())
         return cls(tuple(columns))
 
     @property
@@ -102,12 +100,12 @@ class TableEncoding:
         Raises:
             DatasetError: a missing column, or a cell that is no number in a column of numbers; names file and line.
         """
-        encoded: list[list[float]] = []
+        features: list[list[float]] = []
         for column in self.columns:
             if any(column.name not in row for row in rows):
                 raise DatasetError(f"{places[0]}: there is no column {column.name!r}")
-            encoded += column.encode([row[column.name] for row in rows], places)
-        return torch.tensor(encoded, dtype=torch.float32).T.contiguous()
+            features += column.features([row[column.name] for row in rows], places)
+        return torch.tensor(features, dtype=torch.float32).T.contiguous()
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the columns as ``preprocessing.json`` holds them."""
@@ -116,25 +114,12 @@ class TableEncoding:
     @classmethod
     def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Self:
         """Read columns back that :meth:`to_json` returned."""
-        return cls(
-            tuple(
-                CategoryColumn(column["name"], tuple(column["values"]))
-                if "values" in column
-                else NumberColumn(**column | {"notation": Notation(*column["notation"])})
-                for column in columns
-            )
-        )
+        saved = [dict(column) for column in columns]
+        for column in saved:
+            column["values"] = tuple(column["values"])
+            column["notation"] = column["notation"] and Notation(*column["notation"])
+        return cls(tuple(Column(**column) for column in saved))
 
 
-def category(cell: Any) -> str:
-    """Return the name of a category; values of JSON other than texts keep their spelling."""
+def _category(cell: Any) -> str:
     return normal_name(cell if isinstance(cell, str) else json.dumps(cell))
-
-
-def not_a_number(name: str, cell: Any, place: str) -> DatasetError:
-    """Return the error of a cell that is no number in a column of numbers."""
-    shown = repr(cell) if cell else "empty"
-    return DatasetError(
-        f"{place}: {name!r} is {shown}, in a column of numbers; put a number there (at most {LARGEST:g}), remove the "
-        f"row, or make it a column of categories with --set 'data.categorical_columns=[\"{name}\"]'"
-    )

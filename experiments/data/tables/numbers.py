@@ -10,11 +10,10 @@ LARGEST = 1e18
 """Largest magnitude of a number: its square is finite in single precision."""
 MISSING = frozenset({"", "-", "--", "?", "na", "n/a", "nan", "<na>", "null", "none"})
 """Cells, in lower case, that stand for a missing number."""
-
 _SPELLINGS = str.maketrans("\u2212\u2013\u00a0\u202f\u2009\u2019", "--   '")
 _CELL = re.compile(
     r"(?P<sign>[+-]?) ?(?P<before>[^\w\s.,'+-]*|[A-Z]{3} ) ?(?P<inner>-?)(?P<digits>\d[\d.,' ]*|[.,]\d+)"
-    r"(?P<exponent>[eE][+-]?\d+)? ?(?P<after>[^\d\s.,'+-][^\d]*)?"
+    r"(?P<exponent>([eE][+-]?\d+)?) ?(?P<after>([^\d\s.,'+-][^\d]*)?)"
 )
 _DIGITS = {
     ".": re.compile(r"\d+(\.\d*)?|\.\d+|\d{1,3}([,' ])\d{3}(\2\d{3})*(\.\d*)?"),
@@ -35,35 +34,32 @@ class Notation(NamedTuple):
             return float("nan")
         if isinstance(cell, int | float):
             return float(cell) if abs(cell) <= LARGEST else None
-        match = _CELL.fullmatch(str(cell).strip().translate(_SPELLINGS))
-        if match is None or _units(match) != (self.before, self.after):
+        match = _match(cell)
+        digits = match["digits"].strip() if match else ""
+        if not _DIGITS[self.decimal].fullmatch(digits) or self[1:] != _units(match):
             return None
-        digits = match["digits"].strip()
-        if not _DIGITS[self.decimal].fullmatch(digits):
-            return None
-        groups = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
-        value = float(digits.translate(groups).replace(",", ".") + (match["exponent"] or ""))
-        return None if value > LARGEST else -value if "-" in (match["sign"], match["inner"]) else value
+        separators = dict.fromkeys(map(ord, "', " if self.decimal == "." else "'. "))
+        number = float(digits.translate(separators).replace(",", ".") + match["exponent"])
+        return None if number > LARGEST else -number if "-" in (match["sign"], match["inner"]) else number
 
 
-def find_notations(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:
+def readings(cells: Sequence[str], *, decimal: str | None = None) -> dict[Notation, np.ndarray]:
     """Return the notations that read every cell that is not missing, with the numbers, NaN where they are missing.
 
     Args:
         cells: column of a table.
-        decimal: the decimal mark, ``"."`` or ``","``; None tries both.
+        decimal: decimal mark, ``"."`` or ``","``; None tries both.
 
     Returns:
-        None for a column that is not of numbers throughout; two where ``1,234`` may be 1234 or 1.234.
+        Nothing for a column that is not of numbers throughout; two notations where ``1,234`` may be 1234 or 1.234.
     """
-    first = next((cell for cell in cells if not is_missing(cell)), "")
-    match = _CELL.fullmatch(first.strip().translate(_SPELLINGS))
-    readings: dict[Notation, np.ndarray] = {}
-    for mark in (decimal,) if decimal else (".", ","):
-        numbers = [Notation(mark, *_units(match)).read(cell) for cell in cells] if match else [None]
-        if None not in numbers and not any(np.array_equal(numbers, each, equal_nan=True) for each in readings.values()):
-            readings[Notation(mark, *_units(match))] = np.array(numbers, dtype=float)
-    return readings
+    match = _match(next((cell for cell in cells if not is_missing(cell)), ""))
+    notations = [Notation(mark, *_units(match)) for mark in decimal or ".,"] if match else []
+    numbers = {notation: [notation.read(cell) for cell in cells] for notation in notations}
+    possible = {notation: np.array(column) for notation, column in numbers.items() if None not in column}
+    if len(possible) == 2 and np.array_equal(*possible.values(), equal_nan=True):
+        possible.popitem()
+    return possible
 
 
 def is_missing(cell: Any) -> bool:
@@ -71,5 +67,9 @@ def is_missing(cell: Any) -> bool:
     return cell is None or str(cell).strip().lower() in MISSING
 
 
+def _match(cell: Any) -> re.Match[str] | None:
+    return _CELL.fullmatch(str(cell).strip().translate(_SPELLINGS))
+
+
 def _units(match: re.Match[str]) -> tuple[str, str]:
-    return match["before"].strip(), (match["after"] or "").strip()
+    return match["before"].strip(), match["after"].strip()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import pandas as pd
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from probattn.experiments.data.batch_loader import TableLoader
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
+from probattn.experiments.data.own.examples import Examples, class_indices, class_names, divide
 from probattn.experiments.data.own.rows import read_parts
 from probattn.experiments.data.sealed_files import digest, write_preprocessing
-from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_kinds
+from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
 from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.tables.numbers import LARGEST, Notation, find_notations
+from probattn.experiments.data.tables.numbers import LARGEST, Notation, readings
 
 Task = Literal["classes", "regression"]
 """Kinds of labels: names of classes, or numbers."""
@@ -57,7 +57,7 @@ class TableDataset:
         train, valid, test: disjoint parts.
         label_mean, label_std: of the training labels, for regression.
         domains: test sets of other domains; none.
-        columns: table of the columns of the file (see :func:`~.columns.describe_columns`), None without data.
+        columns: what the columns of the file hold (see :func:`~.columns.describe_columns`); None without data.
     """
 
     name: str
@@ -89,9 +89,7 @@ class TableDataset:
     def save_preprocessing(self, folder: Path) -> None:
         """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
         content = {"kind": "table", "classes": self.classes, "label_column": self.label_column}
-        content |= {"columns": self.encoding.to_json()}
-        if not self.classes:
-            content |= {"label_mean": self.label_mean, "label_std": self.label_std}
+        content |= {"columns": self.encoding.to_json(), "label_mean": self.label_mean, "label_std": self.label_std}
         write_preprocessing(folder, content)
 
     def for_run(self, folder: Path) -> "TableDataset":
@@ -110,9 +108,7 @@ def read(
     number_columns: Collection[str] = (),
     decimal: str | None = None,
     delimiter: str | None = None,
-    shares: Shares,
-    seed: int,
-    limit: int | None = None,
+    **division: Any,
 ) -> TableDataset:
     """Read a table from one CSV file, or from the files of the parts in a folder.
 
@@ -124,49 +120,41 @@ def read(
         ignore_columns, categorical_columns, number_columns: columns that are no features, categories, or numbers; the
             kind of others is found (see :func:`~.columns.column_kinds`).
         decimal: decimal mark of the numbers; None finds it in each column.
-        shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
+        division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and labels that cannot be
             used.
     """
     parts = read_parts(path, kind="csv", delimiter=delimiter)
-    is_regression = task == "regression"
-    settings = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
-    for rows in parts.values():
-        rows.check_columns(label_column=label_column)
-        for setting, columns in (settings | {"number_columns": number_columns}).items():
-            for column in columns:
-                rows.check_columns(**{setting: column})
-    cells = parts["train"].cells
-    kinds = column_kinds(
-        cells,
-        numbers={*number_columns, *([label_column] if is_regression else [])},
-        categories={*categorical_columns, *([] if is_regression else [label_column])},
-        ignore=set(ignore_columns) - {label_column},
-        decimal=decimal,
-    )
-    features = feature_kinds(cells, kinds, label_column=label_column, path=path)
+    chosen = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
+    for setting, columns in (chosen | {"label_column": [label_column], "number_columns": number_columns}).items():
+        for column in columns:
+            parts["train"].check_columns(**{setting: column})
+    cells, is_regression = parts["train"].cells, task == "regression"
+    numbers = {*number_columns, *([label_column] if is_regression else [])}
+    categories = {*categorical_columns, *([] if is_regression else [label_column])}
+    kinds = column_kinds(cells, numbers=numbers, categories=categories, ignore=ignore_columns, decimal=decimal)
+    notations = feature_notations(cells, kinds, label_column=label_column, path=path)
     given = {part: Examples(rows.rows, rows.labels(label_column), rows.places) for part, rows in parts.items()}
     if is_regression:
         given = {part: _with_numbers(group, label_column, kinds[label_column]) for part, group in given.items()}
     else:
         _check_classes(given["train"], label_column)
-    examples = divide(given, shares=shares, seed=seed, limit=limit, by_class=not is_regression)
-    train = examples["train"]
-    encoding = TableEncoding.fit(train.inputs, kinds=features)
+    examples = divide(given, by_class=not is_regression, **division)
+    train, classes, scale = examples["train"], (), {}
     if is_regression:
-        classes, mean, std = (), fmean(train.labels), pstdev(train.labels)
-        _check_scale(label_column, mean, std)
+        scale = {"label_mean": fmean(train.labels), "label_std": pstdev(train.labels)}
+        _check_scale(label_column, *scale.values())
         labels = {part: torch.tensor(group.labels, dtype=torch.float32)[:, None] for part, group in examples.items()}
     else:
-        classes, mean, std = class_names(train), 0.0, 1.0
+        classes = class_names(train)
         labels = {part: class_indices(group, classes) for part, group in examples.items()}
-    tables = {
-        part: Table(encoding.features(group.inputs, group.places), labels[part]) for part, group in examples.items()
-    }
-    units, description = {"label_mean": mean, "label_std": std}, describe_columns(cells, kinds)
-    return TableDataset(name, classes, encoding, label_column, **tables, **units, columns=description)
+    encoding = TableEncoding.fit(train.inputs, notations=notations)
+    features = {part: encoding.features(group.inputs, group.places) for part, group in examples.items()}
+    tables = {part: Table(features[part], labels[part]) for part in examples}
+    description = describe_columns(cells, kinds)
+    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=description)
 
 
 def _with_numbers(examples: Examples, column: str, notation: Notation) -> Examples:
@@ -181,7 +169,7 @@ def _with_numbers(examples: Examples, column: str, notation: Notation) -> Exampl
 def _check_classes(train: Examples, column: str) -> None:
     """Refuse numbers of regression as classes."""
     names = set(train.labels)
-    if len(names) > 20 and 4 * len(names) > len(train) and find_notations(list(names)):
+    if len(names) > 20 and 4 * len(names) > len(train) and readings(list(names)):
         raise DatasetError(
             f"{column!r} has {len(names):,} different numbers in {len(train):,} rows: predict them as numbers with "
             "--set data.task=regression"
@@ -192,6 +180,6 @@ def _check_scale(column: str, mean: float, std: float) -> None:
     """Refuse labels of a regression that are all equal, or whose differences single precision cannot hold."""
     if not 1e-15 < std < 1e15 or abs(mean) > 1e5 * std:
         raise DatasetError(
-            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}: single "
-            "precision cannot tell them apart; subtract a constant, or change their unit"
+            f"the training labels in {column!r} have the mean {mean:.4g} and the standard deviation {std:.4g}, which "
+            "single precision cannot tell apart: subtract a constant, or change their unit"
         )

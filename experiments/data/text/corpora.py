@@ -30,7 +30,7 @@ _SOURCES = {
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
-def read_cola(root: Path) -> tuple[Texts, Texts, Texts]:
+def read_cola(root: Path) -> list[Texts]:
     """Return the in-domain training, in-domain development and out-of-domain development part.
 
     A line has four tab-separated columns (source, label, the author's mark, sentence) without quoting. An archive is
@@ -39,22 +39,20 @@ def read_cola(root: Path) -> tuple[Texts, Texts, Texts]:
     Raises:
         DatasetError: the files are missing, incomplete or damaged.
     """
-    source = _source("cola", root)
-    parts = []
+    parts, source = [], _source("cola", root)
     for part, expected in LINES.items():
         where = f"{source.absolute()}, {part}.tsv"
         try:
-            content = _read_member(source, f"{part}.tsv")
-            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "header": None}
-            lines = pd.read_csv(io.StringIO(decode(content, where=where)), dtype=str, **options)
-            sentences = tuple(lines[3].str.strip())
-            labels = torch.tensor([("0", "1").index(label) for label in lines[1]])
-        except (OSError, ValueError, LookupError, RuntimeError, zipfile.BadZipFile) as error:
-            raise DatasetError(f"cannot read {where}: {error}. {_advice('cola')}") from error
-        if len(sentences) != expected or not all(sentences):
-            raise DatasetError(f"{where} has {len(sentences):,} sentences, expected {expected:,}. {_advice('cola')}")
-        parts.append(Texts(sentences, labels))
-    return parts[0], parts[1], parts[2]
+            content = io.StringIO(decode(_cola_file(source, f"{part}.tsv"), where=where))
+            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False}
+            lines = pd.read_csv(content, header=None, dtype=str, usecols=[1, 3], **options)
+            texts = Texts(tuple(lines[3].str.strip()), torch.tensor([("0", "1").index(label) for label in lines[1]]))
+        except (OSError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
+            raise _broken("cola", f"cannot read {where}: {error}") from error
+        if len(texts) != expected:
+            raise _broken("cola", f"{where} has {len(texts):,} lines, expected {expected:,}")
+        parts.append(texts)
+    return parts
 
 
 def read_imdb(root: Path) -> Texts:
@@ -67,54 +65,50 @@ def read_imdb(root: Path) -> Texts:
         DatasetError: the reviews are missing, incomplete or damaged.
     """
     source = _source("imdb", root)
-    labels = torch.tensor([folder.endswith("pos") for folder in FOLDERS]).long().repeat_interleave(PER_FOLDER)
     paths = [source, *(path for path in (source / folder for folder in FOLDERS) if path.is_dir())]
-    stamp = [[path.name, (status := path.stat()).st_size, status.st_mtime_ns] for path in paths]
+    stamp = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
     def extract() -> list[str]:
         folders: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
         try:
-            for path, content in _reviews(source):
+            for path, content in _imdb_files(source):
                 text = _BREAK.sub(" ", decode(content, where=f"{source.absolute()}/{path}")).strip()
                 folders["/".join(path.parts[-3:-1])] |= {path.name: text} if text else {}
         except (OSError, EOFError, tarfile.TarError) as error:
-            raise DatasetError(f"cannot read {source.absolute()}: {error}. {_advice('imdb')}") from error
-        uneven = [f"{folder} holds {len(texts):,}" for folder, texts in folders.items() if len(texts) != PER_FOLDER]
-        if uneven:
-            raise DatasetError(
-                f"{source.absolute()} is not complete: {'; '.join(uneven)} reviews with text, expected "
-                f"{PER_FOLDER:,} each. {_advice('imdb')}"
-            )
+            raise _broken("imdb", f"cannot read {source.absolute()}: {error}") from error
+        counts = {folder: len(texts) for folder, texts in folders.items()}
+        if set(counts.values()) != {PER_FOLDER}:
+            raise _broken("imdb", f"{source.absolute()} has {counts} reviews with text, expected {PER_FOLDER:,} each")
         return [text for texts in folders.values() for _, text in sorted(texts.items())]
 
-    return Texts(tuple(cache.read_or_compute(root / cache.FOLDER / "imdb.pt", stamp=stamp, compute=extract)), labels)
+    texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", stamp=stamp, compute=extract)
+    labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
+    return Texts(tuple(texts), labels)
 
 
 def _source(name: str, root: Path) -> Path:
     """Return the first place of a corpus that exists."""
     source = next((path for path in (root / place for place in PLACES[name]) if path.exists()), None)
     if source is None:
-        raise DatasetError(f"{name} is not in {root.absolute()} ({', '.join(PLACES[name])}). {_advice(name)}")
+        raise _broken(name, f"{name} is not in {root.absolute()} ({', '.join(PLACES[name])})")
     return source
 
 
-def _advice(name: str) -> str:
-    return (
-        f"Put {_SOURCES[name]} there, or give the folder that holds the corpus with --data or the environment variable "
-        "PROBATTN_DATA."
-    )
+def _broken(name: str, problem: str) -> DatasetError:
+    remedy = "or give the folder that holds the corpus with --data or the environment variable PROBATTN_DATA"
+    return DatasetError(f"{problem}. Put {_SOURCES[name]} there, {remedy}.")
 
 
-def _read_member(source: Path, name: str) -> bytes:
-    """Return a file of CoLA, from its folder or from the folder ``raw`` of an archive."""
+def _cola_file(source: Path, name: str) -> bytes:
+    """Return a file of CoLA's folder, or of the folder ``raw`` of an archive."""
     if source.is_dir():
         return (source / name).read_bytes()
     with zipfile.ZipFile(source) as archive:
-        members = [each for each in archive.namelist() if PurePosixPath(each).match(f"raw/{name}")]
-        return archive.read(next(each for each in members if not each.startswith("__MACOSX")))
+        paths = [path for path in archive.namelist() if PurePosixPath(path).match(f"raw/{name}")]
+        return archive.read(next(path for path in paths if not path.startswith("__MACOSX")))
 
 
-def _reviews(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+def _imdb_files(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Yield path and content of each review, from a folder or an archive of it."""
     if source.is_dir():
         for folder in FOLDERS:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +15,19 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.sealed_files import digest, read_json, write_json
 from probattn.inference.imports import extra
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PretrainedConfig, PreTrainedModel
-
 
 @dataclass(frozen=True, eq=False)
 class PretrainedEncoder:
     """Configuration and tokenizer of an encoder that is trained further, and the source of its weights.
 
     Attributes:
-        config: configuration of the encoder.
-        tokenizer: its tokenizer, which truncates and does not pad.
+        config: configuration of the encoder, of transformers.
+        tokenizer: its tokenizer, of tokenizers, which truncates and does not pad.
         source: folder or name of the encoder; None in a run that has weights of its own.
     """
 
-    config: "PretrainedConfig"
-    tokenizer: "Tokenizer"
+    config: Any
+    tokenizer: Any
     source: str | None
 
     @classmethod
@@ -39,13 +35,13 @@ class PretrainedEncoder:
         """Load configuration and tokenizer of an encoder.
 
         Args:
-            name: a folder with a model and its tokenizer, or a name of the Hugging Face hub.
+            name: a folder with a model and its tokenizer, or a name of the Hugging Face hub; local copies come first.
             max_length: maximal number of tokens of a text, including special ones (such as [CLS] and [SEP]); longer
                 texts are truncated.
 
         Raises:
             MissingExtraError: transformers is not installed.
-            DatasetError: the encoder is missing, has a decoder, has no fast tokenizer, or that of another model.
+            DatasetError: the encoder is missing, has a decoder, has no tokenizer, or that of another model.
             ValueError: ``max_length`` leaves no room for a word or exceeds the encoder's maximal length.
         """
         with extra("huggingface", needed_by="a Hugging Face encoder"):
@@ -56,14 +52,9 @@ class PretrainedEncoder:
         shortest = tokenizer.num_special_tokens_to_add() + 1
         if not shortest <= max_length <= longest:
             raise ValueError(f"max_length must be {shortest} to {longest} for the encoder {name!r}, got {max_length}")
-        known = len(tokenizer)  # transformers makes a tokenizer of special tokens up where there are no files
-        if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < known <= config.vocab_size:
-            raise DatasetError(
-                f"{name!r} is no encoder with its tokenizer, such as a BERT: its tokenizer has {known} tokens and its "
-                f"model {config.vocab_size}"
-            )
-        if not tokenizer.is_fast:
-            raise DatasetError(f"the encoder {name!r} has no fast tokenizer (tokenizer.json), which is needed here")
+        # Without files, transformers makes a tokenizer of special tokens up.
+        if config.is_encoder_decoder or not len(tokenizer.all_special_tokens) < len(tokenizer) <= config.vocab_size:
+            raise DatasetError(f"{name!r} is no encoder with its own tokenizer: take another, such as a BERT")
         pipeline = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         pipeline.no_padding()
         pipeline.enable_truncation(max_length)
@@ -73,7 +64,7 @@ class PretrainedEncoder:
         """Return the ids of each text's tokens, special ones included, int64 (n,)."""
         return [torch.tensor(encoding.ids) for encoding in self.tokenizer.encode_batch(list(texts))]
 
-    def network(self) -> "PreTrainedModel":
+    def network(self) -> nn.Module:
         """Return the encoder with its pretrained weights; in a run with random ones, which its checkpoint replaces.
 
         Raises:
@@ -81,7 +72,7 @@ class PretrainedEncoder:
         """
         return self.architecture() if self.source is None else load_model(self.source)
 
-    def architecture(self) -> "PreTrainedModel":
+    def architecture(self) -> nn.Module:
         """Return the encoder with random weights."""
         from transformers import AutoModel
 
@@ -125,27 +116,26 @@ class FrozenEncoder:
         """Return the last hidden states of each text's tokens, special ones included, float32 (n_i, width).
 
         They are cached under a digest of the encoder's weights and configuration and of the tokens.
-
-        Args:
-            texts: not empty strings.
-            batch_size: texts per forward pass; changes the features by rounding only.
         """
-        ids = self._tokens.encode_batch(texts)
-        stamp = digest([self.identity, ids])
+        tokens = self._tokens.encode_batch(texts)
+        lengths, stamp = [len(ids) for ids in tokens], digest([self.identity, tokens])
 
         def compute() -> Tensor:
-            features: dict[int, Tensor] = {}
-            for indices in torch.tensor([len(each) for each in ids]).argsort(stable=True).split(batch_size):
-                batch = [ids[index] for index in indices.tolist()]
-                mask = pad_sequence([torch.ones_like(each) for each in batch], batch_first=True)
-                with torch.no_grad():
-                    padded = pad_sequence(batch, batch_first=True, padding_value=self._model.config.pad_token_id or 0)
-                    states = self._model(input_ids=padded, attention_mask=mask).last_hidden_state
-                features |= {index: state[: len(ids[index])] for index, state in zip(indices.tolist(), states)}
-            return torch.cat([features[index] for index in range(len(ids))])
+            order = sorted(range(len(tokens)), key=lengths.__getitem__)
+            batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+            features = {index: state for batch in batches for index, state in self._states(batch, tokens)}
+            return torch.cat([features[index] for index in range(len(tokens))])
 
-        path = self._cache / f"frozen-{stamp[:32]}.pt"
-        return list(read_or_compute(path, stamp=stamp, compute=compute).split([len(each) for each in ids]))
+        cached = read_or_compute(self._cache / f"frozen-{stamp[:32]}.pt", stamp=stamp, compute=compute)
+        return list(cached.split(lengths))
+
+    @torch.no_grad()
+    def _states(self, batch: list[int], tokens: list[Tensor]) -> list[tuple[int, Tensor]]:
+        ids = [tokens[index] for index in batch]
+        mask = pad_sequence([torch.ones_like(sequence) for sequence in ids], batch_first=True)
+        padded = pad_sequence(ids, batch_first=True, padding_value=self._model.config.pad_token_id or 0)
+        states = self._model(input_ids=padded, attention_mask=mask).last_hidden_state
+        return [(index, state[: len(tokens[index])]) for index, state in zip(batch, states, strict=True)]
 
     def embedding(self, dim: int) -> nn.Module:
         """Return a linear map of the features."""
@@ -164,7 +154,7 @@ class FrozenEncoder:
         return encoder
 
 
-def load_model(name: str) -> "PreTrainedModel":
+def load_model(name: str) -> nn.Module:
     """Load an encoder's weights, from safetensors files only, on the CPU, as float32, in evaluation mode.
 
     Raises:
@@ -181,23 +171,13 @@ def load_model(name: str) -> "PreTrainedModel":
 
 
 def _load(name: str, from_pretrained: Callable[..., Any], **options: Any) -> Any:
-    """Return what a class of transformers reads, from local files or else from the hub; without a progress bar."""
-    from transformers.utils import logging
-
-    has_bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    failure: Exception | None = None
-    try:
-        for local_files_only in (True, False):
-            try:  # without trust_remote_code transformers asks the user
-                return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
-            except (OSError, ValueError, RuntimeError, KeyError) as error:
-                failure = error
-    finally:
-        if has_bars:
-            logging.enable_progress_bar()
-    reason = " ".join(str(failure).split()).rstrip(".")
+    """Return what a class of transformers reads, from local files or else from the hub."""
+    for local_files_only in (True, False):
+        try:  # without trust_remote_code transformers asks the user
+            return from_pretrained(name, trust_remote_code=False, local_files_only=local_files_only, **options)
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            failure = error
     raise DatasetError(
-        f"cannot load the encoder {name!r}: {reason}. Give a folder with config.json, the tokenizer's files and "
-        f"model.safetensors, or a name of the Hugging Face hub and run once with a network."
+        f"cannot load the encoder {name!r}: {' '.join(str(failure).split())} Give a folder with config.json, the "
+        "tokenizer's files and model.safetensors, or a name of the Hugging Face hub and run once with a network."
     ) from failure

@@ -27,9 +27,8 @@ class Texts:
         if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.texts),):
             shape = f"{self.labels.dtype} {tuple(self.labels.shape)}"
             raise ValueError(f"labels must be int64 ({len(self.texts)},), one per text, got {shape}")
-        empty = [position for position, text in enumerate(self.texts) if not text.strip()]
-        if empty:
-            raise ValueError(f"the text at position {empty[0]} is empty; remove it with its label")
+        if not all(map(str.strip, self.texts)):
+            raise ValueError("a text is empty; remove it with its label")
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -58,7 +57,5 @@ def decode(content: bytes, *, where: str) -> str:
     try:
         return content.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DatasetError(
-            f"{where}, line {line} is not UTF-8: byte 0x{content[error.start]:02x}; save the file as UTF-8"
-        ) from error
+        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        raise DatasetError(f"{where}, line {line} is not UTF-8: byte 0x{byte:02x}; save it as UTF-8") from error

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from probattn.experiments.data.text.tokens import Tokens
 
 NAMES = tuple(corpora.CLASSES)
 """The names of :func:`load`."""
+Root = str | os.PathLike[str] | None
 IMDB_SIZES = (35_000, 5_000, 10_000)
 """Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
 
@@ -43,7 +44,7 @@ class TextDataset:
     valid: Texts
     test: Texts
     tokens: Tokens
-    domains: Mapping[str, Texts]
+    domains: Mapping[str, Texts] = field(default_factory=dict)
 
     def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
         """Return the loader of training batches: of similar length, in random order."""
@@ -77,14 +78,7 @@ class TextDataset:
         return replace(self, tokens=self.tokens.for_run(folder))
 
 
-def load(
-    name: str,
-    network: Any,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-) -> TextDataset:
+def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
@@ -106,8 +100,7 @@ def load(
     """
     if name not in NAMES:
         raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
-    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
-    domains = {}
+    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
     if name == "cola":
         whole, test, domains["out-of-domain"] = corpora.read_cola(folder)
         tenth = len(whole) // 10
@@ -120,19 +113,16 @@ def load(
 
 
 def from_parts(
-    name: str,
-    classes: tuple[str, ...],
-    train: Texts,
-    valid: Texts,
-    test: Texts,
-    *,
-    network: Any,
-    root: str | os.PathLike[str] | None = None,
-    domains: Mapping[str, Texts] | None = None,
+    name: str, classes: tuple[str, ...], *parts: Texts, network: Any, root: Root = None, **options: Any
 ) -> TextDataset:
-    """Return the data set of three parts, with tokens fitted to the training part; arguments as for :func:`load`."""
-    fitted = tokens.fit(network, train, cache=data_root(root) / cache.FOLDER)
-    return TextDataset(name, classes, train, valid, test, fitted, domains or {})
+    """Return the data set of three parts, with tokens fitted to the first.
+
+    Args:
+        name, classes, parts, options: of :class:`TextDataset`.
+        network, root: as for :func:`load`.
+    """
+    fitted = tokens.fit(network, parts[0], cache=data_root(root) / cache.FOLDER)
+    return TextDataset(name, classes, *parts, tokens=fitted, **options)
 
 
 @functools.lru_cache(maxsize=8)

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +17,12 @@ from probattn.experiments.data.text.labelled_texts import well_formed
 from probattn.inference.imports import extra
 from probattn.models.embeddings import SpelledEmbedding, WordEmbedding
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 PADDING, UNKNOWN = "[PAD]", "[UNK]"
 """The words of ids 0 and 1; no token of a text equals them, since brackets are tokens of their own."""
 BEGIN, END = "<w>", "</w>"
 """The marks of a word's begin and end among its characters; longer than one, so that no character equals them."""
-PATTERNS = {
-    "word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]",
-    "character": r"[^\s\x1c-\x1f]",
-}
-"""Regular expressions of a token: a word or another mark, or any character."""
-
+PATTERNS = {"word": r"[\p{L}\p{N}]+(?:['-][\p{L}\p{N}]+)*|[^\p{L}\p{N}\s\x1c-\x1f]", "character": r"[^\s\x1c-\x1f]"}
+"""Regular expressions of the two kinds of tokens: a word or another mark, or any character."""
 _UNKNOWN_ID, _NUM_SPECIAL = 1, 2
 _log = logging.getLogger(__name__)
 
@@ -71,7 +62,7 @@ class WordTokenizer:
     ) -> Self:
         """Build the vocabulary from the words and characters of training texts, after truncation.
 
-        Where most words are rare, as in scripts without spaces and in DNA, each character is a token of its own.
+        Where most words are rare, as in scripts without spaces and in DNA, each character is a token.
 
         Args:
             texts: the training part only; their order does not matter.
@@ -79,33 +70,24 @@ class WordTokenizer:
             min_count: rarer words and characters are unknown. Values from 2 on leave unknown ones in the training
                 texts, so that their embedding is trained.
             max_words: maximal number of words; the most frequent ones are kept.
-            spelling: see the class.
+            spelling: see the class; 0, or at least 3 for both marks and a character.
 
         Raises:
-            ValueError: sizes that cannot work, or no word in all the texts.
+            ValueError: there is no word in all the texts, or no room to spell one.
         """
-        sizes_work = min(max_length, min_count) >= 1 and (max_words is None or max_words >= 0)
-        if not sizes_work or (spelling != 0 and spelling < 3):
-            raise ValueError(
-                "max_length and min_count are at least 1, max_words is not negative, and spelling is 0, or at least 3 "
-                f"for both marks and a character; got {max_length}, {min_count}, {max_words}, {spelling}"
-            )
-        texts, unit = well_formed(texts), "word"
-        tokens = _count(texts, unit, max_length)
-        words = _total((word, count) for (word, _), count in tokens.items())
+        if spelling in (1, 2):
+            raise ValueError(f"spelling must be 0, or at least 3 for both marks and a character, got {spelling}")
+        texts, unit, size = well_formed(texts), "word", max(0, spelling - 1)
+        words, characters = _count(texts, unit, max_length=max_length, size=size)
         counts = [count for word, count in words.items() if word[0].isalnum()]
         if 2 * sum(count for count in counts if count >= min_count) < sum(counts):
             _log.warning("most words of the texts are rare: each character is a token (network.min_count=1: each word)")
             unit = "character"
-            tokens = _count(texts, unit, max_length)
-            words = _total((character, count) for (character, _), count in tokens.items())
+            words, characters = _count(texts, unit, max_length=max_length, size=size)
         if not words:
             raise ValueError("there is no word in the texts; give the training part")
-        spelled = ((written[: max(0, spelling - 1)], count) for (_, written), count in tokens.items())
-        characters = _total((character, count) for start, count in spelled for character in start)
-        marks = (BEGIN, END) if spelling else ()
-        ranked = _ranked(words, min_count)[:max_words], marks + _ranked(characters, min_count) if spelling else ()
-        return cls(*ranked, max_length, spelling, unit)
+        spelled = (BEGIN, END, *_ranked(characters, min_count)) if spelling else ()
+        return cls(_ranked(words, min_count)[:max_words], spelled, max_length, spelling, unit)
 
     @property
     def num_words(self) -> int:
@@ -118,11 +100,9 @@ class WordTokenizer:
         return len(self.characters) + _NUM_SPECIAL
 
     @cached_property
-    def pipeline(self) -> "Tokenizer":
+    def pipeline(self) -> Any:
         """Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation."""
-        pipeline = _splitter(self.unit)
-        vocabulary = {word: index for index, word in enumerate((PADDING, UNKNOWN, *self.words))}
-        pipeline.model = _tokenizers().models.WordLevel(vocabulary, unk_token=UNKNOWN)
+        pipeline = _pipeline(self.unit, self.words)
         pipeline.enable_truncation(self.max_length)
         return pipeline
 
@@ -172,48 +152,38 @@ class WordTokenizer:
     def load(cls, path: Path) -> Self:
         """Read a tokenizer that :meth:`save` wrote; raise DamagedFileError if it has changed."""
         saved = read_json(path)
-        vocabulary = saved["words"]["model"]["vocab"]
+        vocabulary, max_length = saved["words"]["model"]["vocab"], saved["words"]["truncation"]["max_length"]
         words = tuple(sorted(vocabulary, key=vocabulary.get)[_NUM_SPECIAL:])
-        max_length = saved["words"]["truncation"]["max_length"]
         return cls(words, tuple(saved["characters"]), max_length, saved["spelling"], saved["unit"])
 
 
-def _tokenizers() -> ModuleType:
+def _pipeline(unit: str, words: Sequence[str] = ()) -> Any:
+    """Return a Hugging Face tokenizer; a character becomes one character, so that positions are those of the text."""
     with extra("text", needed_by="the tokenizer of words"):
-        import tokenizers
-    return tokenizers
+        from tokenizers import Regex, Tokenizer
+        from tokenizers.models import WordLevel
+        from tokenizers.normalizers import Lowercase, Replace, Sequence
+        from tokenizers.pre_tokenizers import Split
+    vocabulary = {word: index for index, word in enumerate((PADDING, UNKNOWN, *words))}
+    pipeline = Tokenizer(WordLevel(vocabulary, unk_token=UNKNOWN))
+    pipeline.normalizer = Sequence([Replace("’", "'"), Replace("İ", "i"), Lowercase()])  # lower "İ": two characters
+    pipeline.pre_tokenizer = Split(Regex(PATTERNS[unit]), behavior="removed", invert=True)
+    return pipeline
 
 
-def _splitter(unit: str) -> "Tokenizer":
-    """Return a tokenizer that splits texts; each character is replaced by one, so that positions are the text's."""
-    library = _tokenizers()
-    parts = library.normalizers
-    splitter = library.Tokenizer(library.models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
-    # "İ" alone has two characters in lower case
-    splitter.normalizer = parts.Sequence([parts.Replace("’", "'"), parts.Replace("İ", "i"), parts.Lowercase()])
-    pattern = library.Regex(PATTERNS[unit])
-    splitter.pre_tokenizer = library.pre_tokenizers.Split(pattern, behavior="removed", invert=True)
-    return splitter
-
-
-def _count(texts: Iterable[str], unit: str, max_length: int) -> Counter[tuple[str, str]]:
-    """Return how often each token occurs, normalised and as written, in the first ``max_length`` tokens of texts."""
-    splitter = _splitter(unit)
-
-    def split(text: str) -> list[tuple[str, str]]:
-        pieces = splitter.pre_tokenizer.pre_tokenize_str(splitter.normalizer.normalize_str(text))
-        return [(word, text[start:end]) for word, (start, end) in pieces[:max_length]]
-
-    return Counter(chain.from_iterable(map(split, texts)))
-
-
-def _total(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for key, count in pairs:
-        counts[key] += count
-    return counts
+def _count(texts: Iterable[str], unit: str, *, max_length: int, size: int) -> tuple[Counter[str], Counter[str]]:
+    """Return how often words occur in truncated texts, and their first ``size`` characters as they are written."""
+    pipeline, tokens, words, characters = _pipeline(unit), Counter(), Counter(), Counter()
+    for text in texts:
+        pieces = pipeline.pre_tokenizer.pre_tokenize_str(pipeline.normalizer.normalize_str(text))[:max_length]
+        tokens.update((word, text[start:end]) for word, (start, end) in pieces)
+    for (word, written), count in tokens.items():
+        words[word] += count
+        for character in written[:size]:
+            characters[character] += count
+    return words, characters
 
 
 def _ranked(counts: Counter[str], min_count: int) -> tuple[str, ...]:
-    frequent = (entry for entry in counts.items() if entry[1] >= min_count)
-    return tuple(key for key, _ in sorted(frequent, key=lambda entry: (-entry[1], entry[0])))
+    frequent = [key for key in counts if counts[key] >= min_count]
+    return tuple(sorted(frequent, key=lambda key: (-counts[key], key)))
