@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,16 @@ def digest(value: Any) -> str:
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
+    kind = "sequence" if isinstance(value, list | tuple) else type(value).__name__
     if isinstance(value, Mapping):
-        value = [f"{key!r} {digest(value[key])}" for key in sorted(value, key=repr)]
+        value = [[key, value[key]] for key in sorted(value, key=repr)]
     if isinstance(value, np.ndarray):
         content = f"{value.dtype.str} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes()
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    elif isinstance(value, list | tuple):
         content = "".join(map(digest, value)).encode()
     else:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
-    return hashlib.sha256(type(value).__name__.encode() + content).hexdigest()
+    return hashlib.sha256(kind.encode() + content).hexdigest()
 
 
 def write_preprocessing(folder: Path, content: Mapping[str, Any]) -> None:

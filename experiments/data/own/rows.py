@@ -64,10 +64,10 @@ class Rows:
         """
         for setting, column in wanted.items():
             if column not in self.columns:
-                advice = f"choose one with --set data.{setting}=NAME"
-                if near := get_close_matches(column, self.columns, n=1):
-                    advice = f"did you mean {near[0]!r}? {advice}"
-                elif len(self.columns) == 1 and (marks := [mark for mark in ";\t|" if mark in self.columns[0]]):
+                marks = [mark for mark in ";\t|" if mark in self.columns[0]] if len(self.columns) == 1 else []
+                near = get_close_matches(column, self.columns, n=1)
+                advice = f"choose one{f', such as {near[0]!r},' if near else ''} with --set data.{setting}=NAME"
+                if marks:
                     advice = f"set the character between its cells with --set 'data.delimiter={marks[0]}'"
                 columns = shorten(self.columns, most=20)
                 raise DatasetError(f"{self.source} has no column {column!r}; its columns are {columns}: {advice}")
@@ -110,8 +110,8 @@ def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[s
         others = shorten([file.name for file in names if file not in files.values()])
         if "train" not in files:
             raise DatasetError(
-                f"{path} has no file train{SUFFIXES[kind][0]} (found: {others or 'none'}); name its parts "
-                f"{', '.join(PARTS)}, or give one file with --data FILE"
+                f"{path} has no file train{SUFFIXES[kind][0]}, but {shorten([file.name for file in names]) or 'none'}; "
+                f"name its parts {', '.join(PARTS)}, or give one file with --data FILE"
             )
         if others:
             _log.warning("%s: %s have no name of a part and are left out", path, others)

@@ -102,7 +102,7 @@ def _choose(possible: Mapping[Notation, np.ndarray], cells: Sequence[str], *, us
     if uses_commas:
         return comma
     scales = numbers[others != 0] / others[others != 0]
-    is_clear = np.nanmax(scales) - np.nanmin(scales) < 1 or any("," in cell for cell in cells)
+    is_clear = np.nanmax(scales) < 2 * np.nanmin(scales) or any("," in cell for cell in cells)
     return point if is_clear else None
 
 

@@ -1,9 +1,11 @@
 """CoLA (Warstadt et al. 2019) and IMDB reviews (Maas et al. 2011), from the corpora's own files."""
 
 import io
+import lzma
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -44,13 +46,13 @@ def read_cola(root: Path) -> list[Texts]:
         where = f"{source.absolute()}, {part}.tsv"
         try:
             content = io.StringIO(decode(_cola_file(source, f"{part}.tsv"), where=where))
-            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False}
-            lines = pd.read_csv(content, header=None, dtype=str, usecols=[1, 3], **options)
+            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "dtype": str}
+            lines = pd.read_csv(content, header=None, **options)
             texts = Texts(tuple(lines[3].str.strip()), torch.tensor([("0", "1").index(label) for label in lines[1]]))
         except (OSError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
             raise _broken("cola", f"cannot read {where}: {error}") from error
-        if len(texts) != expected:
-            raise _broken("cola", f"{where} has {len(texts):,} lines, expected {expected:,}")
+        if lines.shape != (expected, 4):
+            raise _broken("cola", f"{where} has (lines, columns) {lines.shape}, expected {(expected, 4)}")
         parts.append(texts)
     return parts
 
@@ -74,7 +76,7 @@ def read_imdb(root: Path) -> Texts:
             for path, content in _imdb_files(source):
                 text = _BREAK.sub(" ", decode(content, where=f"{source.absolute()}/{path}")).strip()
                 folders["/".join(path.parts[-3:-1])] |= {path.name: text} if text else {}
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
             raise _broken("imdb", f"cannot read {source.absolute()}: {error}") from error
         counts = {folder: len(texts) for folder, texts in folders.items()}
         if set(counts.values()) != {PER_FOLDER}:
@@ -120,3 +122,5 @@ def _imdb_files(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
             path = PurePosixPath(member.name)
             if member.isfile() and "/".join(path.parts[-3:-1]) in FOLDERS and path.match("[!.]*.txt"):
                 yield path, archive.extractfile(member).read()
+        while archive.fileobj.read(2**20):  # the checksum is at the end
+            pass

@@ -8,8 +8,7 @@ from PIL import Image
 from probattn.experiments.config import presets
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.data.text.tokens import WordTokens
-from probattn.experiments.data.text.word_tokenizer import WordTokenizer
+from probattn.experiments.data.text.tokens import fit
 from probattn.experiments.runs import train
 
 SENTENCES = ("a good film", "a bad film", "good good story", "bad bad story") * 6
@@ -20,7 +19,8 @@ def text_run(tmp_path_factory, tiny):
     """The folder of a finished run on two dozen sentences."""
     labels = torch.tensor([1, 0] * 12)
     whole = Texts(SENTENCES, labels)
-    tokens = WordTokens(lambda: WordTokenizer.fit(SENTENCES, max_length=16))
+    settings = presets.preset("kep-svgp/imdb").with_changes(["network.max_length=16"])
+    tokens = fit(settings.network, whole, cache=tmp_path_factory.mktemp("cache"))
     dataset = TextDataset("imdb", ("negative", "positive"), whole, whole, whole, tokens, {})
     folder = tmp_path_factory.mktemp("texts") / "run"
     changes = [each for each in tiny if not each.startswith("data.limit")] + ["network.max_length=16"]

@@ -1,13 +1,14 @@
 """Inputs of predictions from files: what is read as for training."""
 
 from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.numbers import Notation
 from probattn.experiments.sharing.inputs import read_rows, read_texts
 
 
 def test_cells_are_separated_by_the_character_of_training(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a;b\n1;x, y\n2;z\n")
-    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], ["1", "2"], names=("a",), categories=())
+    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], notations={"a": Notation()})
     assert [row["a"] for row in read_rows([path], encoding=encoding, delimiter=";").values] == ["1", "2"]
     found = read_texts([path], texts=(), column="b", delimiter=";")
     assert found.values == ["x, y", "z"]
@@ -17,7 +18,7 @@ def test_cells_are_separated_by_the_character_of_training(tmp_path):
 def test_a_file_without_the_columns_of_the_model_and_one_that_is_missing_are_one_failure_each(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("b,c\n1,2\n3,4\n")
-    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], ["1", "2"], names=("a",), categories=())
+    encoding = TableEncoding.fit([{"a": "1"}, {"a": "3"}], notations={"a": Notation()})
     found = read_rows([path, tmp_path / "none.csv", tmp_path], encoding=encoding)
     assert "lacks the columns 'a', which the model takes; it has 'b', 'c'" in found.failures[str(path)]
     assert "No such file" in found.failures[str(tmp_path / "none.csv")]
