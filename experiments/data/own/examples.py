@@ -72,7 +72,8 @@ def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
         names = [name for name in entries if normal_name(name).casefold() in spellings]
         if len(names) > 1:
             raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
-        parts |= {part: entries[name] for name in names}
+        if names:
+            parts[part] = entries[names[0]]
     return parts
 
 
