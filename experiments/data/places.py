@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torchvision.datasets import SVHN
 
 from probattn.experiments.data.images.cifar import CIFAR
-from probattn.experiments.data.ood.downloads import ARCHIVES
+from probattn.experiments.data.images.ood_sets import ARCHIVES
 
 
 class Place(NamedTuple):

@@ -59,13 +59,14 @@ def read_images(
     image_column: str,
     label_column: str,
     image_size: int,
+    background: str = "white",
     subset: str | None,
     splits: Splits,
     shares: Shares,
     seed: int,
     limit: int | None,
 ) -> images.ImageParts:
-    """Read images and labels; arguments and errors as for :func:`read_texts`, ``image_size`` as for folders."""
+    """Read images and labels; arguments and errors as for :func:`read_texts`, size and background as for folders."""
     datasets = _import()
     given, tables = {}, {}
     for part, (split, data) in _load(source, subset, splits).items():
@@ -79,12 +80,12 @@ def read_images(
         tables[part] = data.cast_column(image_column, datasets.Image(decode=False))
         inputs = [(part, row) for row in range(len(data))]
         given[part] = Examples(inputs, _labels(data, label_column, places), places)
-    decode = _decoder(tables, {part: each.places for part, each in given.items()}, image_column, image_size)
+    decode = _decoder(tables, {part: each.places for part, each in given.items()}, image_column, image_size, background)
     return images.from_examples(given, decode=decode, shares=shares, seed=seed, limit=limit)
 
 
 def _decoder(
-    tables: dict[str, Any], places: dict[str, list[str]], column: str, size: int
+    tables: dict[str, Any], places: dict[str, list[str]], column: str, size: int, background: str
 ) -> Callable[[tuple[str, int]], Any]:
     from PIL import Image
 
@@ -94,7 +95,7 @@ def _decoder(
         try:
             content = Path(stored["path"]) if stored["bytes"] is None else BytesIO(stored["bytes"])
             with Image.open(content, formats=tuple(FORMATS)) as image:
-                return pixels(image, (3, size, size))
+                return pixels(image, (3, size, size), background=background)
         except (TypeError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DatasetError(f"{places[part][row]}: cannot decode the image: {error}") from error
 

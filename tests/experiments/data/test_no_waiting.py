@@ -4,8 +4,8 @@ import pytest
 import torch
 from synchronisations import BlockingCopies
 
+from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.tables.loader import TableLoader
 from probattn.experiments.data.text.loader import TextLoader
 
