@@ -114,7 +114,8 @@ def _read(
         return read_texts(paths, texts=texts, column=column, delimiter=delimiter)
     if texts:
         raise ValueError("this model takes images, and --text gives it a text: name image files or folders")
-    return read_images(paths, shape=pipeline.image_shape)
+    background = getattr(pipeline.run.settings.data, "background", "white")
+    return read_images(paths, shape=pipeline.image_shape, background=background)
 
 
 def _answer(pipeline: "Pipeline", read: "Inputs", *, num_samples: int | None, seed: int | None) -> "list[Answer]":

@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from PIL import ImageColor
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
@@ -22,8 +23,15 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve()) if Path(path).expanduser().exists() else path
 
 
+def _colour(name: str) -> str:
+    ImageColor.getrgb(name)
+    return name
+
+
 DataPath = Annotated[str, AfterValidator(_absolute)]
 """Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+Colour = Annotated[str, AfterValidator(_colour)]
+"""Type of a colour that Pillow knows."""
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
@@ -67,10 +75,12 @@ class _ImageSettings(OwnDataSettings):
     Args:
         image_size: height and width in pixels, to which images are scaled and cropped.
         augment: crop and flip images of training randomly.
+        background: colour that transparent images stand on, by name or as ``#rrggbb``.
     """
 
     image_size: Count = 32
     augment: bool = True
+    background: Colour = "white"
 
 
 @setting()

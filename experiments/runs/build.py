@@ -14,10 +14,10 @@ from probattn.experiments.config.imported import import_object
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.batch_loader import TableLoader
-from probattn.experiments.data.images import datasets as image_datasets
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images import image_datasets as image_datasets
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
 from probattn.experiments.data.tables import table_dataset as tables

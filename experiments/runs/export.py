@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.sealed_files import PREPROCESSING
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER

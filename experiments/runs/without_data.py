@@ -7,7 +7,7 @@ import torch
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.sealed_files import read_preprocessing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, is_image, open_image, pixels
+from probattn.experiments.data.images.files import find_files, is_image, path_text, read_pixels
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, Rows, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -40,19 +40,20 @@ class Inputs:
         self.values.append(value)
 
 
-def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int]) -> Inputs:
+def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], background: str = "white") -> Inputs:
     """Read image files, and those of folders at any depth.
 
     Args:
         paths: files and folders; hidden files in folders are left out.
         shape: channels, height and width of the images (see :func:`~probattn.experiments.data.images.files.pixels`).
+        background: colour that transparent images stand on.
     """
     found = Inputs()
     for path in paths:
         if path.is_dir():
             files = list(find_files(path))
             if not files:
-                found.failures[str(path)] = "the folder holds no files"
+                found.failures[path_text(path)] = "the folder holds no files"
         else:
             files = [path]
         for file in files:
@@ -61,10 +62,10 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int]) -> Inputs
                     raise DatasetError("there is no such file")
                 if path.is_dir() and not is_image(file.name):
                     raise DatasetError("the suffix is not that of an image")
-                with open_image(file) as image:
-                    found.add(str(file), torch.from_numpy(pixels(image, shape)))
+                image = read_pixels(file, shape, background=background)
+                found.add(path_text(file), torch.from_numpy(image))
             except DatasetError as error:
-                found.failures[str(file)] = str(error)
+                found.failures[path_text(file)] = str(error)
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.command import train_command

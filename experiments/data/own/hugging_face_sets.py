@@ -48,7 +48,7 @@ def read_images(
     image_size: int,
     subset: str | None,
     splits: Splits,
-    background: str | None = None,
+    background: str = "white",
     **division: Any,
 ) -> images.ImageParts:
     """Read images and labels; arguments and errors as for :func:`read_texts` and images in folders."""
@@ -57,14 +57,13 @@ def read_images(
         rows.check_columns(image_column=image_column, label_column=label_column)
         inputs = list(zip(rows.cells[image_column], rows.places, strict=True))
         given[part] = Examples(inputs, rows.labels(label_column), rows.places)
-    colour = {} if background is None else {"background": background}
 
     def decode(stored: tuple[Any, str]) -> np.ndarray:
         image, place = stored
         try:
             content = Path(image["path"]) if image["bytes"] is None else BytesIO(image["bytes"])
-            with Image.open(content, formats=tuple(FORMATS)) as opened:
-                return pixels(opened, (3, image_size, image_size), **colour)
+            with Image.open(content, formats=FORMATS) as opened:
+                return pixels(opened, (3, image_size, image_size), background=background)
         except (TypeError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DatasetError(f"{place}: cannot decode the image: {error}") from error
 

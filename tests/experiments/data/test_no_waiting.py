@@ -5,8 +5,8 @@ import torch
 from synchronisations import BlockingCopies
 
 from probattn.experiments.data.batch_loader import TableLoader
+from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.text.text_loader import TextLoader
 
 NUMBER = 11

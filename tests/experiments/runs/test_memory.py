@@ -5,7 +5,7 @@ import torch
 
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import SettingsError
-from probattn.experiments.data.images import datasets
+from probattn.experiments.data.images import image_datasets as datasets
 from probattn.experiments.runs import build
 
 

@@ -10,9 +10,9 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data import root as places
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images import datasets as images
+from probattn.experiments.data.images import image_datasets as images
+from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
-from probattn.experiments.data.ood import datasets as ood_datasets
 from probattn.experiments.data.text import cola, imdb
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY, MetricDisplay

@@ -1,11 +1,13 @@
+"""Blurs and the elastic transform agree with SciPy, ImageMagick's formula and the loops of CIFAR-C's program."""
+
 import math
 
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from probattn.experiments.data.images.corruptions import blur
-from probattn.experiments.data.images.corruptions.registry import CORRUPTIONS
+from probattn.experiments.data.images import blurs
+from probattn.experiments.data.images.corruptions import CORRUPTIONS
 
 
 @pytest.fixture
@@ -16,15 +18,6 @@ def rng():
 @pytest.fixture
 def images(rng):
     return rng.random((3, 2, 32, 32)).astype(np.float32)
-
-
-def enlarged(images, times=4):
-    return np.kron(images, np.ones((1, 1, times, times), np.float32))
-
-
-def averaged(images, times=4):
-    n, channels, height, width = images.shape
-    return images.reshape(n, channels, height // times, times, width // times, times).mean((3, 5))
 
 
 def by_plane(images, function):
@@ -47,21 +40,12 @@ def test_defocus_is_an_aliased_disk_smoothed_by_three_pixels(images, rng, severi
     rim = np.outer(weights_of_three(alias), weights_of_three(alias))
     kernel = ndimage.convolve(np.pad(DISKS[severity], 3), rim, mode="constant")
     expected = by_plane(images, lambda plane: ndimage.convolve(plane.astype(float), kernel, mode="mirror"))
-    assert np.allclose(blur.defocus_blur(images, rng, radius, alias), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(("radius", "alias", "rim"), [(0.3, 0.4, 1), (1.5, 0.1, 1), (3.2, 1.2, 2), (10, 1, 1)])
-def test_a_disk_sums_to_one_is_symmetric_and_ends(radius, alias, rim):
-    kernel = blur.disk(radius, alias, rim=rim)
-    assert len(kernel) == 2 * (int(radius) + rim) + 1
-    assert kernel.sum() == pytest.approx(1, abs=1e-6)
-    for other in (kernel.T, kernel[::-1], kernel[:, ::-1]):
-        assert np.allclose(kernel, other, atol=1e-7)
+    assert np.allclose(blurs.defocus(images, rng, radius, alias), expected, atol=1e-5)
 
 
 def test_glass_is_what_the_original_loop_does(images):
     sigma, delta, iterations = 0.4, 1, 2
-    out = blur.glass_blur(images, np.random.default_rng(1), sigma, delta, iterations)
+    out = blurs.glass(images, np.random.default_rng(1), sigma, iterations)
 
     rng = np.random.default_rng(1)
     moves = [rng.integers(-delta, delta, size=(2, 3, 32, 32)) for _ in range(iterations)]
@@ -79,19 +63,9 @@ def test_glass_is_what_the_original_loop_does(images):
         assert np.allclose(out[number], expected, atol=1e-5)
 
 
-def test_glass_without_blur_only_moves_whole_pixels(images):
-    out = blur.glass_blur(images, np.random.default_rng(0), 0.05, 1, 1)
-    neighbours = [np.roll(images, shift, axis=(2, 3)) for shift in ((0, 0), (1, 0), (0, 1), (1, 1))]
-    came = np.stack([(out == other).all(axis=1) for other in neighbours])
-    assert came.any(axis=0).all()
-    assert came[0, :, :2].all()
-    assert came[0, :, :, :2].all()
-    assert np.allclose(came[:, :, 2:, 2:].mean(axis=(1, 2, 3)), 0.25, atol=0.05)
-
-
 def test_glass_scales_its_delta():
     images = np.arange(96 * 96, dtype=np.float32).reshape(1, 1, 96, 96)
-    rows, columns = np.divmod(blur.glass_blur(images, np.random.default_rng(0), 0, 1, 1)[0, 0].astype(int), 96)
+    rows, columns = np.divmod(blurs.glass(images, np.random.default_rng(0), 0, 1)[0, 0].astype(int), 96)
     down, right = rows - np.arange(96)[:, None], columns - np.arange(96)
     assert set(down.ravel()) == set(right.ravel()) == {-3, -2, -1, 0, 1, 2}
 
@@ -99,7 +73,7 @@ def test_glass_scales_its_delta():
 def test_motion_blur_is_imagemagicks(rng):
     radius, sigma, n = 9, 2.5, 12
     images = rng.random((n, 1, 32, 32)).astype(np.float32)
-    out = blur.motion_blur(images, np.random.default_rng(5), radius, sigma)
+    out = blurs.motion(images, np.random.default_rng(5), radius, sigma)
     angles = np.random.default_rng(5).uniform(-45, 45, size=n)
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(19)]
     for image, result, angle in zip(images[:, 0], out[:, 0], angles, strict=True):
@@ -128,7 +102,7 @@ def test_zoom_blur_averages_scipys_zooms(images, rng, end, count):
             total += large[trim : trim + 32, trim : trim + 32]
         return (plane + total) / (count + 1)
 
-    assert np.allclose(blur.zoom_blur(images, rng, end), by_plane(images, blurred), atol=1e-5)
+    assert np.allclose(blurs.zoom(images, rng, end), by_plane(images, blurred), atol=1e-5)
 
 
 @pytest.mark.parametrize(("side", "width"), [(32, 32), (64, 64), (32, 64), (64, 96)])
@@ -137,14 +111,58 @@ def test_gaussian_blur_scales_with_the_shorter_side(rng, side, width):
     expected = by_plane(
         images, lambda plane: ndimage.gaussian_filter(plane.astype(float), 0.7 * side / 32, mode="nearest")
     )
-    assert np.allclose(blur.gaussian_blur(images, rng, 0.7), expected, atol=1e-5)
+    assert np.allclose(blurs.gaussian(images, rng, 0.7), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"])
-def test_small_images_are_blurred_at_32_pixels(name):
-    small = np.random.default_rng(0).random((4, 1, 8, 8)).astype(np.float32)
-    corruption = CORRUPTIONS[name]
-    out = corruption.function(small, np.random.default_rng(1), *corruption.severities[4])
-    large = corruption.function(enlarged(small), np.random.default_rng(1), *corruption.severities[4])
-    assert np.allclose(out, averaged(large), atol=1e-6)
-    assert np.abs(out - small).mean() > 0.02  # CIFAR-C's strongest blur is one on digits too
+def test_elastic_transform_of_nothing_is_the_image(images, rng):
+    assert np.allclose(blurs.elastic_transform(images, rng, 0, 0.1, 0), images, atol=1e-4)
+
+
+def test_elastic_transform_moves_three_corners(images):
+    jitter = 0.08
+    out = blurs.elastic_transform(images, np.random.default_rng(4), 0, 0, jitter)
+    moves = np.random.default_rng(4).uniform(-32 * jitter, 32 * jitter, size=(3, 3, 2))
+    corners = np.array([[26, 26], [26, 6], [6, 6]])
+    for image, result, move in zip(images, out, moves, strict=True):
+        # x' = A x + b for the three corners: six equations.
+        system = np.concatenate([corners, np.ones((3, 1))], axis=1)
+        solution = np.linalg.solve(system, corners + move)
+        matrix, offset = solution[:2].T, solution[2]
+        y, x = np.mgrid[:32, :32]
+        source = np.einsum("ij,jyx->iyx", np.linalg.inv(matrix), np.stack([x, y]) - offset[:, None, None])
+        for plane, got in zip(image.astype(float), result, strict=True):
+            expected = ndimage.map_coordinates(plane, [source[1], source[0]], order=1, mode="mirror")
+            assert np.allclose(got, expected, atol=1e-3)
+
+
+def test_elastic_transform_moves_pixels_by_blurred_noise(images):
+    amplitude, sigma = 0.1, 0.04
+    out = blurs.elastic_transform(images, np.random.default_rng(4), amplitude, sigma, 0)
+    rng = np.random.default_rng(4)
+    rng.uniform(size=(3, 3, 2))
+    noise = rng.uniform(-1, 1, size=(3, 2, 32, 32))
+    for image, result, layers in zip(images, out, noise, strict=True):
+        right, down = (
+            32 * amplitude * ndimage.gaussian_filter(layer, 32 * sigma, mode="reflect", truncate=3) for layer in layers
+        )
+        y, x = np.mgrid[:32, :32]
+        for plane, got in zip(image.astype(float), result, strict=True):
+            expected = ndimage.map_coordinates(plane, [y + down, x + right], order=1, mode="reflect")
+            assert np.allclose(got, expected, atol=1e-3)
+
+
+def test_take_pixels_repeats_the_border():
+    fields = np.arange(12.0).reshape(1, 1, 3, 4)
+    rows, columns = np.array([[[-2], [1], [7]]]), np.array([[[3, -1, 9, 0]]])
+    assert blurs.take_pixels(fields, rows, columns)[0, 0].tolist() == [[3, 0, 3, 0], [7, 4, 7, 4], [11, 8, 11, 8]]
+
+
+def test_motion_blur_averages_the_pixels_in_its_direction():
+    fields = np.zeros((4, 1, 9, 9), dtype=np.float32)
+    fields[:, 0, 4, 4] = 1
+    out = blurs.blur_along(fields, 2, 1.0, np.array([0.0, 90.0, 180.0, -90.0]))[:, 0]
+    weights = np.exp(-0.5 * np.arange(5) ** 2)
+    weights /= weights.sum()
+    lines = [out[0, 4, 4::-1], out[1, 4::-1, 4], out[2, 4, 4:], out[3, 4:, 4]]
+    assert np.allclose(lines, weights, atol=1e-6)
+    assert np.allclose(out.sum(axis=(1, 2)), 1, atol=1e-6)

@@ -1,6 +1,5 @@
 """Generated out-of-distribution (OOD) sets for digits: printed letters, and patches of scikit-learn's photographs."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ PATCHES = 180
 """Number of patches of each photograph."""
 
 
-def letters(*, size: int, seed: int) -> list[np.ndarray]:
+def letters(*, size: int, seed: int = 0) -> list[np.ndarray]:
     """Return 360 printed capitals, white on black, uint8 (size, size), that resemble scikit-learn's digits.
 
     Like the digits (Alpaydin & Kaynak, 1998), they are bitmaps of side 4·size of which the dots in each 4×4 block are
@@ -30,12 +29,13 @@ def letters(*, size: int, seed: int) -> list[np.ndarray]:
         font = ImageFont.truetype(folder / f"DejaVu{style}.ttf", 16 * size)
         for letter in LETTERS:
             glyph = _glyph(letter, font, stroke=size // 4)
-            bitmaps = (_distort(glyph, side=4 * size, generator=generator) for _ in range(COPIES))
-            images.extend(_count_dots(bitmap) for bitmap in bitmaps)
+            bitmaps = [_distort(glyph, side=4 * size, generator=generator) for _ in range(COPIES)]
+            shares = np.reshape(bitmaps, (COPIES, size, 4, size, 4)).mean((2, 4))
+            images.extend(np.rint(255 * shares).astype(np.uint8))
     return images
 
 
-def patches(*, seed: int) -> list[np.ndarray]:
+def patches(*, seed: int = 0) -> list[np.ndarray]:
     """Return 360 square patches of a temple and a flower at random positions, 32 to 160 pixels wide, uint8 (h, h, 3).
 
     The photographs are part of scikit-learn.
@@ -65,16 +65,9 @@ def _distort(glyph: Image.Image, *, side: int, generator: np.random.Generator) -
     scale_y = generator.uniform(0.9, 1.05) * side / glyph.height
     scale_x = min(generator.uniform(0.7, 0.9) * scale_y, generator.uniform(0.65, 0.8) * side / glyph.width)
     centre = side * (0.5 + generator.uniform(-0.04, 0.04, 2))
-    rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    forward = rotation @ np.array([[1, shear], [0, 1]]) @ np.diag([scale_x, scale_y])
-    inverse = np.linalg.inv(forward)  # Pillow maps output to input pixels
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    inverse = np.linalg.inv(rotation @ [[1, shear], [0, 1]] @ np.diag([scale_x, scale_y]))  # from output to input
     offset = np.array(glyph.size) / 2 - inverse @ centre
     coefficients = np.column_stack([inverse, offset]).ravel().tolist()
     bitmap = glyph.transform((side, side), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR)
     return np.asarray(bitmap) > 127
-
-
-def _count_dots(bitmap: np.ndarray) -> np.ndarray:
-    """Return the share of dots in each 4×4 block, as uint8 (side / 4, side / 4)."""
-    size = len(bitmap) // 4
-    return np.rint(255 * bitmap.reshape(size, 4, size, 4).mean((1, 3))).astype(np.uint8)

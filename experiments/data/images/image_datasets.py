@@ -1,9 +1,4 @@
-"""Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100.
-
-CIFAR is searched in the root folder of :func:`~probattn.experiments.data.root.data_root`: torchvision's own files, or
-one folder of 32×32 RGB images per class, ``{cifar10-jpeg,cifar10,.}/{train,test}/<class>/*.{jpg,png,…}``, which are
-decoded once and cached as a tensor.
-"""
+"""Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100, or parts of any origin."""
 
 import os
 from collections.abc import Mapping
@@ -15,8 +10,8 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
-from probattn.experiments.data.images.loader import ImageLoader
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.sealed_files import write_preprocessing
 from probattn.experiments.data.splits import split, subsample
@@ -61,9 +56,9 @@ class ImageDataset:
         Raises:
             DatasetError: the images differ in size or number of channels from those of this data set.
         """
-        expected, found = self.test.images.shape[1:], images.images.shape[1:]
-        if found != expected:
-            raise DatasetError(f"the network was trained on images {tuple(expected)}, these are {tuple(found)}")
+        expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
+        if shape != expected:
+            raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
         return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
 
     def save_preprocessing(self, folder: Path) -> None:
@@ -91,23 +86,18 @@ def load(
 
     Args:
         name: one of :data:`NAMES`.
-        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``. Decoded images are cached in
-            ``<root>/.probattn-cache``, if it is writable. A cache is computed again when the number of files or the
-            newest modification time of the folders changes; delete it after a change that alters neither, such as
-            editing a file in place.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
         seed: seed of the splits only.
         limit: keep at most this many training images and the same fraction of the validation images, but at least one
             per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
             limit keeps.
 
     Raises:
-        ValueError: if ``name`` is unknown or ``limit`` is below 1.
-        DatasetError: if the data are missing, incomplete or damaged. Nothing is ever deleted.
+        ValueError: ``name`` is unknown or ``limit`` is below 1.
+        DatasetError: the data are missing, incomplete or damaged.
     """
     if name not in NAMES:
         raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(NAMES)}")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
     generator = torch.Generator().manual_seed(seed)
     if name == "digits":
         classes, whole = _digits()
@@ -126,8 +116,14 @@ def load(
 def from_parts(
     name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
 ) -> ImageDataset:
-    """Return the data set of three parts, whose normalisation is that of the training part."""
+    """Return the data set of three parts, whose normalisation is that of the training part.
+
+    Raises:
+        DatasetError: a colour channel of all training images has one value everywhere.
+    """
     mean, std = channel_statistics(train.images)
+    if min(std) == 0:
+        raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
     return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
 
 
@@ -135,6 +131,6 @@ def _digits() -> tuple[tuple[str, ...], Images]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # levels 0..16
-    images = Images(torch.from_numpy(pixels)[:, None], torch.from_numpy(bunch.target).long())
+    levels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # from 0..16
+    images = Images(torch.from_numpy(levels)[:, None], torch.from_numpy(bunch.target).long())
     return tuple(map(str, bunch.target_names)), images
