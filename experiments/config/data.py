@@ -1,16 +1,19 @@
 """Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from PIL import ImageColor
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.imported import import_object
+from probattn.experiments.config.imported import GROUPS, find_class
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import CONFIG, Count, Seed
+from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
 PartShare = Annotated[float, Field(gt=0, lt=0.5)]
 """Type of the share of the training part that becomes another part."""
@@ -118,6 +121,9 @@ class TableSettings(OwnDataSettings):
         number_columns: columns of numbers, also where they only number the rows.
         decimal: decimal mark of the numbers; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
+        likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its noise depends on the
+            input), student-t, or ``package.module:Class`` of your own.
+        likelihood_options: options of its constructor, such as ``{df: 4}``.
     """
 
     name: Literal["table-csv"] = "table-csv"
@@ -128,6 +134,12 @@ class TableSettings(OwnDataSettings):
     number_columns: tuple[str, ...] = ()
     decimal: Literal[".", ","] | None = None
     delimiter: Delimiter | None = None
+    likelihood: str = "gaussian"
+    likelihood_options: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task == "classes" and (self.likelihood != "gaussian" or self.likelihood_options):
+            raise SettingsError("data.likelihood is for numbers: set data.task=regression, or leave it out")
 
 
 @setting()
@@ -194,7 +206,12 @@ def data_class(name: str) -> type[DataSettings]:
     Raises:
         SettingsError: a function that cannot be imported, or has options that settings cannot hold.
     """
-    if ":" in name:
-        function = import_object(name)
+    if function := data_function(name):
         return settings_class(function.__name__, DataSettings, function, defaults={"name": name})
     return OWN.get(name, DataSettings)
+
+
+def data_function(name: str) -> Callable[..., Any] | None:
+    """Return the function of a data set of the user's own, or of one that a package brings; None for others."""
+    brought = {entry.name for entry in entry_points(group=GROUPS["data set"])}
+    return find_class("data set", name, {}) if ":" in name or name in brought else None

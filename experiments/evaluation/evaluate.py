@@ -22,9 +22,8 @@ from probattn.experiments.evaluation.provenance import Provenance, by_method, di
 from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished, last_epoch
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.build import find_device
-from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.environment import environment
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.folder import read_record, train_command
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import (
     Prediction,
