@@ -9,7 +9,7 @@ from probattn.experiments.bench.meter import Measured, Meter
 from probattn.experiments.config import presets
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.runs.build import build, loaders
 from probattn.inference import fit

@@ -118,7 +118,8 @@ def _read(
     data = pipeline.run.settings.data
     delimiter = delimiter or getattr(data, "delimiter", None)
     if kind == "images":
-        return read_images(paths, shape=pipeline.image_shape)
+        background = getattr(pipeline.run.settings.data, "background", "white")
+        return read_images(paths, shape=pipeline.image_shape, background=background)
     if kind == "texts":
         column = column or getattr(data, "text_column", "text")
         return read_texts(paths, texts=texts, column=column, delimiter=delimiter)

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from PIL import ImageColor
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
@@ -25,8 +26,15 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve()) if Path(path).expanduser().exists() else path
 
 
+def _colour(name: str) -> str:
+    ImageColor.getrgb(name)
+    return name
+
+
 DataPath = Annotated[str, AfterValidator(_absolute)]
 """Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+Colour = Annotated[str, AfterValidator(_colour)]
+"""Type of a colour that Pillow knows."""
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
 
 
@@ -70,10 +78,12 @@ class _ImageSettings(OwnDataSettings):
     Args:
         image_size: height and width in pixels, to which images are scaled and cropped.
         augment: crop and flip images of training randomly.
+        background: colour that transparent images stand on, by name or as ``#rrggbb``.
     """
 
     image_size: Count = 32
     augment: bool = True
+    background: Colour = "white"
 
 
 @setting()
@@ -108,6 +118,8 @@ class TableSettings(OwnDataSettings):
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories.
+        number_columns: columns of numbers, also where they only number the rows.
+        decimal: decimal mark of the numbers; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
         likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its noise depends on the
             input), student-t, or ``package.module:Class`` of your own.
@@ -119,6 +131,8 @@ class TableSettings(OwnDataSettings):
     task: Literal["classes", "regression"] = "classes"
     ignore_columns: tuple[str, ...] = ()
     categorical_columns: tuple[str, ...] = ()
+    number_columns: tuple[str, ...] = ()
+    decimal: Literal[".", ","] | None = None
     delimiter: Delimiter | None = None
     likelihood: str = "gaussian"
     likelihood_options: dict[str, float] = field(default_factory=dict)

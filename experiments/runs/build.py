@@ -8,11 +8,11 @@ from torch import nn
 from probattn import guides
 from probattn.attention.base import LayerFactory
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.images.loader import ImageLoader
-from probattn.experiments.data.tables.loader import TableLoader
-from probattn.experiments.data.text.datasets import TextDataset
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.batch_loader import TableLoader
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.image_loader import ImageLoader
+from probattn.experiments.data.text.text_dataset import TextDataset
+from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.experiments.runs.likelihoods import class_weights, regression_likelihood
 from probattn.experiments.runs.sources import Dataset
 from probattn.experiments.runs.sources import load_data as load_data

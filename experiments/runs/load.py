@@ -9,15 +9,15 @@ from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.preprocessing import read_preprocessing
 from probattn.experiments.data.root import data_root
-from probattn.experiments.data.tables.datasets import Table, TableDataset
+from probattn.experiments.data.sealed_files import read_preprocessing
 from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text import tokens
-from probattn.experiments.data.text.datasets import TextDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
 from probattn.experiments.runs.sources import Dataset, load_data
@@ -125,7 +125,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
             return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
         if kind == "table":
             encoding = TableEncoding.from_json(saved["columns"])
-            blank = Table(torch.zeros(1, len(encoding.columns)), labels if classes else torch.zeros(1, 1))
+            blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
             scale = {} if classes else {key: float(saved[key]) for key in ("label_mean", "label_std")}
             return TableDataset(name, classes, encoding, saved["label_column"], *[blank] * 3, **scale)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:

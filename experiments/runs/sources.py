@@ -10,16 +10,16 @@ import torch
 from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings, data_function
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images import datasets as image_datasets
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images import image_datasets
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.tables import datasets as tables
-from probattn.experiments.data.tables.datasets import TableDataset
-from probattn.experiments.data.text import datasets as text_datasets
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables import table_dataset as tables
+from probattn.experiments.data.tables.table_dataset import TableDataset
+from probattn.experiments.data.text import text_dataset as text_datasets
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 
 Dataset = ImageDataset | TextDataset | TableDataset
 READERS: dict[str, Callable[..., Any]] = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, is_image, open_image, pixels
+from probattn.experiments.data.images.files import find_files, is_image, read_pixels
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -47,7 +47,7 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     Args:
         paths: files and folders; hidden files in folders are left out.
         shape: channels, height and width of the images.
-        options: as for :func:`~probattn.experiments.data.images.files.pixels`.
+        options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
     inputs = Inputs()
     for path in paths:
@@ -59,8 +59,7 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
                 with inputs.failing(str(file)):
                     if file != path and not is_image(file.name):
                         raise DatasetError("the suffix is not that of an image")
-                    with open_image(file) as image:
-                        inputs.values[str(file)] = torch.from_numpy(pixels(image, shape, **options))
+                    inputs.values[str(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
@@ -99,12 +98,11 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
         delimiter: as for :func:`read_texts`.
     """
 
-    def cells_of(row: Any, place: str) -> dict[str, str]:
+    def cells_of(row: Any, place: str) -> dict[str, Any]:
         if isinstance(row, str):
             raise DatasetError("this line is no row of a table: name a .csv, .tsv or .jsonl file")
-        cells = {name: cell if isinstance(cell, str) else json.dumps(cell) for name, cell in row.items()}
-        encoding.features([cells], [place])
-        return cells
+        encoding.features([row], [place])
+        return row
 
     columns = [column.name for column in encoding.columns]
     return _read(Inputs(), paths, columns=columns, delimiter=delimiter, convert=cells_of)

@@ -6,8 +6,8 @@ from importlib.resources import files
 import jinja2
 
 from probattn.experiments.config.presets import PRESETS
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.tables.datasets import TableDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.metric_display import DISPLAY
 from probattn.experiments.runs.folder import train_command

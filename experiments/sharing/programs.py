@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.tables.datasets import TableDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.sharing.pipeline import Pipeline

@@ -8,7 +8,7 @@ from probattn.experiments.sharing.inputs import read_images, read_rows, read_tex
 
 def encoding(*columns):
     """Return the encoding of a table with columns of numbers, in whatever way they are fitted."""
-    kind = {"mean": 0.0, "std": 1.0}
+    kind = {"mean": 0.0, "std": 1.0, "notation": [".", "", ""], "values": []}
     return TableEncoding.from_json([{"name": name, **kind} for name in columns])
 
 
