@@ -13,7 +13,7 @@ from probattn import KEPSVGPAttention, ProbabilisticAttention, draws, guides, lo
 from probattn.attention.base import LayerFactory
 from probattn.experiments.bench.measure import Step
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.images.datasets import ImageDataset
+from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.runs.build import build, loaders
 from probattn.functional import kep_svgp
 from probattn.inference import ELBOLoss

@@ -11,7 +11,7 @@ from probattn.experiments.cli import check_gpu, checks, demo, evaluate, export, 
 from probattn.experiments.cli.bench import bench
 from probattn.experiments.cli.terminal import fail
 from probattn.experiments.cli.train import train
-from probattn.experiments.runs.allocator import keep_memory
+from probattn.experiments.runs.environment import keep_memory
 
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
 """Messages of PyTorch's errors where memory does not suffice."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.experiments.data.images.datasets import load
+from probattn.experiments.data.images.image_datasets import load
 from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.studies.compare_posteriors import PosteriorComparison, compare_posteriors
