@@ -102,11 +102,10 @@ def show_table(table: Table) -> None:
 
 
 def show_metrics(table: Any) -> None:
-    """Print a table of metrics, on a narrow terminal as several tables of fewer columns."""
-    from probattn.experiments.reporting.table_formats import terminal_parts
+    """Print a table of metrics."""
+    from probattn.experiments.reporting.table_formats import terminal
 
-    for part in terminal_parts(table, width=console.width):
-        show_table(part)
+    show_table(terminal(table))
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:

@@ -2,23 +2,23 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from probattn.inference import Prediction
+from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
-from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
 
 CALIBRATION = "calibration.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(ser_json_inf_nan="strings"))
 class Calibration:
     """Temperature, conformal sets or intervals, and abstention of one run.
 
@@ -98,26 +98,21 @@ class Calibration:
         """Write ``calibration.json`` into the folder of a run."""
         write_bytes(folder / CALIBRATION, json.dumps(self.to_json(), indent=2).encode())
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values by name; infinite ones as the text ``inf``, which JSON can hold."""
-        return json.loads(json.dumps(asdict(self)).replace("Infinity", '"inf"'))
+    def to_json(self) -> dict[str, Any]:
+        """Return the values by name; infinite ones as text, which JSON can hold."""
+        return json.loads(TypeAdapter(type(self)).dump_json(self))
 
     @classmethod
-    def from_json(cls, content: dict[str, object]) -> Self:
+    def from_json(cls, content: Any) -> Self:
         """Read what :meth:`to_json` returns.
 
         Raises:
             CheckpointError: content of another form.
         """
         try:
-            numbers = {name: float(content[name]) for name in ("level", "max_risk", "quantile")}
-            maybe = {name: content[name] for name in ("temperature", "confidence")}
-            maybe = {name: None if value is None else float(value) for name, value in maybe.items()}
-            quantiles = tuple(map(float, content["class_quantiles"]))
-            counts = {name: int(content[name]) for name in ("num_samples", "seed")}
-            return cls(weights=str(content["weights"]), class_quantiles=quantiles, **numbers, **maybe, **counts)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"a calibration cannot be read: {error!r}; evaluate the run again") from error
+            return TypeAdapter(cls).validate_python(content)
+        except ValueError as error:
+            raise CheckpointError(f"a calibration cannot be read ({error}): evaluate the run again") from error
 
     @classmethod
     def load(cls, folder: Path, *, weights: str) -> Self | None:
@@ -132,7 +127,7 @@ class Calibration:
         try:
             calibration = cls.from_json(json.loads(path.read_bytes()))
         except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: {error}; evaluate the run again") from error
+            raise CheckpointError(f"{path} is damaged ({error}): evaluate the run again") from error
         if calibration.weights != weights:
             raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
         return calibration

@@ -1,112 +1,92 @@
-"""Decisions under uncertainty: abstention and conformal sets, chosen on validation data, evaluated on test data."""
+"""Decisions of a run's calibration on its test data: answers that are accepted, conformal sets, intervals."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from scipy.stats import binomtest
 from torch import Tensor
 
+from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
-from probattn.inference.decisions import conformal
-from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.metrics import regression
 
-TARGET, ALPHA = 0.05, 0.1
-"""Largest risk of the accepted answers, and probability with which a conformal set may miss the class."""
+Evaluated = dict[str, dict[str, float]]
+"""Kind of decision → its measures."""
 
 
-@dataclass(frozen=True, eq=False)
-class Decisions:
-    """Abstention threshold and conformal sets of a run, and their evaluation on its test data.
+def decide(calibration: Calibration, test: Prediction) -> Evaluated:
+    """Evaluate decisions on test data.
 
-    Args:
-        valid, test: predictions with labels.
-        threshold: confidence threshold that keeps the risk below :data:`TARGET`.
-        abstention: its :meth:`~probattn.inference.decisions.abstention.RiskThreshold.evaluate` on the test data.
-        sets: conformal sets of the test data by kind, here ``plain``; bool ``(n, classes)``.
-        conformal: evaluation of the sets by kind.
-        quantiles: calibrated quantile of the sets by kind.
+    Returns:
+        For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval), ``plain
+        sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and ``conformal
+        intervals`` (coverage and mean width).
     """
-
-    valid: Prediction
-    test: Prediction
-    threshold: RiskThreshold
-    abstention: dict[str, float]
-    sets: dict[str, Tensor]
-    conformal: dict[str, dict[str, float]]
-    quantiles: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the choices and their evaluation as ``metrics.json`` holds them."""
-        sets = {
-            kind: {"alpha": ALPHA, "quantile": self.quantiles[kind]} | values for kind, values in self.conformal.items()
-        }
-        threshold = {name: getattr(self.threshold, name) for name in RiskThreshold.fitted_values}
-        return {"abstention": threshold | {"test": self.abstention}} | sets
-
-    def describe(self) -> list[str]:
-        """Return the choices and their evaluation as sentences."""
-        test, sentences = self.abstention, [str(self.threshold)]
-        if test["accepted"]:
-            sentences.append(
-                f"on the test data {100 * test['coverage']:.1f} % are answered, {100 * test['risk']:.2f} % of them "
-                f"wrong (exact interval {100 * test['low']:.2f} to {100 * test['high']:.2f} %)"
-            )
-        for kind, values in self.conformal.items():
-            sentences.append(
-                f"{kind} conformal sets that promise {100 * (1 - ALPHA):g} %: {100 * values['coverage']:.1f} % of the "
-                f"test data covered, {values['size']:.2f} classes on average"
-            )
-        return sentences
-
-
-@dataclass(frozen=True, eq=False)
-class Intervals:
-    """Predictive intervals of a regression on its test data, before and after conformal calibration.
-
-    Args:
-        predicted: coverage and width of the central intervals of the posterior predictive.
-        conformal: coverage, width and share of empty ones of conformal intervals (CQR).
-    """
-
-    predicted: dict[str, float]
-    conformal: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the evaluation as ``metrics.json`` holds it."""
-        return {"intervals": {"alpha": ALPHA, "predicted": self.predicted, "conformal": self.conformal}}
-
-    def describe(self) -> list[str]:
-        """Return the evaluation as sentences."""
-        return [
-            f"{name} {100 * (1 - ALPHA):g} % intervals: {_describe(values)}"
-            for name, values in (("predicted", self.predicted), ("conformal", self.conformal))
-        ]
-
-
-def _describe(values: Mapping[str, float]) -> str:
-    if math.isinf(values["width"]):
-        return "unbounded, the validation data are too few to calibrate them"
-    return f"{100 * values['coverage']:.1f} % of the test data covered, {values['width']:.4g} wide on average"
-
-
-def decide(valid: Prediction, test: Prediction) -> Decisions | Intervals:
-    """Choose a threshold and conformal sets, or intervals, on validation data, and evaluate them on test data."""
     if test.probs is None:
-        low, high = regression.interval(test, 1 - ALPHA)
-        covered = (low <= test.labels) & (test.labels <= high)
-        predicted = {"coverage": float(covered.double().mean()), "width": float((high - low).mean())}
-        calibrated = conformal.CQR(alpha=ALPHA).fit_prediction(valid)
-        return Intervals(predicted, calibrated.evaluate(test, test.labels))
-    threshold = RiskThreshold(target=TARGET).fit_prediction(valid)
-    calibrated = {"plain": conformal.LAC(alpha=ALPHA).fit_prediction(valid)}
-    return Decisions(
-        valid,
-        test,
-        threshold,
-        threshold.evaluate(test.probs, test.labels),
-        {kind: each.sets(test.probs) for kind, each in calibrated.items()},
-        {kind: each.evaluate(test.probs, test.labels) for kind, each in calibrated.items()},
-        {kind: each.quantile.item() for kind, each in calibrated.items()},
-    )
+        ends = {"predicted": regression.interval(test, calibration.level), "conformal": calibration.intervals(test)}
+        return {f"{kind} intervals": _interval_scores(*pair, test.labels) for kind, pair in ends.items()}
+    probs, labels = calibration.apply(test).probs, test.labels
+    accepted = calibration.accepts(probs)
+    count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
+    abstention = {"accepted": count, "coverage": count / len(labels)}
+    if count:
+        interval = binomtest(wrong, count).proportion_ci(method="exact")
+        abstention |= {"risk": wrong / count, "low": float(interval.low), "high": float(interval.high)}
+    evaluated = {"abstention": abstention}
+    for kind in ("plain", "by-class"):
+        sets = calibration.sets(probs, by_class=kind == "by-class")
+        coverage = covered(sets, labels).double().mean().item()
+        evaluated[f"{kind} sets"] = {"coverage": coverage, "size": sets.sum(1).double().mean().item()}
+    return evaluated
+
+
+def by_class(calibration: Calibration, test: Prediction, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return class, count, accuracy, and coverage of plain and of by-class sets, for classes with test examples."""
+    probs, labels = calibration.apply(test).probs, test.labels
+    measures = {
+        "accuracy": probs.argmax(1) == labels,
+        "coverage": covered(calibration.sets(probs), labels),
+        "coverage_by_class": covered(calibration.sets(probs, by_class=True), labels),
+    }
+    rows = []
+    for number in labels.unique().tolist():
+        chosen = labels == number
+        means = {key: value[chosen].double().mean().item() for key, value in measures.items()}
+        rows.append({"class": classes[number], "count": int(chosen.sum())} | means)
+    return rows
+
+
+def covered(sets: Tensor, labels: Tensor) -> Tensor:
+    """Return which sets, bool ``(n, classes)``, hold their label ``(n,)``."""
+    return sets.gather(1, labels[:, None]).squeeze(1)
+
+
+def describe(calibration: Calibration, evaluated: Evaluated) -> list[str]:
+    """Return the decisions and their evaluation as sentences."""
+    sentences = []
+    for kind, values in evaluated.items():
+        if kind == "abstention" and not values["accepted"]:
+            sentences.append(f"abstention: no threshold of confidence keeps a risk of {100 * calibration.max_risk:g} %")
+        elif kind == "abstention":
+            sentences.append(
+                f"abstention below a confidence of {calibration.confidence:.4g}, chosen for a risk of at most "
+                f"{100 * calibration.max_risk:g} %: {_percent(values['coverage'])} answered, "
+                f"{100 * values['risk']:.2f} % of them wrong (exact 95 % interval {100 * values['low']:.2f} to "
+                f"{100 * values['high']:.2f} %)"
+            )
+        else:
+            size = values.get("size", values.get("width"))
+            unit = "classes on average" if "size" in values else "wide on average"
+            number = "unbounded: too few validation data" if math.isinf(size) else f"{size:.4g} {unit}"
+            promise = f"{kind} that promise {100 * calibration.level:g} %"
+            sentences.append(f"{promise}: {_percent(values['coverage'])} of the test data covered, {number}")
+    return sentences
+
+
+def _interval_scores(low: Tensor, high: Tensor, labels: Tensor) -> dict[str, float]:
+    inside = (low <= labels) & (labels <= high)
+    return {"coverage": inside.double().mean().item(), "width": (high - low).clamp(min=0).mean().item()}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
