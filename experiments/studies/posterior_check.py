@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.experiments.data.images.datasets import load
+from probattn.experiments.data.images.image_datasets import load
 from probattn.experiments.studies.compare_posteriors import compare_posteriors
 from probattn.inference import TrainOptions, fit, posterior_draws, psis_khat, refit_guide, simulation_based_calibration
 from probattn.inference.posterior.frozen import frozen
