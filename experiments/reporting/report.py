@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
+from probattn.experiments.plots.gallery import gallery
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.experiments.reporting.example_cards import cards
+from probattn.experiments.reporting.example_cards import cards, chosen
 from probattn.experiments.reporting.html import render
 from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
@@ -86,6 +87,9 @@ def figures(result: RunResult) -> dict[str, Figure]:
         drawn["risk_coverage"] = classes.risk_coverage({"this network": (result.probs, result.labels)})
         if len(result.classes) <= CLASSES:
             drawn["confusion"] = classes.confusion(confusion(result))
+        answers = result.images, result.probs, result.labels, result.classes
+        for name, numbers in zip(("confident_errors", "most_uncertain"), chosen(result).values(), strict=True):
+            drawn[name] = gallery(*answers, numbers=numbers)
         if result.ood:
             drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
     if result.numbers is not None:
@@ -112,5 +116,6 @@ def _comparisons(results: Sequence[RunResult]) -> dict[str, Figure]:
         "risk_coverage": classes.risk_coverage(answers) if answers else None,
         "shift": shift.boxes({name: result.shift for name, result in names.items()}, metric="accuracy"),
         "similarity": model_diagnostics.similarity({name: result.similarity for name, result in names.items()}),
+        "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in names.items()}),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}
