@@ -23,7 +23,7 @@ def demo(
     """Train layers on digits and compare them on clean and on corrupted images, in tables and a report."""
     with interruptible("the same command continues after the last whole epoch"):
         from probattn.experiments.config import presets
-        from probattn.experiments.reporting import posterior_words, report
+        from probattn.experiments.reporting import report
         from probattn.experiments.studies import demo as runs
 
         jobs = runs.plan(presets.digits(layers), epochs=epochs, out=out)
@@ -31,9 +31,8 @@ def demo(
         say(f"{len(jobs)} runs of {epochs} epochs, {workers} at a time; a run takes half a minute or more")
         sections = runs.run(jobs, workers=workers, say=say)
         results = [section.result for section in sections]
-        for result in results:
-            for sentence in posterior_words.warnings(result):
-                say(f"{result.label}: {sentence}")
+        for section in sections:
+            say(f"{section.result.label}: {section.content['conclusion'][-1]}")
         show_metrics(report.summary_table(results))
         show_metrics(report.shift_table(results))
         report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

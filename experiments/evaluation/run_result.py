@@ -10,11 +10,11 @@ from torch import Tensor
 
 from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table
+from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.scores import nested
-from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.folder import train_command
 from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
 from probattn.inference.diagnostics.attention import Spectrum

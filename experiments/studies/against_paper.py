@@ -11,12 +11,9 @@ from typing import Literal
 
 from scipy.special import stdtrit
 
-from probattn.experiments.evaluation.metric_display import MISSING, arrow, format_value, unit
+from probattn.experiments.evaluation.metric_display import MISSING, format_value, unit
 from probattn.experiments.evaluation.seed_statistics import CONFIDENCE, Cell, MetricsBySeed, compare
-from probattn.experiments.reporting.table import Column as Heading
-from probattn.experiments.reporting.table import Entry as TableCell
-from probattn.experiments.reporting.table import Row as TableRow
-from probattn.experiments.reporting.table import Table
+from probattn.experiments.reporting.tables import Table, heading, plain_table
 from probattn.experiments.studies.entries import Column, Part
 from probattn.experiments.studies.paper_tables import PaperValue
 
@@ -106,17 +103,14 @@ def tables(compared: Compared) -> list[Table]:
         )
         paper = part.paper_row(row)
         against = "the paper" if compared.differences[row] else ""
-        rows += [TableRow(row, own, against)] + _paper_rows(row, part, paper if against else {})
+        rows += [(row, *own)] + _paper_rows(row, part, paper if against else {})
         if any(cell.difference is not None for cell in cells.values()):
-            effects.append(TableRow(row, tuple(_effect(cells[column.key], column) for column in part.columns)))
+            effects.append((row, *(_effect(cells[column.key], column) for column in part.columns)))
             if against and part.paper_row(part.baseline):
-                entries = tuple(map(TableCell, _paper_effects(part, row)))
-                effects.append(TableRow(f"{row}, the paper", entries))
-    headings = tuple(
-        Heading(each.display.title, arrow(each.display), unit(each.display.scale)) for each in part.columns
-    )
+                effects.append((f"{row}, the paper", *_paper_effects(part, row)))
+    headings = [heading(each.display) for each in part.columns]
     percent = f"{100 * CONFIDENCE:g} %"
-    found = [Table("method", headings, (("", tuple(rows)),), _note(compared, percent))]
+    found = [plain_table(("method", *headings), rows, note=_note(compared, percent))]
     if effects:
         note = (
             f"Mean difference of our runs to {part.baseline}, with its {percent} interval, paired by seed; * where it"
@@ -124,7 +118,7 @@ def tables(compared: Compared) -> list[Table]:
         note += " excludes 0."
         if any(compared.differences.values()):
             note += " The paper's are differences of its means."
-        found.append(Table(f"difference to {part.baseline}", headings, (("", tuple(effects)),), note))
+        found.append(plain_table((f"difference to {part.baseline}", *headings), effects, note=note))
     return found
 
 
@@ -171,40 +165,35 @@ def _comparable(part: Part, cells: dict[str, dict[str, Cell]]) -> Iterator[tuple
                 yield row, column
 
 
-def _own(cell: Cell, apart: Difference | None, column: Column) -> TableCell:
+def _own(cell: Cell, apart: Difference | None, column: Column) -> str:
     scale, decimals = column.display.scale, decimals_of(column)
-    spread = "" if cell.std is None else format_value(cell.std, scale, decimals)
-    return TableCell(
-        format_value(cell.mean, scale, decimals),
-        spread,
-        _interval(apart, decimals),
-        bool(apart and apart.is_significant),
-    )
+    spread = "" if cell.std is None else f" ± {format_value(cell.std, scale, decimals)}"
+    star = "*" if apart and apart.is_significant else ""
+    return f"{format_value(cell.mean, scale, decimals)}{spread} {_interval(apart, decimals)}{star}".strip()
 
 
-def _effect(cell: Cell, column: Column) -> TableCell:
+def _effect(cell: Cell, column: Column) -> str:
     if cell.difference is None:
-        return TableCell(MISSING)
+        return MISSING
     scale, decimals = column.display.scale, decimals_of(column)
     interval = (
         "" if cell.low is None else ", ".join(format_value(each, scale, decimals) for each in (cell.low, cell.high))
     )
-    return TableCell(
-        _signed(scale * cell.difference, decimals), "", f"[{interval}]" if interval else "", cell.significant
-    )
+    interval = f" [{interval}]{'*' if cell.significant else ''}" if interval else ""
+    return _signed(scale * cell.difference, decimals) + interval
 
 
-def paper_cell(value: PaperValue | None, decimals: int) -> TableCell:
+def paper_cell(value: PaperValue | None, decimals: int) -> str:
     """Return a number of the paper as a cell."""
     if value is None:
-        return TableCell(MISSING)
-    spread = "" if value.std is None else format_value(value.std, 1, decimals)
-    return TableCell(format_value(value.mean, 1, decimals), spread)
+        return MISSING
+    spread = "" if value.std is None else f" ± {format_value(value.std, 1, decimals)}"
+    return format_value(value.mean, 1, decimals) + spread
 
 
-def _paper_rows(row: str, part: Part, paper: Mapping[str, PaperValue]) -> list[TableRow]:
+def _paper_rows(row: str, part: Part, paper: Mapping[str, PaperValue]) -> list[tuple[str, ...]]:
     cells = tuple(paper_cell(paper.get(column.key), decimals_of(column)) for column in part.columns)
-    return [TableRow(f"{row}, the paper", cells)] if paper else []
+    return [(f"{row}, the paper", *cells)] if paper else []
 
 
 def _paper_effects(part: Part, row: str) -> list[str]:
@@ -238,7 +227,7 @@ def _note(compared: Compared, percent: str) -> str:
     parts = ["Mean ± standard deviation over seeds."]
     if kinds:
         parts.append(
-            f"Below it the difference to the paper, in brackets its {percent} interval, * where that excludes 0:"
+            f"Beside it the difference to the paper, in brackets its {percent} interval, * where that excludes 0:"
         )
     if "welch" in kinds:
         parts.append(

@@ -14,8 +14,8 @@ from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting.table import to_table
 from probattn.experiments.reporting.table_formats import latex, markdown
+from probattn.experiments.reporting.tables import comparison_table
 from probattn.experiments.studies.collect import baselines as softmax_twins
 from probattn.experiments.studies.collect import read_runs, resampled, to_rows
 from probattn.inference.io.files import write_bytes
@@ -131,14 +131,14 @@ def read(paths: Sequence[Path], *, tuned: Collection[str] = ()) -> tuple[pd.Data
 
 def to_latex(comparison: Comparison) -> str:
     r"""Return the LaTeX ``tabular`` of a comparison, which needs ``\usepackage{booktabs}``."""
-    return latex(to_table(comparison))
+    return latex(comparison_table(comparison))
 
 
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, note: str = "") -> None:
     """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode())
-    pages = [f"# {title}\n\n{markdown(to_table(comparison))}" for title, comparison in compared.items()]
+    pages = [f"# {title}\n\n{markdown(comparison_table(comparison))}" for title, comparison in compared.items()]
     write_bytes(folder / "comparison.md", "\n".join([*pages, note]).encode())
     tables = [f"% {title}\n{to_latex(comparison)}" for title, comparison in compared.items()]
     write_bytes(folder / "comparison.tex", "\n".join(tables).encode())

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.evaluate import evaluate
 from probattn.experiments.evaluation.evaluated_run import read_evaluated_run
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.plots import model_diagnostics, ood
+from probattn.experiments.plots import classes, model_diagnostics
 from probattn.experiments.plots import shift as shift_plots
 from probattn.experiments.studies.entries import Part
 from probattn.experiments.studies.reproduce import Job, Plan
@@ -38,14 +38,16 @@ def confidence(plan: Plan, part: Part) -> Figures:
         run = read_evaluated_run(_first(plan, part, name).folder)
         sets = [f"ood/{each}" for each in part.ood if f"ood/{each}" in run.test_sets]
         found = run.predictions(["test", *sets], row.method)
-        figures[_slug(name)] = ood.confidence(found["test"], {each.removeprefix("ood/"): found[each] for each in sets})
+        figures[_slug(name)] = classes.ood_confidence(
+            found["test"], {each.removeprefix("ood/"): found[each] for each in sets}
+        )
     return figures
 
 
 def spectrum(plan: Plan, part: Part) -> Figures:
     """Draw the cumulative share of the singular values by layer, a line per row, of the first seed (Fig. 4)."""
     results = _results(plan, part)
-    return {"": model_diagnostics.spectrum_by_model({name: result.spectra for name, result in results.items()})}
+    return {"": model_diagnostics.spectrum({name: result.spectra for name, result in results.items()})}
 
 
 def similarity(plan: Plan, part: Part) -> Figures:

@@ -6,13 +6,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from probattn.experiments.evaluation.metric_display import arrow, unit
 from probattn.experiments.plots import style
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting.table import Column as Heading
-from probattn.experiments.reporting.table import Row as TableRow
-from probattn.experiments.reporting.table import Table
 from probattn.experiments.reporting.table_formats import markdown
+from probattn.experiments.reporting.tables import Table, heading, plain_table
 from probattn.experiments.studies import against_paper
 from probattn.experiments.studies.against_paper import Compared
 from probattn.experiments.studies.entries import Part
@@ -92,11 +89,8 @@ def _is_size(key: str) -> bool:
 
 
 def _paper_table(part: Part) -> Table:
-    headings = tuple(
-        Heading(each.display.title, arrow(each.display), unit(each.display.scale)) for each in part.columns
-    )
     rows = []
     for name, numbers in part.paper.items():
         values = ((numbers.get(column.key), against_paper.decimals_of(column)) for column in part.columns)
-        rows.append(TableRow(name, tuple(against_paper.paper_cell(*each) for each in values)))
-    return Table("the paper", headings, (("", tuple(rows)),))
+        rows.append((name, *(against_paper.paper_cell(*each) for each in values)))
+    return plain_table(("the paper", *(heading(each.display) for each in part.columns)), rows)

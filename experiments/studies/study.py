@@ -13,8 +13,8 @@ from probattn.experiments.config.layer_choice import with_layer
 from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.ood.datasets import default_names
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
