@@ -40,7 +40,6 @@ def evaluate(
     from probattn.experiments.config.validation import SettingsError
     from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
-    from probattn.experiments.evaluation.decisions import describe
     from probattn.experiments.reporting import posterior_words, report
     from probattn.experiments.reporting.table import to_table
     from probattn.experiments.studies.collect import find_runs
@@ -60,11 +59,10 @@ def evaluate(
             if "Detection" not in title or title.endswith("AUROC"):
                 say(f"\n{title}", style="bold")
                 show_metrics(to_table(table))
-        for sentence in [
-            "",
-            *describe(done.calibration, done.result.decisions),
-            *posterior_words.warnings(done.result),
-        ]:
+        say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
+        for kind, values in done.result.decisions.items():
+            say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
+        for sentence in posterior_words.warnings(done.result):
             say(sentence)
         page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", done.result)

@@ -57,6 +57,10 @@ class Settings:
         if self.warm_start is not None and self.layer.name == "softmax":
             raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
 
+    def __reduce__(self) -> tuple:
+        """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
+        return Settings.from_dict, (asdict(self),)
+
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
         """Return the settings that a file or a preset holds as nested values.

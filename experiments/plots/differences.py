@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.evaluation.metric_display import MetricDisplay
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, select
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots import style
-from probattn.experiments.plots.row_panels import ARROWS, mark_missing, pages, row_panels, rows_left_out
+from probattn.experiments.plots.row_panels import ARROWS, mark_missing, pages, row_panels, rows_left_out, select
 
 BETTER = {"marker": "o", "ls": "-", "ms": 5.5, "lw": 1.8, "color": style.BLUE, "label": "better"}
 WORSE = {"marker": "X", "ls": "-", "ms": 6.5, "lw": 1.8, "color": style.ORANGE, "label": "worse"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from probattn.experiments.evaluation.metric_display import MISSING, MetricDisplay, arrow, unit
-from probattn.experiments.evaluation.seed_statistics import Comparison, select
+from probattn.experiments.evaluation.seed_statistics import Comparison, _best
 from probattn.experiments.plots import style
 
 ROWS = 12
@@ -98,3 +99,13 @@ def _places(table: Comparison) -> tuple[dict[str, int], dict[int, str]]:
             places[row] = at
             at += 1
     return places, headings
+
+
+def select(comparison: Comparison, rows: Collection[str]) -> Comparison:
+    """Return the comparison of some of the rows: the best is the best of these; cells of baselines stay."""
+    groups = {name: tuple(row for row in group if row in rows) for name, group in comparison.groups.items()}
+    groups = {name: group for name, group in groups.items() if group}
+    baselines = {row: other for row, other in comparison.baselines.items() if row in rows}
+    cells = {row: cells for row, cells in comparison.cells.items() if row in rows or row in baselines.values()}
+    best = _best(cells, groups, comparison.metrics)
+    return replace(comparison, groups=groups, baselines=baselines, cells=cells, best=best)

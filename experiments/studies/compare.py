@@ -35,7 +35,7 @@ def compare_results(
 
     Args:
         results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
-        subject: a test set, such as ``test``, ``domain/NAME`` or ``ood/NAME``, or ``shift`` for the mean of corruptions.
+        subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
         baselines: run → the run that it is compared with, possibly itself, which compares its methods; None takes the
             run with ``softmax`` in its name that begins most alike.
@@ -159,8 +159,8 @@ def _softmax(runs: Iterable[str]) -> dict[str, str]:
 def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
     """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
 
-    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods of
-    a run that is its own twin are compared with it alone.
+    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
+    of a run that is its own twin are compared with it alone.
     """
     twin = baselines.get(run, "")
     if twin in ("", run):

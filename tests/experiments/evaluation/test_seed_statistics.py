@@ -70,6 +70,20 @@ def test_one_seed_has_no_spread_and_one_shared_seed_no_interval():
     assert not cells["a"].significant
 
 
+def test_one_shared_seed_has_the_percentiles_of_resampled_examples():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.01, 1000), rng.normal(0.8, 0.01, 1000)
+    resampled = {"a": {"accuracy": a}, "b": {"accuracy": b}}
+    scores = {"a": seeds("accuracy", 0.9), "b": seeds("accuracy", 0.8)}
+    cell = one(scores, baselines={"a": "b"}, resampled=resampled)["a"]
+    assert (cell.low, cell.high) == pytest.approx(tuple(np.percentile(a - b, [2.5, 97.5])))
+    assert cell.significant
+    two = {"a": seeds("accuracy", 0.9, 0.8), "b": seeds("accuracy", 0.8, 0.6)}
+    assert one(two, baselines={"a": "b"}, resampled=resampled)["a"].low < 0  # of the seeds, Student's t
+    same = one(scores, baselines={"a": "b"}, resampled={"a": {"accuracy": a}, "b": {"accuracy": a}})["a"]
+    assert same.low is None
+
+
 def test_no_shared_seed_has_no_difference():
     cells = one({"a": {0: {"accuracy": 0.9}}, "b": {1: {"accuracy": 0.8}}}, baselines={"a": "b"})
     assert cells["a"].difference is None
