@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, is_image, read_pixels
+from probattn.experiments.data.images.files import find_files, is_image, path_text, read_pixels
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -70,7 +70,7 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
                 value = torch.from_numpy(read_pixels(file, shape, **options))
             except (DatasetError, OSError) as error:
                 value = error
-            inputs.add(str(file), value)
+            inputs.add(path_text(file), value)
     return inputs
 
 
