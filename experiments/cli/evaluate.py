@@ -59,12 +59,13 @@ def evaluate(
             if "Detection" not in title or title.endswith("AUROC"):
                 say(f"\n{title}", style="bold")
                 show_metrics(comparison_table(table))
+        part = report.section(done.result)
+        say("\nConclusion", style="bold")
+        for sentence in part.content["conclusion"]:
+            say(sentence)
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
-        part = report.section(done.result)
-        for sentence in part.content["conclusion"]:
-            say(sentence)
         page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", done.result)
         report.write(page, [part], title=title)

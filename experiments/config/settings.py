@@ -82,10 +82,6 @@ class Settings:
         """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
         return Settings.from_dict, (asdict(self),)
 
-    def __reduce__(self) -> tuple:
-        """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
-        return Settings.from_dict, (asdict(self),)
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
         """Return the settings that a file or a preset holds as nested values.
