@@ -142,10 +142,8 @@ class Pipeline:
         if seed is None:
             seed = self.calibration.seed if self.calibration else 0
         batches = ((x, None, *rest) for x, _, *rest in self.run.batches(self._data(inputs)))
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            options = {"num_samples": num_samples or self.num_samples}
-            prediction = predict(self.run.model, self.run.guide, batches, **options)
+        options = {"num_samples": num_samples or self.num_samples, "seed": seed}
+        prediction = predict(self.run.model, self.run.guide, batches, **options)
         return self.calibration.apply(prediction) if calibrated and self.calibration else prediction
 
     def answers(

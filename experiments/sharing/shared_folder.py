@@ -9,7 +9,8 @@ import torch
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.calibration import CALIBRATION
-from probattn.experiments.runs.load import TrainedRun, blank_dataset, build_for_prediction
+from probattn.experiments.runs.load import TrainedRun, build_for_prediction
+from probattn.experiments.runs.sources import blank_dataset
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
 from probattn.inference.io.safetensors_io import load_safetensors

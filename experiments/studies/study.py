@@ -240,6 +240,7 @@ def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:
     except (SettingsError, CheckpointError, OSError):
         raise
     except Exception as error:  # of a layer of the user's own, of any type
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails with {reason}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = f"{kind}{str(error).partition(chr(10))[0]}"
+        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
     return model, guide
