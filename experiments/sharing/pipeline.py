@@ -130,7 +130,7 @@ class Pipeline:
         Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
 
         Args:
-            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, stacked or not; n texts; or n rows
+            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, n texts, or n rows
                 of a table, each a mapping of :attr:`columns` to cells.
             calibrated: apply the temperature, if the run has a calibration.
             num_samples, seed: of the posterior samples; default: those of the calibration.
