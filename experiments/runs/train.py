@@ -11,7 +11,7 @@ from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import changes, check_free, claim
-from probattn.experiments.runs.sources import load_data
+from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
 from probattn.inference.distributed import broadcast_result, make_fabric, world
 
@@ -52,6 +52,8 @@ def train(
     with fabric.rank_zero_first():
         dataset = load_data(settings, root)
     is_fresh = not (out / "last.pt").exists()
+    if is_fresh and isinstance(dataset, TableDataset):
+        say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)
     model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
