@@ -16,8 +16,7 @@ from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
 from probattn.experiments.runs import export, seeds, train
-from probattn.experiments.studies import demo, posterior_check, reproduce, study, sweep
-from probattn.experiments.studies.reproductions import ENTRIES
+from probattn.experiments.studies import paper_cells, posterior_check, study, sweep
 
 KEP = "digits/kep-svgp"
 MOST_LINES = 4
@@ -139,7 +138,7 @@ def command_line(random: random_module.Random, folder: Path) -> list[str]:
         if kind == "preset":
             return random.choice((KEP, random.choice(list(PRESETS)), random.choice(TEXTS)))
         if kind == "entry":
-            return random.choice((random.choice(list(ENTRIES)), random.choice(TEXTS)))
+            return random.choice((random.choice(list(paper_cells.entries().index)), random.choice(TEXTS)))
         if kind in ("--set", "--sweep"):
             keys = list(_flat_settings())
             return f"{random.choice(keys)}={random.choice(TEXTS)}" if random.random() < 0.9 else random.choice(TEXTS)
@@ -215,8 +214,6 @@ def without_work() -> Iterator[None]:
             (seeds, "run_in_workers", in_turn),
             (sweep, "run_in_workers", in_turn),
             (study, "run_in_workers", in_turn),
-            (demo, "run_in_workers", in_turn),
-            (reproduce, "run_time", accept),
         ):
             stack.enter_context(patch.object(module, name, replacement))
         yield
