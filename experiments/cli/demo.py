@@ -30,9 +30,8 @@ def demo(
         say(f"{len(jobs)} runs of {epochs} epochs, {workers} at a time; a run takes half a minute or more")
         sections = digits.run(jobs, workers=workers, say=say)
         results = [section.result for section in sections]
-        for result in results:
-            for site in result.convergence or ():
-                say(f"{result.label}, posterior of {site.site}: {site.state}")
+        for section in sections:
+            say(f"{section.result.label}: {section.content['conclusion'][-1]}")
         show_metrics(report.summary_table(results))
         show_metrics(report.shift_table(results))
         report.write(out / "report.html", sections, title="probattn demo: handwritten digits")

@@ -40,8 +40,8 @@ def evaluate(
     from probattn.experiments.config.validation import SettingsError
     from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
-    from probattn.experiments.reporting import posterior_words, report
-    from probattn.experiments.reporting.table import to_table
+    from probattn.experiments.reporting import report
+    from probattn.experiments.reporting.tables import comparison_table
     from probattn.experiments.studies.collect import find_runs
     from probattn.experiments.studies.compare import comparisons
 
@@ -58,13 +58,15 @@ def evaluate(
         for title, table in comparisons(done.scores).items():
             if "Detection" not in title or title.endswith("AUROC"):
                 say(f"\n{title}", style="bold")
-                show_metrics(to_table(table))
+                show_metrics(comparison_table(table))
+        part = report.section(done.result)
+        say("\nConclusion", style="bold")
+        for sentence in part.content["conclusion"]:
+            say(sentence)
         say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
         for kind, values in done.result.decisions.items():
             say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
-        for sentence in posterior_words.warnings(done.result):
-            say(sentence)
         page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", done.result)
-        report.write(page, [report.section(done.result)], title=title)
+        report.write(page, [part], title=title)
         say(f"report: {page}; all scores: {run / 'scores.csv'}")

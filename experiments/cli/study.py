@@ -107,13 +107,13 @@ def study(
 
 
 def _compare(paths: Sequence[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
-    from probattn.experiments.reporting.table import to_table
+    from probattn.experiments.reporting.tables import comparison_table
     from probattn.experiments.studies import compare as comparison
 
     results, compared = comparison.read(paths, tuned=tuned)
     for title, table in compared.items():
         if "Detection" not in title or title.endswith("AUROC"):
             say(f"\n{title}", style="bold")
-            show_metrics(to_table(table))
+            show_metrics(comparison_table(table))
     comparison.write(out, results, compared, note=note)
     say(f"results.csv, comparison.md, comparison.tex: {out}")

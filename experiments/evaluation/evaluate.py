@@ -64,7 +64,7 @@ def evaluate(
         by: methods in addition to the posterior predictive (see :mod:`probattn.experiments.evaluation.methods`).
         shift: evaluate on corrupted test images, too.
         corruptions, severities: those of ``shift``.
-        ood: names of OOD image sets (see :mod:`probattn.experiments.data.ood.datasets`).
+        ood: names of OOD image sets (see :mod:`probattn.experiments.data.images.ood_sets`).
         convergence: test whether the posterior has converged (see :func:`run_convergence`).
         level: probability that conformal sets and intervals hold the label.
         max_risk: largest error rate of accepted answers.

@@ -89,7 +89,7 @@ def to_rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(to_frame({ENSEMBLE: ensemble}, run=label, seed=0))
+            frames.append(to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
-from probattn.experiments.data.images.datasets import load
+from probattn.experiments.data.images.image_datasets import load
 from probattn.experiments.studies.compare_posteriors import compare_posteriors
 from probattn.inference import TrainOptions, fit, posterior_draws, psis_khat, refit_guide, simulation_based_calibration
 from probattn.inference.posterior.frozen import frozen
@@ -62,10 +62,10 @@ def posterior_check(
     say("comparison of the guides with NUTS, and importance ratios")
     comparison = compare_posteriors(model, families, (x, y), reference=draws, num_samples=DRAWS)
     rows = {}
-    for site in comparison.sites:
+    for site in comparison.itertuples():
         rows[site.guide] = {"mean error": site.mean_error, "sd ratio": site.std_ratio}
         rows[site.guide] |= {"correlation error": site.correlation_error}
-        rows[site.guide] |= {"predictive TV": comparison.predictive[site.guide]}
+        rows[site.guide] |= {"predictive TV": site.predictive}
         if site.guide != "delta":  # a point mass has no density
             ratios = psis_khat(model, families[site.guide], (x, y), num_samples=DRAWS)
             rows[site.guide] |= {"k̂": ratios.khat, "effective": ratios.ess}

@@ -11,7 +11,7 @@ import pandas as pd
 from probattn.experiments.config import presets
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.ood import datasets as ood_datasets
+from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.studies import paper_cells, study
 from probattn.experiments.studies.study import Job
 

@@ -13,8 +13,8 @@ from probattn.experiments.config.layer_choice import with_layer
 from probattn.experiments.config.presets import PRESETS, preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data.images.datasets import ImageDataset
-from probattn.experiments.data.ood.datasets import default_names
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.ood_sets import default_names
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import eval_sets
 from probattn.experiments.evaluation.evaluate import evaluate
@@ -240,6 +240,7 @@ def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:
     except (SettingsError, CheckpointError, OSError):
         raise
     except Exception as error:  # of a layer of the user's own, of any type
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails with {reason}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = f"{kind}{str(error).partition(chr(10))[0]}"
+        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
     return model, guide

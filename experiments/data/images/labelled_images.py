@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.sealed_files import digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,17 +15,18 @@ class Images:
     """Labelled images: ``images`` uint8 (n, C, H, W), ``labels`` int64 (n,).
 
     Raises:
-        ValueError: if a tensor has another shape or dtype, or the lengths differ.
+        ValueError: a tensor has another shape or dtype, or the lengths differ.
     """
 
     images: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
-            raise ValueError(f"images must be uint8 (n, C, H, W), got {_describe(self.images)}")
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
-            raise ValueError(f"labels must be int64 ({len(self.images)},), got {_describe(self.labels)}")
+        pixels, labels = self.images, self.labels
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4:
+            raise ValueError(f"images must be uint8 (n, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}")
+        if labels.dtype != torch.int64 or labels.shape != pixels.shape[:1]:
+            raise ValueError(f"labels must be int64 ({len(pixels)},), got {labels.dtype} {tuple(labels.shape)}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,7 +54,3 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     mean = weights @ levels
     variance = (weights * (levels - mean[:, None]) ** 2).sum(1)
     return tuple(mean.tolist()), tuple(variance.sqrt().tolist())
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)}"

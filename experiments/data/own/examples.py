@@ -1,5 +1,6 @@
 """Labelled examples of a user's files, their division into parts, and the classes of their labels."""
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -8,8 +9,14 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 
-PARTS = {"train": ("train",), "valid": ("valid", "val", "validation", "dev"), "test": ("test",)}
-"""Names of the files or folders of each part."""
+PARTS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "validation", "val", "eval", "evaluation", "dev", "development"),
+    "test": ("test", "testing"),
+}
+"""Names of the files, folders or splits of each part, which are recognised in upper and lower case."""
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
+_JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +48,33 @@ class Shares(NamedTuple):
     test: float
 
 
-def find_parts(folder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a folder that are parts, by the name of the part.
+def normal_name(text: str) -> str:
+    """Return the one spelling of a class's or column's name, for names that look alike.
+
+    Its characters are composed (NFC), invisible ones vanish, and white space of any kind becomes single spaces.
+    Surrogates, such as bytes of a file name that are not UTF-8, become escapes: the name can be printed and stored.
+    """
+    visible = unicodedata.normalize("NFC", text.translate(_INVISIBLE))
+    return " ".join(visible.split()).strip(_JOINERS).encode("utf-8", "backslashreplace").decode()
+
+
+def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a folder or data set that are parts, by the name of the part.
 
     Args:
-        folder: entries by name without suffix.
+        entries: files, folders or splits by their names without suffix.
 
     Raises:
         DatasetError: two entries for one part.
     """
-    found = {part: [name for name in names if name in folder] for part, names in PARTS.items()}
-    for part, names in found.items():
+    parts = {}
+    for part, spellings in PARTS.items():
+        names = [name for name in entries if normal_name(name).casefold() in spellings]
         if len(names) > 1:
             raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
-    return {part: folder[names[0]] for part, names in found.items() if names}
+        if names:
+            parts[part] = entries[names[0]]
+    return parts
 
 
 def divide(

@@ -1,16 +1,23 @@
 """Images in folders, one for each class."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import SUFFIXES, find_files, is_hidden, is_image, open_image, pixels
-from probattn.experiments.data.images.labelled_images import Images, channel_statistics
+from probattn.experiments.data.images.files import (
+    SUFFIXES,
+    decode_all,
+    find_files,
+    is_hidden,
+    is_image,
+    path_text,
+    read_pixels,
+)
+from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own.examples import (
     Examples,
     Shares,
@@ -18,6 +25,8 @@ from probattn.experiments.data.own.examples import (
     class_names,
     divide,
     find_parts,
+    normal_name,
+    shorten,
 )
 
 
@@ -30,27 +39,28 @@ class ImageParts(NamedTuple):
     test: Images
 
 
-def read(path: Path, *, image_size: int, shares: Shares, seed: int, limit: int | None) -> ImageParts:
+def read(
+    path: Path, *, image_size: int, shares: Shares, seed: int, limit: int | None, background: str = "white"
+) -> ImageParts:
     """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or ``PATH/CLASS/*.jpg``.
 
-    All folders below that of a class belong to it, as for torchvision's ``ImageFolder``; hidden files are left out.
+    Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All folders below that of a
+    class belong to it, as for torchvision's ``ImageFolder``; hidden files are left out.
 
     Args:
         path: the folder.
-        image_size: height and width (see :func:`~probattn.experiments.data.images.files.pixels`).
+        image_size, background: size and colour (see :func:`~probattn.experiments.data.images.files.pixels`).
         shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
-        DatasetError: a class without images, a file that is no image, cannot be decoded, or lies outside of the
-            classes' folders; names the file.
+        DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
+            classes' folders; folders that may be parts or classes.
     """
     if not path.is_dir():
         raise DatasetError(f"{path} is no folder; name your folder of images with --data FOLDER")
-    folders = {each.name.lower(): each for each in sorted(path.iterdir()) if each.is_dir()}
-    parts = find_parts(folders)
-    parts = parts if "train" in parts else {"train": path}
-    given = {part: _list(folder) for part, folder in parts.items()}
-    return from_examples(given, decode=lambda file: _decode(file, image_size), shares=shares, seed=seed, limit=limit)
+    decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
+    given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
+    return from_examples(given, decode=decode, shares=shares, seed=seed, limit=limit)
 
 
 def from_examples(
@@ -64,48 +74,52 @@ def from_examples(
     """Return the parts of examples, whose inputs are decoded by threads; arguments and errors as for :func:`read`."""
     parts = divide(given, shares=shares, seed=seed, limit=limit, by_class=True)
     classes = class_names(parts["train"])
-    labels = {name: class_indices(each, classes) for name, each in parts.items()}
-    with ThreadPoolExecutor(4) as pool:
-        images = {
-            name: Images(torch.from_numpy(np.stack(list(pool.map(decode, each.inputs)))), labels[name])
-            for name, each in parts.items()
-        }
-    _, std = channel_statistics(images["train"].images)
-    if min(std) == 0:
-        raise DatasetError(
-            "in one colour channel all training images have the same value everywhere: take other images"
-        )
+    labels = {part: class_indices(examples, classes) for part, examples in parts.items()}
+    images = {part: Images(decode_all(decode, parts[part].inputs), labels[part]) for part in parts}
     return ImageParts(classes, **images)
 
 
-def _list(folder: Path) -> Examples:
-    """Return the images of each class's folder, whose inputs are paths."""
-    entries = [each for each in sorted(folder.iterdir()) if not is_hidden(each.name)]
-    outside = next((each for each in entries if not each.is_dir()), None)
-    if outside is not None:
-        raise DatasetError(f"{outside} lies outside of the classes' folders: move it into one, or elsewhere")
-    if not entries:
-        raise DatasetError(f"{folder} has no folders; it needs one for each class, with the images of that class")
-    files, labels = [], []
-    for each in entries:
-        own = _files(each)
-        if not own:
-            raise DatasetError(f"the class {each.name!r} has no images: {each} is empty; add some or remove the folder")
-        files += own
-        labels += [each.name] * len(own)
-    return Examples(files, labels, [str(file) for file in files])
-
-
-def _files(folder: Path) -> Sequence[Path]:
-    found = list(find_files(folder))
-    other = next((each for each in found if not is_image(each.name)), None)
-    if other is not None:
+def _part_folders(path: Path) -> dict[str, Path]:
+    """Return the folders of the parts; without any, the folder itself is the training part."""
+    folders = _folders(path)
+    parts = find_parts(folders)
+    names = [folder.name for folder in parts.values()]
+    others = [name for name in folders if name not in names]
+    if parts and (others or "train" not in parts):
         raise DatasetError(
-            f"{other} has none of the suffixes of images ({', '.join(SUFFIXES)}); convert it, or move it elsewhere"
+            f"{path} has the folders {shorten(names)}, which are named like parts, and "
+            f"{f'beside them {shorten(others)}' if others else 'no training part'}: move the folders of classes for "
+            "training into one named train, and what is neither a part nor a class elsewhere"
         )
-    return found
+    inner = [_folders(folder).keys() for folder in folders.values()]
+    alike = any(inner) and all(names == inner[0] for names in inner)
+    if not parts and alike and any("train" in name.casefold() or "test" in name.casefold() for name in folders):
+        raise DatasetError(
+            f"the folders {shorten(list(folders))} of {path} all hold the folders {shorten(sorted(inner[0]))}: if they "
+            "are parts, name them train, valid and test; if they are classes, move them into a folder named train"
+        )
+    return parts or {"train": path}
 
 
-def _decode(path: Path, size: int) -> np.ndarray:
-    with open_image(path) as image:
-        return pixels(image, (3, size, size))
+def _folders(path: Path) -> dict[str, Path]:
+    return {entry.name: entry for entry in sorted(path.iterdir()) if entry.is_dir() and not is_hidden(entry.name)}
+
+
+def list_images(folder: Path) -> Examples:
+    """Return the images of each class's folder, whose inputs are paths."""
+    files = list(find_files(folder))
+    for file in files:
+        if file.parent == folder:
+            raise DatasetError(
+                f"{path_text(file)} lies outside of the classes' folders: move it into one, or elsewhere"
+            )
+        if not is_image(file.name):
+            raise DatasetError(
+                f"{path_text(file)} has none of the suffixes of images ({', '.join(SUFFIXES)}): move it elsewhere"
+            )
+    names = [file.relative_to(folder).parts[0] for file in files]
+    empty = _folders(folder).keys() - set(names)
+    if empty or not names:
+        problem = f"of the classes {shorten(sorted(empty))} are empty" if empty else "of classes are missing"
+        raise DatasetError(f"in {folder} the folders {problem}: add images of each class, or remove its folder")
+    return Examples(files, [normal_name(name) for name in names], [path_text(file) for file in files])

@@ -10,8 +10,8 @@ from scipy import stats
 
 from probattn.experiments.evaluation.metric_display import COLUMNS, DISPLAY, MetricDisplay, best_of, format_value
 from probattn.experiments.evaluation.seed_statistics import compare
-from probattn.experiments.reporting.table import to_table
 from probattn.experiments.reporting.table_formats import markdown
+from probattn.experiments.reporting.tables import comparison_table
 
 ACC, NLL = DISPLAY["accuracy"], DISPLAY["nll"]
 
@@ -170,7 +170,7 @@ def test_rows_of_before_there_was_an_mcc_have_no_cell_for_it():
     cells = {row: table.cells[row]["mcc"] for row in table.rows}
     assert {row: cell.n for row, cell in cells.items()} == {"old": 0, "new": 1, "both": 1}
     assert (cells["new"].mean, cells["both"].mean, cells["new"].difference) == (0.7, 0.7, None)
-    (line, *_) = markdown(to_table(table)).splitlines()[2:]
+    (line, *_) = markdown(comparison_table(table)).splitlines()[2:]
     assert line == "| old | **90.00** | – | **1.00** |"
 
 

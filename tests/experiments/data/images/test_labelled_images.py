@@ -1,3 +1,5 @@
+"""Labelled images: statistics, selection and digest."""
+
 import pytest
 import torch
 

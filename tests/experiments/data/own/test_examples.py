@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
+from probattn.experiments.data.own.examples import (
+    Examples,
+    Shares,
+    class_indices,
+    class_names,
+    divide,
+    find_parts,
+    normal_name,
+)
 
 SHARES = Shares(valid=0.1, test=0.2)
 
@@ -75,3 +83,22 @@ def test_a_label_that_training_does_not_have_is_named_with_its_place():
         class_indices(examples(["a", "c"]), ("a", "b"))
     with pytest.raises(DatasetError, match="all training examples have the label 'a'"):
         class_names(examples(["a", "a"]))
+
+
+def test_parts_are_recognised_by_every_usual_name():
+    assert find_parts({"Training": 1, "DEV": 2, "testing": 3, "cats": 4}) == {"train": 1, "valid": 2, "test": 3}
+    for name in ("valid", "Val", "validation", "eval"):
+        assert find_parts({"TRAIN": 1, name: 2}) == {"train": 1, "valid": 2}
+    assert find_parts({"trains": 1, "tests": 2, "evaluate": 3}) == {}
+    with pytest.raises(DatasetError, match="Train and training are both the train part"):
+        find_parts({"Train": 1, "training": 2})
+
+
+@pytest.mark.parametrize("spelling", ["cafe\u0301 noir", "\ufeffcaf\u00e9\u00a0noir ", "caf\u00e9 \u200bnoir\u200d"])
+def test_names_that_look_alike_are_one(spelling):
+    assert normal_name(spelling) == "caf\u00e9 noir"
+
+
+def test_a_name_that_is_not_utf8_can_be_stored_and_stays_different_from_others():
+    first, second = (normal_name(raw.decode("utf-8", "surrogateescape")) for raw in (b"caf\xe9", b"caf\xe8"))
+    assert first.encode("utf-8") != second.encode("utf-8")

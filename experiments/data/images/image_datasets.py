@@ -1,0 +1,136 @@
+"""Image data sets as uint8 tensors: handwritten digits, CIFAR-10 and CIFAR-100, or parts of any origin."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from probattn.experiments.data.errors import DatasetError
+from probattn.experiments.data.images import cifar
+from probattn.experiments.data.images.image_loader import ImageLoader
+from probattn.experiments.data.images.labelled_images import Images, channel_statistics
+from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import write_preprocessing
+from probattn.experiments.data.splits import split, subsample
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """An image data set with training, validation and test part.
+
+    Attributes:
+        name: as given to :func:`load`.
+        classes: names, in the order of the labels.
+        train, valid, test: disjoint parts.
+        mean, std: per channel, of the training images scaled to 0..1.
+        augment: True if training images are cropped and flipped at random; False for digits.
+        domains: test sets of other domains, by name.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Images
+    valid: Images
+    test: Images
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augment: bool
+    domains: Mapping[str, Images] = field(default_factory=dict)
+
+    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> ImageLoader:
+        """Return the loader of training batches: in random order, augmented if :attr:`augment`."""
+        options = {"mean": self.mean, "std": self.std, "generator": generator, "device": device}
+        return ImageLoader(self.train, batch_size=batch_size, shuffle=True, augment=self.augment, **options)
+
+    def sample(self, number: int, *, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one batch of ``number`` random training images, not augmented."""
+        chosen = torch.randperm(len(self.train), generator=generator)[:number]
+        return next(iter(self.batches(self.train.select(chosen), batch_size=number)))
+
+    def batches(self, images: Images, *, batch_size: int, device: str = "cpu") -> ImageLoader:
+        """Return a loader of any images in their order, normalised as in training, not augmented.
+
+        Raises:
+            DatasetError: the images differ in size or number of channels from those of this data set.
+        """
+        expected, shape = tuple(self.test.images.shape[1:]), tuple(images.images.shape[1:])
+        if shape != expected:
+            raise DatasetError(f"the network was trained on images {expected}, these are {shape}")
+        return ImageLoader(images, batch_size=batch_size, mean=self.mean, std=self.std, device=device)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``preprocessing.json`` into a run's folder, unless it is there already."""
+        shape = list(self.train.images.shape[1:])
+        content = {"kind": "images", "classes": self.classes, "shape": shape, "mean": self.mean, "std": self.std}
+        write_preprocessing(folder, content)
+
+    def for_run(self, folder: Path) -> "ImageDataset":
+        """Return the data set as the run in ``folder`` reads it: this one."""
+        return self
+
+
+NAMES = ("digits", *cifar.CIFAR)
+"""The names of :func:`load`."""
+
+
+def load(
+    name: str, *, root: str | os.PathLike[str] | None = None, seed: int = 0, limit: int | None = None
+) -> ImageDataset:
+    """Load an image data set and split off its validation part, stratified by class.
+
+    ``digits`` (8×8, grey, from scikit-learn) is split 60/20/20. CIFAR has a test part of its own; one tenth of
+    its training part becomes the validation part.
+
+    Args:
+        name: one of :data:`NAMES`.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        seed: seed of the splits only.
+        limit: keep at most this many training images and the same fraction of the validation images, but at least one
+            per class if there is one; the test part keeps its size. A smaller limit keeps a subset of what a larger
+            limit keeps.
+
+    Raises:
+        ValueError: ``name`` is unknown or ``limit`` is below 1.
+        DatasetError: the data are missing, incomplete or damaged.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown data set {name!r}: choose one of {', '.join(NAMES)}")
+    generator = torch.Generator().manual_seed(seed)
+    if name == "digits":
+        classes, whole = _digits()
+        fifth = round(len(whole) / 5)
+        sizes = (len(whole) - 2 * fifth, fifth, fifth)
+        train, valid, test = split(whole, sizes=sizes, generator=generator)
+    else:
+        classes, whole, test = cifar.read(name, data_root(root))
+        tenth = len(whole) // 10
+        train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
+    if limit is not None:
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
+    return from_parts(name, classes, train, valid, test, augment=name in cifar.CIFAR)
+
+
+def from_parts(
+    name: str, classes: tuple[str, ...], train: Images, valid: Images, test: Images, *, augment: bool
+) -> ImageDataset:
+    """Return the data set of three parts, whose normalisation is that of the training part.
+
+    Raises:
+        DatasetError: a colour channel of all training images has one value everywhere.
+    """
+    mean, std = channel_statistics(train.images)
+    if min(std) == 0:
+        raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
+    return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
+
+
+def _digits() -> tuple[tuple[str, ...], Images]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    levels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # from 0..16
+    images = Images(torch.from_numpy(levels)[:, None], torch.from_numpy(bunch.target).long())
+    return tuple(map(str, bunch.target_names)), images

@@ -1,0 +1,130 @@
+"""Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from probattn.experiments.data import cache
+from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import write_preprocessing
+from probattn.experiments.data.splits import split, subsample
+from probattn.experiments.data.text import corpora, tokens
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_loader import TextLoader
+from probattn.experiments.data.text.tokens import Tokens
+
+NAMES = tuple(corpora.CLASSES)
+"""The names of :func:`load`."""
+Root = str | os.PathLike[str] | None
+IMDB_SIZES = (35_000, 5_000, 10_000)
+"""Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextDataset:
+    """A text data set with training, validation and test part, and test sets of other domains.
+
+    Attributes:
+        name: as given to :func:`load`.
+        classes: names, in the order of the labels.
+        train, valid, test: disjoint parts; a sentence that a corpus holds twice may be in two of them.
+        tokens: fitted to ``train``.
+        domains: test sets of other domains, by name.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Texts
+    valid: Texts
+    test: Texts
+    tokens: Tokens
+    domains: Mapping[str, Texts] = field(default_factory=dict)
+
+    def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
+        """Return the loader of training batches: of similar length, in random order."""
+        options = {"batch_size": batch_size, "generator": generator, "device": device}
+        return TextLoader(_encode(self.tokens, self.train), self.train.labels, shuffle=True, **options)
+
+    def sample(self, number: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return one batch of ``number`` random training texts."""
+        chosen = torch.randperm(len(self.train), generator=generator)[:number]
+        encoded = _encode(self.tokens, self.train)
+        texts = [encoded[index] for index in chosen.tolist()]
+        return next(iter(TextLoader(texts, self.train.labels[chosen], batch_size=number)))
+
+    def batches(self, texts: Texts, *, batch_size: int, device: str = "cpu", by_length: bool = False) -> TextLoader:
+        """Return a loader of any texts in their order, or by their length (see :class:`TextLoader`)."""
+        options = {"batch_size": batch_size, "device": device, "by_length": by_length}
+        return TextLoader(_encode(self.tokens, texts), texts.labels, **options)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write ``preprocessing.json`` and the tokens' own file into a run's folder, unless they are there already."""
+        write_preprocessing(folder, {"kind": "texts", "classes": self.classes})
+        self.tokens.save_preprocessing(folder)
+
+    def for_run(self, folder: Path) -> "TextDataset":
+        """Return the data set as the run in ``folder`` reads it: with its tokens.
+
+        Raises:
+            DatasetError: the run's preprocessing is missing or its encoder has changed.
+            DamagedFileError: its preprocessing is damaged.
+        """
+        return replace(self, tokens=self.tokens.for_run(folder))
+
+
+def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
+    """Load a text data set, split off its validation part, and fit the tokens to the training part.
+
+    ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
+    development sentences are the test part, the out-of-domain ones the domain ``out-of-domain``. ``imdb``: all reviews,
+    split 35,000 / 5,000 / 10,000 at random, stratified, as in the paper; because of duplicates, 65 validation and 103
+    test reviews (seed 0) are also in the training part.
+
+    Args:
+        name: one of :data:`NAMES`.
+        network: settings of the network, which has those of the tokens.
+        root: root folder of the data sets; default: ``$PROBATTN_DATA``, else ``data``.
+        seed: seed of the splits only.
+        limit: keep at most this many training texts and the same fraction of the validation part, but at least two; the
+            test parts keep their sizes.
+
+    Raises:
+        ValueError: ``name`` is unknown.
+        DatasetError: the data are missing, incomplete or damaged.
+    """
+    if name not in NAMES:
+        raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
+    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
+    if name == "cola":
+        whole, test, domains["out-of-domain"] = corpora.read_cola(folder)
+        tenth = len(whole) // 10
+        train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
+    else:
+        train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
+    if limit is not None:
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=2, generator=generator)
+    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, root=root, domains=domains)
+
+
+def from_parts(
+    name: str, classes: tuple[str, ...], *parts: Texts, network: Any, root: Root = None, **options: Any
+) -> TextDataset:
+    """Return the data set of three parts, with tokens fitted to the first.
+
+    Args:
+        name, classes, parts, options: of :class:`TextDataset`.
+        network, root: as for :func:`load`.
+    """
+    fitted = tokens.fit(network, parts[0], cache=data_root(root) / cache.FOLDER)
+    return TextDataset(name, classes, *parts, tokens=fitted, **options)
+
+
+@functools.lru_cache(maxsize=8)
+def _encode(tokens: Tokens, texts: Texts) -> list[Tensor]:
+    return tokens.encode(texts.texts)
