@@ -40,7 +40,6 @@ def evaluate(
     from probattn.experiments.config.validation import SettingsError
     from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
-    from probattn.experiments.evaluation.decisions import describe
     from probattn.experiments.reporting import report
     from probattn.experiments.reporting.tables import comparison_table
     from probattn.experiments.studies.collect import find_runs
@@ -61,8 +60,12 @@ def evaluate(
                 say(f"\n{title}", style="bold")
                 show_metrics(comparison_table(table))
         part = report.section(done.result)
-        for sentence in ["", *part.content["conclusion"], *describe(done.calibration, done.result.decisions)]:
+        say("\nConclusion", style="bold")
+        for sentence in part.content["conclusion"]:
             say(sentence)
+        say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
+        for kind, values in done.result.decisions.items():
+            say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
         page, title = run / "report.html", f"probattn: {done.result.name}"
         report.save_figures(run / "figures", done.result)
         report.write(page, [part], title=title)

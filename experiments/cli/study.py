@@ -72,6 +72,7 @@ def study(
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
     with interruptible("the same command continues where it stopped"):
         from probattn.experiments.config import presets as known
+        from probattn.experiments.config.validation import SettingsError
         from probattn.experiments.evaluation.methods import check
         from probattn.experiments.studies import study as studies
         from probattn.experiments.studies import sweep as sweeps
@@ -87,9 +88,12 @@ def study(
         )
         options = {"by": None if by is None else check(by), "shift": shift, "ood": sets}
         jobs = studies.plan(names, seeds=seeds, **plan)
-        studies.check(jobs, **options)
-        own, tuned, note = {}, (), ""
+        tuned, note = (), ""
         if sweep:
+            names, plan["layers"] = list(dict.fromkeys(job.name for job in jobs)), []
+            if len(names) * seeds < len(jobs):
+                raise SettingsError("--sweep needs presets: leave out --layers that no preset of the family has")
+            studies.check(jobs, **options)
             values = sweeps.parse(sweep, names)
             tuned = {key for lists in values.values() for key in lists}
             table = sweeps.sweep(values, workers=workers, say=say, **plan)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from PIL import ImageColor
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.imported import GROUPS, find_object
@@ -26,6 +26,11 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve()) if Path(path).expanduser().exists() else path
 
 
+def _columns(names: Any) -> Any:
+    """Split names with commas between them, also where YAML takes ``[no]`` for a truth value."""
+    return [name.strip(" '\"") for name in names.strip("[]").split(",")] if isinstance(names, str) else names
+
+
 def _colour(name: str) -> str:
     ImageColor.getrgb(name)
     return name
@@ -33,6 +38,8 @@ def _colour(name: str) -> str:
 
 DataPath = Annotated[str, AfterValidator(_absolute)]
 """Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+"""Type of names of columns, as a list or with commas between them."""
 Colour = Annotated[str, AfterValidator(_colour)]
 """Type of a colour that Pillow knows."""
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
@@ -129,9 +136,9 @@ class TableSettings(OwnDataSettings):
     name: Literal["table-csv"] = "table-csv"
     label_column: str = "label"
     task: Literal["classes", "regression"] = "classes"
-    ignore_columns: tuple[str, ...] = ()
-    categorical_columns: tuple[str, ...] = ()
-    number_columns: tuple[str, ...] = ()
+    ignore_columns: Columns = ()
+    categorical_columns: Columns = ()
+    number_columns: Columns = ()
     decimal: Literal[".", ","] | None = None
     delimiter: Delimiter | None = None
     likelihood: str = "gaussian"

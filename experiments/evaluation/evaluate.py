@@ -1,4 +1,4 @@
-"""Evaluation of a trained run: predictions by one or several methods, their scores, calibration, and a report's content."""
+"""Evaluation of a trained run: predictions by several methods, their scores, calibration, and a report's content."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ SAVED_EVERY = 60.0
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result of an evaluation: the report's content for the posterior predictive, scores of all methods, calibration."""
+    """Result of an evaluation: content of a report on the posterior predictive, scores of all methods, calibration."""
 
     result: RunResult
     scores: pd.DataFrame

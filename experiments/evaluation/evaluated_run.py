@@ -88,16 +88,16 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
         SettingsError: two runs that cannot be compared; says in what they differ.
     """
     for one, other in itertools.combinations(runs, 2):
-        mine, theirs = (run.content["data"] for run in (one, other))
+        mine, theirs = (
+            {name: digest for name, digest in run.content["data"].items() if name != "valid"} for run in (one, other)
+        )
         shifts = [{name for name in data if name.startswith("shift/")} for data in (mine, theirs)]
-        common = set(mine) & set(theirs) - {"valid"} | (set.union(*shifts) if all(shifts) else set())
-        differing = sorted(name for name in common if mine.get(name) != theirs.get(name))
-        differing += [
-            name for name in ("num_samples", "seed") if one.content["options"][name] != other.content["options"][name]
-        ]
+        names = (set(mine) & set(theirs)) | (set.union(*shifts) if all(shifts) else set())
+        differing = sorted(name for name in names if mine.get(name) != theirs.get(name))
+        options = one.content["options"], other.content["options"]
+        differing += [name for name in ("num_samples", "seed") if options[0][name] != options[1][name]]
         if differing:
-            more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise SettingsError(
-                f"{one.folder} and {other.folder} differ in {', '.join(differing[:3])}{more}: evaluate both on the same "
-                "data with the same options"
+                f"{one.folder} and {other.folder} were evaluated on other {', '.join(differing[:3])}: evaluate both on "
+                "the same data with the same options"
             )

@@ -1,6 +1,8 @@
 """A run's guide under the objective of its best epoch: its convergence, and the guide refitted."""
 
 import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -19,13 +21,13 @@ REFIT_BATCHES = 200
 """Training batches of an epoch of the refit, at most: more would take longer than the rest of an evaluation."""
 
 
+@dataclass
 class _FirstBatches:
     """At most the first :data:`REFIT_BATCHES` batches of each epoch."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
+    loader: Loader
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return islice(self.loader, REFIT_BATCHES)
 
 
@@ -36,11 +38,11 @@ def run_convergence(run: TrainedRun, *, seed: int) -> list[SiteConvergence]:
         run: the run.
         seed: seed of draws and batches.
     """
-    last, batches = _objective(run), _FirstBatches(_training_batches(run))
+    last, loader = _objective(run)
     with torch.random.fork_rng(), alpha(last.alpha):
         torch.manual_seed(seed)
-        weights = last.kl, last.local_kl
-        return convergence(run.model, run.guide, batches, kl_weights=weights, refit_epochs=REFIT_EPOCHS)
+        options = {"kl_weights": (last.kl, last.local_kl), "refit_epochs": REFIT_EPOCHS}
+        return convergence(run.model, run.guide, _FirstBatches(loader), **options)
 
 
 def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:
@@ -49,22 +51,16 @@ def refitted(run: TrainedRun) -> tuple[Supervised, Guide]:
     The objective is that of the run's best epoch, the number of epochs :data:`REFIT_EPOCHS`; the model has global
     latent variables, and the KL weight is above 0.
     """
-    (model, guide), last = copy.deepcopy((run.model, run.guide)), _objective(run)
+    (model, guide), (last, loader) = copy.deepcopy((run.model, run.guide)), _objective(run)
     with alpha(last.alpha):
-        weights = {"kl_weight": last.kl, "local_kl_weight": last.local_kl}
-        refit_guide(model, guide, _training_batches(run), epochs=REFIT_EPOCHS, **weights)
+        refit_guide(model, guide, loader, epochs=REFIT_EPOCHS, kl_weight=last.kl, local_kl_weight=last.local_kl)
     return model, guide
 
 
-def _training_batches(run: TrainedRun) -> Loader:
-    """Return batches of the training part as in training, in the order of the run's first epoch."""
-    order = generator(run.settings)
-    return run.dataset.training(batch_size=run.settings.data.batch_size, generator=order, device=run.device)
-
-
-def _objective(run: TrainedRun) -> StepCoefficients:
-    """Return the coefficients of the last step of the best epoch."""
-    options, batches = run.settings.train, len(_training_batches(run))
-    steps = options.steps_per_epoch(batches)
-    last = run.best_epoch * steps - 1
-    return StepCoefficients.at(last, options=options, steps_per_epoch=steps, num_data=run.model.num_data)
+def _objective(run: TrainedRun) -> tuple[StepCoefficients, Loader]:
+    """Return the coefficients of the best epoch's last step, and the batches in the order of the first epoch."""
+    options, order = run.settings.train, generator(run.settings)
+    loader = run.dataset.training(batch_size=run.settings.data.batch_size, generator=order, device=run.device)
+    steps = options.steps_per_epoch(len(loader))
+    sizes = {"steps_per_epoch": steps, "num_data": run.model.num_data}
+    return StepCoefficients.at(run.best_epoch * steps - 1, options=options, **sizes), loader

@@ -51,10 +51,7 @@ class Forward:
     @functools.cached_property
     def prediction(self) -> Prediction:
         """The posterior predictive."""
-        if self.has_classes:
-            return self.features.prediction
-        torch.manual_seed(self.seed)
-        return self.predictor.predict(self.batches)
+        return self.features.prediction if self.has_classes else _seeded(self.predictor, self)
 
 
 Method = Callable[[Forward], Prediction]
@@ -69,9 +66,8 @@ def check(names: Iterable[str]) -> tuple[str, ...]:
     """
     for name in names:
         first, *rest = name.split("+")
-        for part in (first, *rest):
-            if part not in TITLES:
-                raise unknown("method", part, TITLES, listing=f"known: {', '.join(TITLES)}")
+        if strange := [part for part in (first, *rest) if part not in TITLES]:
+            raise unknown("method", strange[0], TITLES, listing=f"known: {', '.join(TITLES)}")
         if rest not in ([], ["temperature"]) or rest == [first]:
             raise SettingsError(f"{name!r}: only temperature can follow a +, on top of another method")
         if first == "laplace" and find_spec("laplace") is None:
@@ -116,23 +112,26 @@ def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:
     """
     common = {"has_classes": bool(run.dataset.classes), "kl_weight": run.settings.train.kl_weight}
     check_model(name, run.model, run.guide, **common)
-    first, *rest = name.split("+")
-    predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
     torch.manual_seed(seed)
-    method: Method = lambda forward: forward.prediction  # noqa: E731
-    if first in LAST_LAYER:
-        last_layer = LAST_LAYER[first](predictor).fit(run.batches_by_length(run.dataset.train))
-        method = lambda forward: last_layer.predict_features(forward.features)  # noqa: E731
-    elif first == "mc-dropout":
-        method = lambda forward: MCDropout(predictor).predict(forward.batches)  # noqa: E731
-    elif first == "refit":
-        model, guide = refitted(run)
-        method = functools.partial(_seeded, PosteriorPredictive(model, guide, num_samples=num_samples))
-    if "temperature" not in (first, *rest):
+    method = _fit_base(run, name.partition("+")[0], num_samples)
+    if not name.endswith("temperature"):
         return method
     valid = Forward(run, run.dataset.valid, num_samples=num_samples, seed=seed)
     temperature = fit_temperature(_apply(method, valid))
     return lambda forward: scale(_apply(method, forward), temperature)
+
+
+def _fit_base(run: TrainedRun, name: str, num_samples: int) -> Method:
+    predictor = PosteriorPredictive(run.model, run.guide, num_samples=num_samples)
+    if name in LAST_LAYER:
+        last_layer = LAST_LAYER[name](predictor).fit(run.batches_by_length(run.dataset.train))
+        return lambda forward: last_layer.predict_features(forward.features)
+    if name == "mc-dropout":
+        return lambda forward: MCDropout(predictor).predict(forward.batches)
+    if name == "refit":
+        refit = PosteriorPredictive(*refitted(run), num_samples=num_samples)
+        return lambda forward: _seeded(refit, forward)
+    return lambda forward: forward.prediction
 
 
 def predict(method: Method, forward: Forward) -> Prediction:

@@ -12,7 +12,6 @@ from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.evaluation.calibration import Calibration
-from probattn.experiments.evaluation.decisions import Evaluated, by_class, decide
 from probattn.experiments.evaluation.guide_convergence import run_convergence
 from probattn.experiments.evaluation.scores import nested
 from probattn.experiments.runs.folder import train_command
@@ -52,7 +51,7 @@ class RunResult:
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
     shift_source: str = ""  # where the corrupted images are from
-    decisions: Evaluated = field(default_factory=dict)  # abstention and conformal sets, or intervals
+    decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
     by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
@@ -131,8 +130,8 @@ def run_result(
         similarity=token_similarity(run.model, run.guide, examples),
         shift=shift,
         shift_source=shift_source,
-        decisions=decide(calibration, test),
-        by_class=by_class(calibration, test, run.dataset.classes) if run.dataset.classes else [],
+        decisions=calibration.evaluate(test),
+        by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else [],
         domains=nested(scores, "domain"),
         ood={name.removeprefix("ood/"): part for name, part in predictions.items() if name.startswith("ood/")},
         unfinished=describe_unfinished(run.settings.train, epochs_done=last_epoch(epochs), best_epoch=run.best_epoch),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,28 +120,13 @@ def compare(
     return Comparison(dict(metrics), groups, baselines, cells, _best(cells, groups, metrics), note)
 
 
-def select(comparison: Comparison, rows: Collection[str]) -> Comparison:
-    """Return the comparison of some of the rows: the best is the best of these; cells of baselines stay."""
-    groups = {name: tuple(row for row in group if row in rows) for name, group in comparison.groups.items()}
-    groups = {name: group for name, group in groups.items() if group}
-    baselines = {row: other for row, other in comparison.baselines.items() if row in rows}
-    cells = {row: cells for row, cells in comparison.cells.items() if row in rows or row in baselines.values()}
-    best = _best(cells, groups, comparison.metrics)
-    return replace(comparison, groups=groups, baselines=baselines, cells=cells, best=best)
-
-
-def _best(
-    cells: Mapping[str, Mapping[str, Cell]],
-    groups: Mapping[str, Sequence[str]],
-    metrics: Mapping[str, MetricDisplay],
-) -> dict[str, frozenset[str]]:
+def _best(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
     """Return, by metric, the rows with the best displayed mean of their group."""
-    return {
-        key: frozenset().union(
-            *(best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values())
-        )
-        for key, metric in metrics.items()
-    }
+    best: dict[str, frozenset[str]] = {}
+    for key, metric in metrics.items():
+        winners = (best_of({row: cells[row][key].mean for row in rows}, metric) for rows in groups.values())
+        best[key] = frozenset().union(*winners)
+    return best
 
 
 def _cell(scores: MetricsBySeed, row: str, baseline: str | None, key: str, resampled: Resampled) -> Cell:

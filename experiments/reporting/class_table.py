@@ -1,31 +1,36 @@
 """Answers of a run by class: accuracy, coverage of prediction sets, and what classes are taken for."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.run_result import RunResult
 
 
 def confusion(result: RunResult) -> pd.DataFrame:
     """Return the number of test examples of each true class (row) by answer (column)."""
-    count = len(result.classes)
-    pairs = result.labels * count + result.probs.argmax(-1)
-    matrix = pairs.bincount(minlength=count**2).reshape(count, count)
-    return pd.DataFrame(matrix.numpy(), index=result.classes, columns=result.classes)
+    names = list(map(displayable, result.classes))  # pandas refuses surrogates
+    pairs = result.labels * len(names) + result.probs.argmax(-1)
+    matrix = pairs.bincount(minlength=len(names) ** 2).reshape(len(names), -1)
+    return pd.DataFrame(matrix.numpy(), index=names, columns=names)
 
 
 def by_class(result: RunResult) -> pd.DataFrame:
     """Return examples, right answers, accuracy and most frequent wrong answer of each class, the worst class first.
 
-    Columns of ``result.by_class``, such as the coverage of sets, follow. Classes without a test example are last.
+    The coverage of sets follows if it is known. Classes without a test example are last.
     """
-    counts = confusion(result).to_numpy()
-    wrong = counts * (1 - np.eye(len(counts), dtype=int))
-    frame = pd.DataFrame({"class": result.classes, "examples": counts.sum(1), "right": counts.diagonal()})
+    matrix = confusion(result)
+    counts, names = matrix.to_numpy(), list(matrix)
+    wrong = counts * (1 - np.eye(len(names), dtype=int))
+    frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
     frame["accuracy"] = frame["right"] / frame["examples"]
-    frame["taken for"] = [f"{result.classes[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
-    others = pd.DataFrame(result.by_class).drop(columns=["count", "accuracy"], errors="ignore")
-    frame = frame.merge(others, on="class", how="left") if len(others) else frame
+    frame["taken for"] = [f"{names[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
+    covered = {row["class"]: row for row in result.by_class}
+    for key in ("coverage", "coverage_by_class") if covered else ():
+        frame[key] = [float(covered.get(name, {}).get(key, math.nan)) for name in result.classes]
     return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
 
 

@@ -39,7 +39,7 @@ def metric_intervals(result: RunResult) -> dict[str, Interval]:
     for key, values in resampled.items():
         ends = values.double().quantile(torch.tensor([0.025, 0.975]).double()) - values.double().mean()
         intervals[key] = tuple((result.metrics[key] + ends).tolist())
-    if result.probs is not None:
+    if "accuracy" in result.metrics:
         intervals["accuracy"] = share_interval(round(result.metrics["accuracy"] * count), count)
     return {key: interval for key, interval in intervals.items() if all(map(math.isfinite, interval))}
 

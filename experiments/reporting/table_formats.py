@@ -1,5 +1,7 @@
 """Renderers of tables: for the terminal, and as Markdown and LaTeX."""
 
+import re
+
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -53,5 +55,5 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    escaped = displayable(" ".join(text.split())).translate(TEX)
+    escaped = re.sub(r"(?<!\S)(\{\[\})?-(?=\d)", r"\1$-$", displayable(" ".join(text.split())).translate(TEX))
     return rf"\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped

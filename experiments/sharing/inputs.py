@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import find_files, is_image, read_pixels
+from probattn.experiments.data.images.files import find_files, is_image, path_text, read_pixels
 from probattn.experiments.data.own.examples import shorten
 from probattn.experiments.data.own.rows import SUFFIXES, read_file
 from probattn.experiments.data.tables.encoding import TableEncoding
@@ -51,15 +51,15 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     """
     inputs = Inputs()
     for path in paths:
-        with inputs.failing(str(path)):
+        with inputs.failing(path_text(path)):
             files = list(find_files(path)) if path.is_dir() else [path]
             if not files:
                 raise DatasetError("the folder holds no files")
             for file in files:
-                with inputs.failing(str(file)):
+                with inputs.failing(path_text(file)):
                     if file != path and not is_image(file.name):
                         raise DatasetError("the suffix is not that of an image")
-                    inputs.values[str(file)] = torch.from_numpy(read_pixels(file, shape, **options))
+                    inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
@@ -118,9 +118,9 @@ def _read(
 ) -> Inputs:
     """Add the converted rows of files to the inputs: cells by column, or lines of text."""
     for path in paths:
-        with inputs.failing(str(path)):
+        with inputs.failing(path_text(path)):
             for line, row in _rows(path, columns, delimiter):
-                place = f"{path}:{line}"
+                place = f"{path_text(path)}:{line}"
                 with inputs.failing(place):
                     is_json = path.suffix.lower() in SUFFIXES["jsonl"]
                     inputs.values[place] = convert(_entry(row, columns) if is_json else row, place)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from probattn.experiments.config.layers import layer_class
-from probattn.experiments.config.presets import PRESETS
+from probattn.experiments.config.presets import preset
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.evaluated_run import EvaluatedRun, check_comparable, read_evaluated_run
@@ -55,11 +55,14 @@ def read_runs(paths: Sequence[Path]) -> Runs:
         kinds.setdefault(_kind(run), []).append(run)
     check_comparable([run for runs in kinds.values() for run in runs])
     labelled: Runs = {}
-    for (name, *changes), runs in kinds.items():
-        same = [set(other) for title, *other in kinds if title == name]
+    layers = {(name, layer) for name, layer, *_ in kinds}
+    for (name, layer, *changes), runs in kinds.items():
+        same = [set(kind) for kind in kinds if kind[:2] == (name, layer)]
         differing = [change for change in changes if not all(change in other for other in same)]
         unfinished = dict.fromkeys(run.content["unfinished"] for run in runs)
-        label = f"{name} ({', '.join(differing)})" if differing else name
+        several = len({other for title, other in layers if title == name}) > 1
+        label = f"{name} {layer}" if several or layer != preset(name).layer.name else name
+        label += f" ({', '.join(differing)})" if differing else ""
         label += "".join(f" ({text})" for text in unfinished if text)
         seeds = [run.seed for run in runs]
         if len(set(seeds)) < len(seeds):
@@ -140,13 +143,10 @@ def resampled(runs: Runs, name: str) -> Resampled:
 
 
 def _kind(run: EvaluatedRun) -> tuple[str, ...]:
-    """Return preset and layer, and the changed settings; the same for other seeds, machines or places of the data."""
-    preset, layer = PRESETS.get(run.name), run.settings.layer.name
-    if preset is None:
-        return run.name, *(f"{key}={value}" for key, value in run.settings.flat().items() if key != "train.seed")
+    """Return preset, layer and changed settings; the same for other seeds, machines or places of the data."""
     ignored = ("train.seed=", "train.accelerator=", "data.path=")  # the data are compared by their content
-    changes = [change for change in run.settings.changes_from(preset) if not change.startswith(ignored)]
-    return run.name if layer == preset.layer.name else f"{run.name} {layer}", *changes
+    changes = run.settings.changes_from(preset(run.name))
+    return run.name, run.settings.layer.name, *(change for change in changes if not change.startswith(ignored))
 
 
 def _ensemble(runs: Sequence[EvaluatedRun]) -> Mapping | None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
 from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
 from probattn.experiments.plots.differences import differences
@@ -35,7 +35,7 @@ def compare_results(
 
     Args:
         results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
-        subject: a test set, such as ``test``, ``domain/NAME`` or ``ood/NAME``, or ``shift`` for the mean of corruptions.
+        subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
         metric: metric of detection, for OOD sets, whose columns are the detectors.
         baselines: run → the run that it is compared with, possibly itself, which compares its methods; None takes the
             run with ``softmax`` in its name that begins most alike.
@@ -62,11 +62,9 @@ def compare_results(
     pairs = {row: _baseline(*key, baselines, scores) for row, key in rows.items() if key[1] != ENSEMBLE}
     columns = None
     if subject.startswith("ood/"):
-        scale, direction = OOD_DISPLAY[metric].scale, OOD_DISPLAY[metric].higher_is_better
-        columns = {f"{key}_{metric}": MetricDisplay(title, scale, direction) for key, title in DETECTORS.items()}
-        columns = {
-            key: display for key, display in columns.items() if frame.get(key, frame["n"] * float("nan")).notna().any()
-        }
+        known = {key for seeds in scores.values() for values in seeds.values() for key in values}
+        columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
+        columns = {key: display for key, display in columns.items() if key in known}
     single = frame["seed"].nunique() == 1 and bool(resampled)
     return compare(
         scores,
@@ -100,8 +98,11 @@ def comparisons(
         compared["Corrupted test images, mean"] = compare_results(results, "shift", baselines=baselines)
     for name in (name for name in names if name.startswith("ood/")):
         for metric, display in OOD_DISPLAY.items():
-            title = f"Detection of {name.removeprefix('ood/')}, {display.title}"
-            compared[title] = compare_results(results, name, metric=metric, baselines=baselines)
+            if any(
+                column.endswith(f"_{metric}") for column in results[results["set"] == name].dropna(axis=1, how="all")
+            ):
+                title = f"Detection of {name.removeprefix('ood/')}, {display.title}"
+                compared[title] = compare_results(results, name, metric=metric, baselines=baselines)
     return compared
 
 
@@ -159,8 +160,8 @@ def _softmax(runs: Iterable[str]) -> dict[str, str]:
 def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
     """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
 
-    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods of
-    a run that is its own twin are compared with it alone.
+    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
+    of a run that is its own twin are compared with it alone.
     """
     twin = baselines.get(run, "")
     if twin in ("", run):

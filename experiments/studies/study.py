@@ -24,7 +24,7 @@ from probattn.experiments.runs.build import Dataset, build, generator, load_data
 from probattn.experiments.runs.seeds import check_seedless
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.guides import Guide
-from probattn.inference import predict
+from probattn.inference import CheckpointError, predict, warm_start
 from probattn.models import Supervised
 
 SEVERITIES = (1, 3, 5)
@@ -65,7 +65,7 @@ def plan(
     Args:
         names: presets.
         seeds: number of runs of each.
-        out: folder of the runs, ``PRESET/seed-SEED``, or ``PRESET/LAYER/seed-SEED`` where the layer is not the preset's.
+        out: folder of the runs, ``PRESET/seed-SEED``, or ``PRESET/LAYER/seed-SEED`` for layers that no preset has.
         epochs: epochs of each run, warm start included; None takes the preset's.
         layers: layers of each preset, as presets of its family have them, or else as
             :func:`~probattn.experiments.config.layer_choice.with_layer`; none takes the presets' own.
@@ -85,6 +85,8 @@ def plan(
         further = tuple((own or {}).get(name, ()))
         applied = [change for change in changes if change.partition("=")[0] not in of_layers - options]
         is_own = data is not None and isinstance(settings.data, OwnDataSettings)
+        if data is not None and not is_own and not Path(data).is_dir():
+            raise NotADirectoryError(f"{data} is no folder of data sets: correct --data, or create it")
         settings = settings.with_changes([*([f"data.path={data}"] if is_own else []), *applied, *further])
         settings = settings if epochs is None else settings.with_total_epochs(epochs)
         layer = settings.layer.name
@@ -140,12 +142,10 @@ def check(
         shift, ood = images if shift is None else shift, _ood(dataset) if ood is None else ood
         options = {"shift": shift, "ood": tuple(ood), **corrupted}
         eval_sets(dataset, root=job.root, **options)
-        model, guide = _check_model(job, dataset)
+        parts, has_classes = _check_model(job, dataset), bool(dataset.classes)
         for name in names:
             try:
-                methods.check_model(
-                    name, model, guide, has_classes=bool(dataset.classes), kl_weight=settings.train.kl_weight
-                )
+                methods.check_model(name, *parts, has_classes=has_classes, kl_weight=settings.train.kl_weight)
             except SettingsError:
                 if by is not None:
                     raise
@@ -233,12 +233,14 @@ def _check_model(job: Job, dataset: Dataset) -> tuple[Supervised, Guide]:
     """
     settings = job.settings
     try:
-        for phase in [settings.first_phase()] if settings.warm_start else []:
-            build(phase, dataset)
         model, guide = build(settings, dataset)
+        for phase in [settings.first_phase()] if settings.warm_start else []:
+            warm_start(model, build(phase, dataset)[0].state_dict())
         predict(model, guide, [dataset.sample(4, generator=generator(settings))], num_samples=1)
-    except (SettingsError, OSError):
+    except (SettingsError, CheckpointError, OSError):
         raise
     except Exception as error:  # of a layer of the user's own, of any type
-        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {error!r}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = f"{kind}{str(error).partition(chr(10))[0]}"
+        raise SettingsError(f"{job.folder.parent}: the layer {settings.layer.name} fails, {reason}") from error
     return model, guide

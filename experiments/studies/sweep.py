@@ -52,8 +52,8 @@ def sweep(
         options: further ones of :func:`~probattn.experiments.studies.study.plan`.
 
     Returns:
-        Columns ``preset, changes, metric, value, chosen``: the validation metric of the best epoch, NaN without one, and
-        True for the best changes of each preset, of equal ones the first.
+        Columns ``preset, changes, metric, value, chosen``: the validation metric of the best epoch, NaN without one,
+        and True for the best changes of each preset, of equal ones the first.
 
     Raises:
         SettingsError: settings that are invalid, or a preset without any value of its metric.
