@@ -40,10 +40,6 @@ class Images:
         """Return a copy of the images at ``indices``, int64 (m,), in that order."""
         return type(self)(self.images[indices], self.labels[indices])
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same images on ``device``."""
-        return type(self)(self.images.to(device), self.labels.to(device))
-
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and population standard deviation per channel of uint8 (n, C, H, W), scaled to 0..1."""

@@ -91,13 +91,6 @@ def _part_folders(path: Path) -> dict[str, Path]:
             f"{f'beside them {shorten(others)}' if others else 'no training part'}: move the folders of classes for "
             "training into one named train, and what is neither a part nor a class elsewhere"
         )
-    inner = [_folders(folder).keys() for folder in folders.values()]
-    alike = any(inner) and all(names == inner[0] for names in inner)
-    if not parts and alike and any("train" in name.casefold() or "test" in name.casefold() for name in folders):
-        raise DatasetError(
-            f"the folders {shorten(list(folders))} of {path} all hold the folders {shorten(sorted(inner[0]))}: if they "
-            "are parts, name them train, valid and test; if they are classes, move them into a folder named train"
-        )
     return parts or {"train": path}
 
 
@@ -109,14 +102,9 @@ def list_images(folder: Path) -> Examples:
     """Return the images of each class's folder, whose inputs are paths."""
     files = list(find_files(folder))
     for file in files:
-        if file.parent == folder:
-            raise DatasetError(
-                f"{path_text(file)} lies outside of the classes' folders: move it into one, or elsewhere"
-            )
-        if not is_image(file.name):
-            raise DatasetError(
-                f"{path_text(file)} has none of the suffixes of images ({', '.join(SUFFIXES)}): move it elsewhere"
-            )
+        if file.parent == folder or not is_image(file.name):
+            problem = f"is no image ({', '.join(SUFFIXES)})" if file.parent != folder else "is in no class's folder"
+            raise DatasetError(f"{path_text(file)} {problem}: move it elsewhere")
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:
