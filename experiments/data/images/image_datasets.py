@@ -122,7 +122,7 @@ def from_parts(
         DatasetError: a colour channel of all training images has one value everywhere.
     """
     mean, std = channel_statistics(train.images)
-    if min(std) == 0:
+    if min(std) < 1e-9:
         raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
     return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
 

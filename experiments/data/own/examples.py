@@ -15,7 +15,7 @@ PARTS = {
     "valid": ("valid", "validation", "val", "eval", "evaluation", "dev", "development"),
     "test": ("test", "testing"),
 }
-"""Names of the files, folders or splits of each part, which are recognised in upper and lower case, also as ``training_set``."""
+"""Names of the files, folders or splits of each part, recognised in any case, also as ``training_set``."""
 _SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"

@@ -108,7 +108,7 @@ def test_folders_without_a_training_part_or_with_two_are_named(tmp_path):
         read_parts(tmp_path, kind="csv")
     for name in ("train", "val", "dev"):
         write(tmp_path / f"{name}.csv", "a,b\n1,2\n")
-    with pytest.raises(DatasetError, match="val and dev are both the valid part"):
+    with pytest.raises(DatasetError, match="dev and val are both the valid part"):
         read_parts(tmp_path, kind="csv")
 
 
