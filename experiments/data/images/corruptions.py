@@ -17,9 +17,9 @@ not scale.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -35,7 +35,8 @@ _FUNCTIONS = vars(blurs) | vars(overlays) | vars(pixelwise)
 _BLOCK = 1000  # images per generator: bounds the memory; later images change no earlier block
 
 
-class Corruption(NamedTuple):
+@dataclass(frozen=True)
+class Corruption:
     """Category, function, and the parameters of each severity."""
 
     category: str

@@ -102,8 +102,7 @@ def load(
     if name == "digits":
         classes, whole = _digits()
         fifth = round(len(whole) / 5)
-        sizes = (len(whole) - 2 * fifth, fifth, fifth)
-        train, valid, test = split(whole, sizes=sizes, generator=generator)
+        train, valid, test = split(whole, sizes=(len(whole) - 2 * fifth, fifth, fifth), generator=generator)
     else:
         classes, whole, test = cifar.read(name, data_root(root))
         tenth = len(whole) // 10

@@ -37,12 +37,6 @@ ARCHIVES = {
 }
 NAMES = ("svhn", *cifar.CIFAR, *ARCHIVES, "letters", "patches")
 """The names of :func:`load`."""
-_OF_CIFAR = ("lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop")
-_DEFAULTS = {
-    "digits": ("letters", "patches"),
-    "cifar10": ("svhn", "cifar100", *_OF_CIFAR),
-    "cifar100": ("svhn", "cifar10", *_OF_CIFAR),
-}
 
 
 def default_names(in_distribution: str) -> tuple[str, ...]:
@@ -54,9 +48,12 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     Raises:
         ValueError: a data set without default sets.
     """
-    if in_distribution not in _DEFAULTS:
-        raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
-    return _DEFAULTS[in_distribution]
+    if in_distribution == "digits":
+        return "letters", "patches"
+    if in_distribution in cifar.CIFAR:
+        (other,) = cifar.CIFAR.keys() - {in_distribution}
+        return "svhn", other, "lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop"
+    raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
 
 
 def load(

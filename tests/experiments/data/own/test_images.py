@@ -112,9 +112,9 @@ def test_transparent_icons_stand_on_the_background_of_the_setting(tmp_path):
     train = load(tmp_path, background=ImageFolderSettings(batch_size=2).background).train
     assert train.images[:, :, 0, 0].unique().tolist() == [255]
     assert train.images[:, :, 3, 3].unique().tolist() == [0, 5]
-    with pytest.raises(DatasetError, match="cannot be seen on black: choose another data.background"):
+    with pytest.raises(DatasetError, match="cannot be seen on black: set another data.background=COLOUR"):
         load(tmp_path, background="black")
-    with pytest.raises(ValueError, match="unknown color specifier: 'wite'"):
+    with pytest.raises(ValueError, match="data.background=wite is no colour"):
         ImageFolderSettings(batch_size=2, background="wite")
 
 
