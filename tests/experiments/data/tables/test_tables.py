@@ -121,7 +121,7 @@ def test_labels_that_single_precision_cannot_hold_are_refused(tmp_path, scale, s
         ({"number_columns": ("a",)}, {5: ("oops", "1", "red", "y")}, "line 7: 'a' is 'oops'"),
         ({}, {5: ("1e30", "1", "red", "y")}, "'a' are not all numbers"),
         ({}, {5: ("1", "1", "red", " ")}, r"line 7: 'y' is empty"),
-        ({"task": "regression"}, {}, "line 2: 'y' is 'y', expected a number"),
+        ({"task": "regression"}, {}, "line 2: 'y' is 'y', in a column of numbers"),
         ({"label_column": "z"}, {}, r"no column 'z'.*data.label_column=NAME"),
         ({"ignore_columns": ("z",)}, {}, r"no column 'z'.*data.ignore_columns=NAME"),
         ({"ignore_columns": ("a", "b", "c")}, {}, "no column of features"),
