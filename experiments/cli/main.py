@@ -22,7 +22,7 @@ from probattn.experiments.cli import (
 )
 from probattn.experiments.cli.error_messages import fail_with_message
 from probattn.experiments.cli.terminal import interruptible, make_encodable
-from probattn.experiments.runs.allocator import keep_memory
+from probattn.experiments.runs.environment import keep_memory
 
 
 class Commands(TyperGroup):

@@ -1,16 +1,19 @@
 """Settings of the data set: one that is known by name, a user's own data, or a function that loads them."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from PIL import ImageColor
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.imported import import_object
+from probattn.experiments.config.imported import GROUPS, find_class
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import CONFIG, Count, Seed
+from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
 PartShare = Annotated[float, Field(gt=0, lt=0.5)]
 """Type of the share of the training part that becomes another part."""
@@ -23,6 +26,11 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().resolve()) if Path(path).expanduser().exists() else path
 
 
+def _columns(names: Any) -> Any:
+    """Split names with commas between them, also where YAML takes ``[no]`` for a truth value."""
+    return [name.strip(" '\"") for name in names.strip("[]").split(",")] if isinstance(names, str) else names
+
+
 def _colour(name: str) -> str:
     if name.lower() not in ImageColor.colormap and not name.startswith("#"):
         raise ValueError(f"data.background={name} is no colour: take one such as white, black or #808080")
@@ -32,6 +40,8 @@ def _colour(name: str) -> str:
 
 DataPath = Annotated[str, AfterValidator(_absolute)]
 """Type of the file or folder of a user's data, or the name of a Hugging Face data set."""
+Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+"""Type of names of columns, as a list or with commas between them."""
 Colour = Annotated[str, AfterValidator(_colour)]
 """Type of a colour that Pillow knows."""
 setting = functools.partial(dataclass, frozen=True, kw_only=True, config=CONFIG)
@@ -117,15 +127,28 @@ class TableSettings(OwnDataSettings):
         task: whether the labels are classes or numbers.
         ignore_columns: columns that are no features.
         categorical_columns: columns of numbers that stand for categories.
+        number_columns: columns of numbers, also where they only number the rows.
+        decimal: decimal mark of the numbers; None finds it in each column.
         delimiter: what separates columns; None is a tab in ``.tsv`` files, else a comma.
+        likelihood: distribution of the numbers of a regression: gaussian, heteroscedastic (its noise depends on the
+            input), student-t, or ``package.module:Class`` of your own.
+        likelihood_options: options of its constructor, such as ``{df: 4}``.
     """
 
     name: Literal["table-csv"] = "table-csv"
     label_column: str = "label"
     task: Literal["classes", "regression"] = "classes"
-    ignore_columns: tuple[str, ...] = ()
-    categorical_columns: tuple[str, ...] = ()
+    ignore_columns: Columns = ()
+    categorical_columns: Columns = ()
+    number_columns: Columns = ()
+    decimal: Literal[".", ","] | None = None
     delimiter: Delimiter | None = None
+    likelihood: str = "gaussian"
+    likelihood_options: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.task == "classes" and (self.likelihood != "gaussian" or self.likelihood_options):
+            raise SettingsError("data.likelihood is for numbers: set data.task=regression, or leave it out")
 
 
 @setting()
@@ -192,7 +215,12 @@ def data_class(name: str) -> type[DataSettings]:
     Raises:
         SettingsError: a function that cannot be imported, or has options that settings cannot hold.
     """
-    if ":" in name:
-        function = import_object(name)
+    if function := data_function(name):
         return settings_class(function.__name__, DataSettings, function, defaults={"name": name})
     return OWN.get(name, DataSettings)
+
+
+def data_function(name: str) -> Callable[..., Any] | None:
+    """Return the function of a data set of the user's own, or of one that a package brings; None for others."""
+    brought = {entry.name for entry in entry_points(group=GROUPS["data set"])}
+    return find_class("data set", name, {}) if ":" in name or name in brought else None

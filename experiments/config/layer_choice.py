@@ -1,24 +1,21 @@
 """Settings with another layer, and what that layer needs of the training."""
 
 from dataclasses import replace
-from typing import Any
 
 from probattn.experiments.config.layers import layer_class
 from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.yaml_files import packaged
 
-STARTS = {"sgpa": 0.375, "cgp": 0.25, "sparse-cgp": 0.25}
-"""Share of the epochs that a warm start with kernel attention takes where tokens are images' patches or columns."""
+GUIDE_LR = 0.03
+"""Learning rate of the guide of layers without another one."""
 
 
 def with_layer(settings: Settings, name: str) -> Settings:
-    """Return settings with another layer, as presets on digits, CoLA and IMDB have it, for the same total of epochs.
-
-    The learning rate of the guide is that of KEP-SVGP's presets, CGP's regulariser rises from 0, and SGPA and CGP start
-    from kernel attention except on texts. A layer of your own has its constructor's defaults.
+    """Return settings with another layer for the same total of epochs; ``layers.yaml`` has what the layer needs.
 
     Args:
         settings: of a preset.
-        name: name of a layer, or ``package.module:Class``.
+        name: name of a layer, or ``package.module:Class`` of your own, which has its constructor's defaults.
 
     Raises:
         SettingsError: an unknown name.
@@ -26,32 +23,17 @@ def with_layer(settings: Settings, name: str) -> Settings:
     if name == settings.layer.name:
         return settings
     kind, total = settings.network.kind, settings.epochs
-    options = _options(name, is_text=kind in ("text", "encoder"), few=kind == "tabular")
+    is_text = kind in ("text", "encoder")
+    defaults = packaged("layers").get(name, {})
+    options = dict(defaults.get("text" if is_text else kind, {}))
     if kind == "encoder":
-        options |= {"last": 0 if name == "softmax" else 1}
-    layer = layer_class(name)(**options)
-    alpha_start = 0.0 if name in ("cgp", "sparse-cgp") else 1.0
-    guide_lr = None if name in ("softmax", "kernel", "sgpa", "cgp", "sparse-cgp", "kep-svgp-authors") else 0.03
-    train = replace(settings.train, epochs=total, guide_lr=guide_lr, alpha_start=alpha_start, alpha_end=1.0)
-    changed = replace(settings, layer=layer, train=train, warm_start=None)
-    start = 0 if kind in ("text", "encoder") else round(STARTS.get(name, 0.0) * total)
-    if not start or start >= total:
+        options["last"] = 0 if name == "softmax" else 1
+    rates = {"guide_lr": defaults.get("guide_lr", GUIDE_LR), "alpha_start": defaults.get("alpha_start", 1.0)}
+    train = replace(settings.train, epochs=total, alpha_end=1.0, **rates)
+    changed = replace(settings, layer=layer_class(name)(**options), train=train, warm_start=None)
+    start = 0 if is_text else round(defaults.get("start", 0) * total)
+    if not 0 < start < total:
         return changed
-    kernel = {"kernel": "ard", "variance": layer.variance, "symmetric": True} if name == "sgpa" else {}
-    is_short = train.warmup_epochs >= total - start
-    train = replace(train, epochs=total - start, warmup_epochs=0.0 if is_short else train.warmup_epochs)
-    return replace(changed, train=train).merged({"warm_start": {"epochs": start, **kernel}})
-
-
-def _options(name: str, *, is_text: bool, few: bool) -> dict[str, Any]:
-    """Return the layer's options for texts, or for images or tables, which have few tokens."""
-    if name in ("kep-svgp", "kep-svgp-authors"):
-        return {"rank": 4 if few else 10, "merge": "add" if is_text or few else "concat"}
-    if name == "kernel":
-        return {"kernel": "exponential" if is_text else "ard"}
-    if name == "sgpa":
-        return {"kernel": "exponential", "variance": 0.1} if is_text else {"inducing": 4, "variance": 0.02}
-    if name in ("cgp", "sparse-cgp"):
-        inducing = {"inducing": 4 if few else 8} if name == "sparse-cgp" else {}
-        return {"collapsed": True, "noise": 0.5 if is_text else 0.1, **inducing}
-    return {}
+    warmup = 0.0 if train.warmup_epochs >= total - start else train.warmup_epochs
+    changed = replace(changed, train=replace(train, epochs=total - start, warmup_epochs=warmup))
+    return changed.merged({"warm_start": {"epochs": start} | defaults.get("warm_start", {})})

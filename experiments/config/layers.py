@@ -3,7 +3,6 @@
 import functools
 import inspect
 from dataclasses import dataclass, fields
-from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
@@ -19,12 +18,8 @@ from probattn import (
 )
 from probattn.attention.base import LayerFactory
 from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
-from probattn.experiments.config.imported import import_object
+from probattn.experiments.config import imported
 from probattn.experiments.config.schema import settings_class
-from probattn.experiments.config.validation import unknown
-
-ENTRY_POINTS = "probattn.layers"
-"""Group of entry points by which packages bring layers: ``name = "package.module:Class"``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,42 +46,41 @@ class Layer:
     fixed_tokens: bool = True
 
     @property
-    def family(self) -> str | families.Family:
-        """Family of the guide; its name alone with the family's own initial values."""
+    def family(self) -> families.Family:
+        """Family of the guide with its initial values."""
         family = families.FAMILIES[self.guide]
-        names = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
         known = inspect.signature(family).parameters
-        given = {
-            name: value
-            for name, value in names.items()
-            if name in known and value is not None and value != known[name].default
-        }
-        return functools.partial(family, **given) if given else self.guide
+        initial = {"init_scale": self.guide_scale, "init_loc": self.init_loc}
+        chosen = {key: value for key, value in initial.items() if key in known and value is not None}
+        return functools.partial(family, **chosen)
 
     def factory(self, tokens: int | None) -> LayerFactory:
         """Return a factory of the layer for a fixed number of tokens, or None where it varies."""
-        common = {each.name for each in fields(Layer)}
-        options = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in common}
-        if "tokens" in inspect.signature(self.constructor).parameters and self.fixed_tokens:
+        common = {field.name for field in fields(Layer)}
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in common}
+        if self.fixed_tokens and "tokens" in inspect.signature(self.constructor).parameters:
             options["tokens"] = tokens
         return functools.partial(self.constructor, **options)
 
 
-KNOWN: dict[str, tuple[type, dict[str, Any]]] = {
-    "softmax": (SoftmaxAttention, {}),
-    "kep-svgp": (KEPSVGPAttention, {"last": 1, "rank": 10, "merge": "concat", "eta": 10.0}),
-    "kep-svgp-authors": (AuthorsKEPSVGPAttention, {"last": 1, "rank": 10, "merge": "concat", "eta": 10.0}),
-    "kernel": (KernelAttention, {}),
-    "sgpa": (SGPAttention, {"init_loc": 0.0}),
-    "cgp": (CGPAttention, {}),
-    "sparse-cgp": (SparseCGPAttention, {"fixed_tokens": False}),
+KNOWN: dict[str, type] = {
+    "softmax": SoftmaxAttention,
+    "kep-svgp": KEPSVGPAttention,
+    "kep-svgp-authors": AuthorsKEPSVGPAttention,
+    "kernel": KernelAttention,
+    "sgpa": SGPAttention,
+    "cgp": CGPAttention,
+    "sparse-cgp": SparseCGPAttention,
 }
-"""Layers of this library by name, with the command's defaults where they differ from the constructor's."""
-
-
-def names() -> list[str]:
-    """Return the names of this library's layers, and of those that other packages bring."""
-    return [*KNOWN, *(each.name for each in entry_points(group=ENTRY_POINTS))]
+"""Layers of this library by name."""
+KEP_SVGP = {"last": 1, "rank": 10, "merge": "concat", "eta": 10.0}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "kep-svgp": KEP_SVGP,
+    "kep-svgp-authors": KEP_SVGP,
+    "sgpa": {"init_loc": 0.0},
+    "sparse-cgp": {"fixed_tokens": False},
+}
+"""The command's defaults where they differ from the constructor's."""
 
 
 @functools.cache
@@ -99,18 +93,9 @@ def layer_class(name: str) -> type[Layer]:
     Raises:
         SettingsError: an unknown name, or a class that cannot be imported or has options that settings cannot hold.
     """
-    if ":" in name:
-        constructor, defaults = import_object(name), {}
-    elif name in KNOWN:
-        constructor, defaults = KNOWN[name]
-    else:
-        brought = [each for each in entry_points(group=ENTRY_POINTS) if each.name == name]
-        if not brought:
-            raise unknown("layer", name, names(), listing="your own is package.module:Class")
-        constructor, defaults = import_object(brought[0].value), {}
-    leave_out = ("dim", "heads", "tokens")
-    derived = settings_class(
-        constructor.__name__, Layer, constructor, leave_out=leave_out, defaults={"name": name} | defaults
-    )
+    constructor = imported.find_class("layer", name, KNOWN)
+    defaults = {"name": name} | DEFAULTS.get(name, {})
+    options = {"leave_out": ("dim", "heads", "tokens"), "defaults": defaults}
+    derived = settings_class(constructor.__name__, Layer, constructor, **options)
     derived.constructor = constructor
     return derived

@@ -9,11 +9,9 @@ from pydantic import AfterValidator
 from probattn.experiments.config.schema import settings_class
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
-from probattn.inference.training.options import MAX_COUNT
 from probattn.models import PretrainedClassifier, TabularTransformer, TextTransformer, ViT
 
-SIZES = {"depth": 1000} | dict.fromkeys(("dim", "heads", "mlp_dim", "patch_size", "max_length"), MAX_COUNT)
-"""Sizes of networks, and their largest values."""
+SIZES = ("dim", "depth", "heads", "mlp_dim", "patch_size", "max_length")
 
 
 def _absolute(encoder: str) -> str:
@@ -33,53 +31,44 @@ class Network:
     kind: str
 
     def __post_init__(self) -> None:
-        # Constructors take the sizes only after the data are read, and a network without blocks would train.
-        sizes = {each.name: getattr(self, each.name) for each in fields(self) if each.name in SIZES}
-        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value <= SIZES[name]]:
-            raise SettingsError(f"{', '.join(wrong)}: a size is at least 1, and at most {SIZES['depth']} blocks")
+        # A network without blocks would train, and constructors take the other sizes only after the data are read.
+        sizes = {field.name: getattr(self, field.name) for field in fields(self) if field.name in SIZES}
+        if wrong := [f"network.{name}={value}" for name, value in sizes.items() if not 1 <= value < 2**31]:
+            raise SettingsError(f"{', '.join(wrong)}: a size is at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextNetwork(Network):
-    """Settings of a network for texts.
+class EncoderNetwork(Network):
+    """Settings of a pretrained encoder of texts that is trained further.
 
     Args:
-        encoder: name or folder of a Hugging Face encoder, whose frozen features are the tokens, or which is trained
-            further (``network.kind=encoder``).
+        encoder: name or folder of a Hugging Face encoder.
+        max_length: number of tokens that are read of each text.
     """
 
     encoder: Annotated[str, AfterValidator(_absolute)] | None = None
+    max_length: int = 128
 
 
 # Of these parameters the data set or the layer decides.
 _GIVEN = ("attention", "classes", "outputs", "image_size", "channels", "sizes", "units", "embedding", "encoder", "last")
-ViTSettings = settings_class("ViTSettings", Network, ViT, leave_out=_GIVEN, defaults={"kind": "vit"})
-TabularSettings = settings_class(
-    "TabularSettings", Network, TabularTransformer, leave_out=_GIVEN, defaults={"kind": "tabular"}
-)
-TextSettings = settings_class(
-    "TextSettings", TextNetwork, TextTransformer, WordTokenizer.fit, leave_out=(*_GIVEN, "texts"),
-    defaults={"kind": "text", "max_length": 512},
-)  # fmt: skip
-
-
-def _encoder_tokens(max_length: int = 128) -> None:
-    """Tokens of a pretrained encoder.
-
-    Args:
-        max_length: number of tokens that are read of each text.
-    """
-
-
-EncoderSettings = settings_class(
-    "EncoderSettings",
-    TextNetwork,
-    PretrainedClassifier,
-    _encoder_tokens,
-    leave_out=_GIVEN,
-    defaults={"kind": "encoder"},
-)
-NETWORKS = {"vit": ViTSettings, "text": TextSettings, "encoder": EncoderSettings, "tabular": TabularSettings}
+NETWORKS = {
+    "vit": settings_class("ViTSettings", Network, ViT, leave_out=_GIVEN, defaults={"kind": "vit"}),
+    "text": settings_class(
+        "TextSettings",
+        Network,
+        TextTransformer,
+        WordTokenizer.fit,
+        leave_out=(*_GIVEN, "texts"),
+        defaults={"kind": "text", "max_length": 512},
+    ),
+    "encoder": settings_class(
+        "EncoderSettings", EncoderNetwork, PretrainedClassifier, leave_out=_GIVEN, defaults={"kind": "encoder"}
+    ),
+    "tabular": settings_class(
+        "TabularSettings", Network, TabularTransformer, leave_out=_GIVEN, defaults={"kind": "tabular"}
+    ),
+}
 """Settings of each network by its kind."""
 
 

@@ -1,13 +1,8 @@
 """Presets: settings of the papers, small ones on digits, and those for your own data, from ``preset_files``."""
 
-import functools
-from collections.abc import Iterator, Mapping
-from importlib.resources import files
-from typing import Any
-
-from probattn.experiments.config import yaml_files
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError, unknown
+from probattn.experiments.config.yaml_files import packaged
 
 GROUPS = ("own", "digits", "kep-svgp", "cgp", "finetune")
 """Files of presets, in the order in which they are listed."""
@@ -15,39 +10,16 @@ ABLATIONS = ("digits/sgpa-tempered", "digits/kep-svgp-ee", "digits/kep-svgp-rr")
 """Variants of other presets on digits (the pairs: KEP-SVGP paper, Table 5); ``--layers all`` leaves them out."""
 
 
-class _Presets(Mapping[str, Settings]):
-    """The presets by name; each is built when it is first used."""
-
-    @functools.cached_property
-    def _contents(self) -> dict[str, dict[str, Any]]:
-        folder = files("probattn.experiments.config") / "preset_files"
-        contents: dict[str, dict[str, Any]] = {}
-        for group in GROUPS:
-            contents |= yaml_files.parse((folder / f"{group}.yaml").read_text(encoding="utf-8"), f"{group}.yaml")
-        return contents
-
-    def __getitem__(self, name: str) -> Settings:
-        return _build(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._contents)
-
-    def __len__(self) -> int:
-        return len(self._contents)
-
-    def content(self, name: str) -> dict[str, Any]:
-        """Return what the file of a preset says of it: settings, and the preset that it starts from as ``base``."""
-        return self._contents[name]
+def _build() -> dict[str, Settings]:
+    presets: dict[str, Settings] = {}
+    for name, content in (item for group in GROUPS for item in packaged(group).items()):
+        values = {part: value for part, value in content.items() if part != "base"}
+        presets[name] = presets[content["base"]].merged(values) if "base" in content else Settings.from_dict(values)
+    return presets
 
 
-PRESETS = _Presets()
-
-
-@functools.cache
-def _build(name: str) -> Settings:
-    content = dict(PRESETS.content(name))
-    base = content.pop("base", None)
-    return Settings.from_dict(content) if base is None else _build(base).merged(content)
+PRESETS = _build()
+"""The presets by name, in the order of their files; one may start from another, its ``base``."""
 
 
 def preset(name: str) -> Settings:
@@ -62,7 +34,7 @@ def preset(name: str) -> Settings:
 
 
 def twin(name: str) -> str | None:
-    """Return the softmax baseline of a preset, which differs in the layer alone; None where there is none.
+    """Return the softmax baseline of a preset, which differs in the layer alone, or None.
 
     Args:
         name: ``PAPER/DATA-LAYER``, or ``digits/LAYER``.
@@ -82,9 +54,8 @@ def digits(layers: str) -> list[str]:
         SettingsError: an unknown layer.
     """
     known = [name.removeprefix("digits/") for name in PRESETS if name.startswith("digits/")]
-    each_once = [name for name in known if f"digits/{name}" not in ABLATIONS]
-    chosen = each_once if layers == "all" else [layer.strip() for layer in layers.split(",")]
-    unknown_layers = [layer for layer in chosen if layer not in known]
-    if unknown_layers:
-        raise SettingsError(f"unknown layers {', '.join(unknown_layers)}; known: all, or some of {','.join(known)}")
+    every = [name for name in known if f"digits/{name}" not in ABLATIONS]
+    chosen = every if layers == "all" else [layer.strip() for layer in layers.split(",")]
+    if strange := [layer for layer in chosen if layer not in known]:
+        raise SettingsError(f"unknown layers {', '.join(strange)}; known: all, or some of {','.join(known)}")
     return [f"digits/{layer}" for layer in dict.fromkeys(chosen)]

@@ -12,7 +12,7 @@ from probattn.experiments.config.validation import CONFIG, SettingsError
 
 PLAIN = (bool, int, float, str, NoneType)
 """Types of values that settings hold, besides literals, and tuples and dictionaries of them."""
-ARGUMENT = re.compile(r"^([\w, ]+):(?: |$)(.*)")
+ARGUMENT = re.compile(r"^    ([\w, ]+):(?: |$)(.*)")
 
 
 def settings_class(
@@ -39,39 +39,25 @@ def settings_class(
     """
     annotations: dict[str, Any] = {}
     values: dict[str, Any] = {}
+    texts = meanings(base)
     for constructor in constructors:
-        for parameter in inspect.signature(constructor).parameters.values():
+        texts |= meanings(constructor)
+        for parameter in inspect.signature(constructor, eval_str=True).parameters.values():
             if parameter.name in leave_out or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            annotation = plain(_annotation(constructor, parameter))
+            is_bare, has_default = parameter.annotation is parameter.empty, parameter.default is not parameter.empty
+            annotation = plain(type(parameter.default) if is_bare else parameter.annotation)
             if annotation not in (None, NoneType):
                 annotations[parameter.name] = annotation
-                values |= {} if parameter.default is parameter.empty else {parameter.name: parameter.default}
-            elif parameter.default is parameter.empty:
+                values |= {parameter.name: parameter.default} if has_default else {}
+            elif not has_default:
                 title = getattr(constructor, "__name__", constructor)
                 raise SettingsError(f"{title}: {parameter.name} has no default, and settings cannot hold its type")
     values |= defaults or {}
-    annotations = {
-        option: get_type_hints(base, include_extras=True)[option] for option in values if option not in annotations
-    } | annotations
-    texts = meanings(base) | {key: text for each in constructors for key, text in meanings(each).items()}
-    derived = type(
-        name, (base,), {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts}
-    )
-    return dataclass(derived, frozen=True, kw_only=True, config=CONFIG)
-
-
-def _annotation(constructor: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return the type of a parameter: its annotation, or without one the type of its default."""
-    if parameter.annotation is parameter.empty:
-        return type(parameter.default)
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    function = constructor.__init__ if inspect.isclass(constructor) else constructor
-    try:
-        return eval(parameter.annotation, inspect.unwrap(function).__globals__)  # `from __future__ import annotations`
-    except NameError:  # imported for type checkers only
-        return None
+    of_base = get_type_hints(base, include_extras=True)
+    annotations = {option: of_base[option] for option in values if option not in annotations} | annotations
+    content = {"__annotations__": annotations, "__doc__": base.__doc__, **values, "meanings": texts}
+    return dataclass(type(name, (base,), content), frozen=True, kw_only=True, config=CONFIG)
 
 
 def plain(annotation: Any) -> Any:
@@ -80,9 +66,9 @@ def plain(annotation: Any) -> Any:
     if annotation in PLAIN or origin is Literal:
         return annotation
     if origin in (Union, UnionType):
-        held = [each for each in map(plain, parts) if each is not None]
-        return Union[tuple(held)] if any(each is not NoneType for each in held) else None  # noqa: UP007
-    if origin in (tuple, list, dict) and all(each is Ellipsis or plain(each) is not None for each in parts):
+        usable = [part for part in map(plain, parts) if part is not None]
+        return Union[tuple(usable)] if any(part is not NoneType for part in usable) else None  # noqa: UP007
+    if origin in (tuple, list, dict) and all(part is Ellipsis or plain(part) is not None for part in parts):
         return annotation
     return None
 
@@ -98,30 +84,20 @@ def choices(annotation: Any) -> list[str]:
 
 def meanings(described: Callable[..., Any]) -> dict[str, str]:
     """Return the texts of the section ``Args`` of a docstring, of a class also those of its bases, by parameter."""
-    if inspect.isclass(described):
-        known: dict[str, str] = {}
-        for kind in reversed(described.__mro__):
-            known |= _arguments(kind.__dict__.get("__doc__"))
-        return known
-    return _arguments(described.__doc__)
+    texts: dict[str, str] = {}
+    for kind in reversed(described.__mro__) if inspect.isclass(described) else (described,):
+        _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Args:\n")
+        names: list[str] = []
+        for line in section.partition("\n\n")[0].splitlines():
+            if match := ARGUMENT.match(line):
+                names = match[1].split(", ")
+                texts |= dict.fromkeys(names, match[2])
+            else:
+                texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
+    return texts
 
 
 def first_sentence(text: str) -> str:
     """Return the first sentence of a docstring's text, without its markup."""
-    plain_text = re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
-    return re.split(r"(?<=[^.])\.(?: |$)|; ", plain_text)[0].strip()
-
-
-def _arguments(docstring: str | None) -> dict[str, str]:
-    _, _, section = inspect.cleandoc(docstring or "").partition("Args:\n")
-    texts: dict[str, str] = {}
-    names: list[str] = []
-    for line in section.splitlines():
-        if line and not line.startswith("    "):
-            break
-        if not line.startswith("     ") and (match := ARGUMENT.match(line.strip())):
-            names = match[1].split(", ")
-            texts |= dict.fromkeys(names, match[2])
-        else:
-            texts |= {name: f"{texts[name]} {line.strip()}".strip() for name in names}
-    return texts
+    unmarked = re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
+    return re.split(r"(?<=[^.])\.(?: |$)|; ", unmarked)[0].strip()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,23 @@ from probattn.experiments.config.networks import Network, network_class
 from probattn.experiments.config.schema import choices, meanings, settings_class
 from probattn.experiments.config.validation import CONFIG, Count, SettingsError, readable_errors, unknown
 from probattn.inference import TrainOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(TrainOptions):
+    """Training of a run.
+
+    Args:
+        class_weights: weights of the classes in the loss: balanced gives rare and frequent classes the same weight in
+            all; a mapping has weights by name of the class, of which others have 1. Metrics have no weights.
+    """
+
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
+
+    @property
+    def options(self) -> TrainOptions:
+        """Options of :func:`~probattn.inference.fit`."""
+        return TrainOptions(**{field.name: getattr(self, field.name) for field in fields(TrainOptions)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +52,9 @@ SELECTORS: dict[str, tuple[str, Callable[[str], type]]] = {
     "layer": ("name", layer_class),
 }
 """The setting of each part that selects its kind, and the function that returns the kind's class."""
-CLASSES = {"train": TrainOptions, "warm_start": WarmStartSettings}
+CLASSES = {"train": TrainSettings, "warm_start": WarmStartSettings}
 """Classes of the parts of a single kind."""
+LISTING = "`probattn presets NAME` lists all keys"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +68,14 @@ class Settings:
     data: DataSettings
     network: Network
     layer: Layer
-    train: TrainOptions
+    train: TrainSettings
     warm_start: Any = None
 
     def __post_init__(self) -> None:
         if self.warm_start is not None and self.layer.name == "softmax":
             raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
+        if self.train.class_weights is not None and getattr(self.data, "task", "classes") != "classes":
+            raise SettingsError("train.class_weights are for classes, and data.task is regression")
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
@@ -64,15 +84,8 @@ class Settings:
         Raises:
             SettingsError: unknown or missing keys, or invalid values.
         """
-        parts: dict[str, Any] = {"train": _validated("train", TrainOptions, content.get("train") or {})}
-        for part, (selector, class_of) in SELECTORS.items():
-            values = dict(content.get(part) or {})
-            if selector not in values:
-                raise SettingsError(f"settings lack {part}.{selector}")
-            parts[part] = _validated(part, class_of(values[selector]), values)
-        start = content.get("warm_start")
-        parts["warm_start"] = start and _validated("warm_start", WarmStartSettings, start)
-        return cls(**parts)
+        content = {"data": {}, "network": {}, "layer": {}, "train": {}} | dict(content)
+        return cls(**_changed({}, content))
 
     @property
     def epochs(self) -> int:
@@ -93,13 +106,7 @@ class Settings:
         return replace(self, train=_scaled(self.train, epochs - first), warm_start=start)
 
     def first_phase(self) -> "Settings":
-        """Return the settings of the warm start as a run of its own, which early stopping does not end.
-
-        Raises:
-            SettingsError: there is no warm start.
-        """
-        if self.warm_start is None:
-            raise SettingsError("these settings have no warm start")
+        """Return the settings of the warm start as a run of its own, which early stopping does not end."""
         options = asdict(self.warm_start)
         train = replace(_scaled(self.train, options.pop("epochs")), patience=None)
         layer = layer_class("kernel")(last=self.layer.last, **options)
@@ -127,7 +134,7 @@ class Settings:
             if name:
                 nested[part] = (nested.get(part) or {}) | {name: _Text(text)}
             else:
-                nested[part] = None if text.lower() == "none" else _Text(text)
+                nested[part] = None if text.lower() == "none" else text
         return self.merged(nested)
 
     def merged(self, nested: Mapping[str, Any]) -> "Settings":
@@ -139,28 +146,18 @@ class Settings:
         Raises:
             SettingsError: an unknown key (similar ones are suggested), or an invalid value.
         """
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
-        for part, given in nested.items():
-            if part == "warm_start" and given is None:
-                parts[part] = None
-                continue
-            if part not in parts:
-                raise unknown("setting", part, parts, listing="`probattn presets NAME` lists all keys")
-            if not isinstance(given, Mapping):
-                raise SettingsError(f"{part} needs settings below it, such as {part}.{_names(type(parts[part]))[0]}")
-            parts[part] = _changed(part, parts[part], given)
-        return Settings(**parts)
+        return Settings(**_changed({field.name: getattr(self, field.name) for field in fields(self)}, nested))
 
     def changes_from(self, base: "Settings") -> list[str]:
         """Return the changes as ``key=value`` by which :meth:`with_changes` makes these settings of others.
 
-        Where a part is of another kind, these are its kind and the values that differ from the kind's defaults.
+        A part of another kind has its kind and the values that differ from the kind's defaults.
         """
         assumed = base.flat()
         for part, (selector, _) in SELECTORS.items():
             ours, theirs = getattr(self, part), getattr(base, part)
             if type(ours) is not type(theirs):
-                values = {each.name: each.default for each in fields(ours)} | _shared(part, type(ours), theirs)
+                values = {field.name: field.default for field in fields(ours)} | _shared(part, type(ours), theirs)
                 assumed |= {f"{part}.{name}": _flat(value) for name, value in values.items() if name != selector}
         return [f"{key}={value}" for key, value in self.flat().items() if (key, value) not in assumed.items()]
 
@@ -172,29 +169,47 @@ class _Text(str):
 def describe(settings: Settings) -> dict[str, tuple[str, list[str]]]:
     """Return the meaning of each setting, and the values that it takes if it takes only some, by its dotted key."""
     described = {}
-    for part in (each.name for each in fields(settings) if getattr(settings, each.name) is not None):
-        kind = type(getattr(settings, part))
-        texts, types = getattr(kind, "meanings", None) or meanings(kind), get_type_hints(kind, include_extras=True)
-        described |= {f"{part}.{name}": (texts.get(name, ""), choices(types[name])) for name in _names(kind)}
+    for part, kind in {field.name: type(getattr(settings, field.name)) for field in fields(settings)}.items():
+        if kind is not type(None):
+            texts, types = getattr(kind, "meanings", None) or meanings(kind), get_type_hints(kind, include_extras=True)
+            described |= {f"{part}.{name}": (texts.get(name, ""), choices(types[name])) for name in _names(kind)}
     return described
 
 
-def _changed(part: str, value: Any, given: Mapping[str, Any]) -> Any:
+def _changed(parts: Mapping[str, Any], nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of settings with other values."""
+    known = [field.name for field in fields(Settings)]
+    changed = dict(parts)
+    for part, values in nested.items():
+        if part not in known:
+            raise unknown("setting", part, known, listing=LISTING)
+        if part == "warm_start" and values is None:
+            changed[part] = None
+            continue
+        if not isinstance(values, Mapping):
+            raise SettingsError(f"{part} needs settings below it, such as {part}.NAME; {LISTING}")
+        changed[part] = _changed_part(part, parts.get(part), values)
+    return changed
+
+
+def _changed_part(part: str, value: Any, changes: Mapping[str, Any]) -> Any:
     """Return a part of the settings with other values; another kind of it if its selector is among them."""
-    kind, kept = CLASSES.get(part, type(value)), {} if value is None else _values(value)
-    if part in SELECTORS and SELECTORS[part][0] in given:
-        selector, class_of = SELECTORS[part]
-        kind = class_of(str(given[selector]))
-        kept = kept if isinstance(value, kind) else _shared(part, kind, value)
-    if part == "warm_start" and value is None and "epochs" not in given:
+    selector, class_of = SELECTORS.get(part, ("", None))
+    if selector in changes:
+        kind = class_of(str(changes[selector]))
+    elif value is None and class_of:
+        raise SettingsError(f"settings lack {part}.{selector}")
+    else:
+        kind = CLASSES.get(part) or type(value)
+    if part == "warm_start" and value is None and "epochs" not in changes:
         raise SettingsError("these settings have no warm start; give it warm_start.epochs=N as well")
-    types = get_type_hints(kind, include_extras=True)
-    for name in given:
-        if name not in _names(kind):
-            keys = [f"{part}.{each}" for each in _names(kind)]
-            raise unknown("setting", f"{part}.{name}", keys, listing="`probattn presets NAME` lists all keys")
-    parsed = {name: _parsed(f"{part}.{name}", each, types[name]) for name, each in given.items()}
-    return _validated(part, kind, kept | parsed)
+    names, types = _names(kind), get_type_hints(kind, include_extras=True)
+    for name in changes:
+        if name not in names:
+            raise unknown("setting", f"{part}.{name}", [f"{part}.{key}" for key in names], listing=LISTING)
+    parsed = {name: _parsed(f"{part}.{name}", text, types[name]) for name, text in changes.items()}
+    with readable_errors(part):
+        return TypeAdapter(kind).validate_python(_shared(part, kind, value) | parsed)
 
 
 def _parsed(key: str, value: Any, annotation: Any) -> Any:
@@ -205,13 +220,12 @@ def _parsed(key: str, value: Any, annotation: Any) -> Any:
     """
     candidates = [value]
     if isinstance(value, _Text):
-        text = str(value)
-        if not text.isprintable():
-            raise SettingsError(f"{key}: not a printable text, got {text!r}")
+        if not value.isprintable():
+            raise SettingsError(f"{key}: not a printable text, got {str(value)!r}")
         try:
-            candidates = [None if text.lower() == "none" else yaml.safe_load(text), text]
+            candidates = [None if value.lower() == "none" else yaml.safe_load(value), str(value)]
         except yaml.YAMLError:
-            candidates = [text]
+            candidates = [str(value)]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         candidates.append(str(value))  # such as a precision of 32
     check = TypeAdapter(annotation, config=CONFIG).validate_python
@@ -221,29 +235,24 @@ def _parsed(key: str, value: Any, annotation: Any) -> Any:
         except ValidationError:
             continue
     with readable_errors(key):
-        return check(candidates[-1] if isinstance(value, _Text) else value)
-
-
-def _validated(part: str, kind: type, values: Mapping[str, Any]) -> Any:
-    with readable_errors(part):
-        return TypeAdapter(kind).validate_python(dict(values))
-
-
-def _values(part: Any) -> dict[str, Any]:
-    return {each.name: getattr(part, each.name) for each in fields(part)}
+        return check(str(value) if isinstance(value, _Text) else value)
 
 
 def _names(kind: type) -> list[str]:
-    return [each.name for each in fields(kind)]
+    return [field.name for field in fields(kind)]
 
 
-def _shared(part: str, kind: type, old: Any) -> dict[str, Any]:
-    """Return the values that a part keeps when it becomes of another kind: none of layers."""
-    kept = () if part == "layer" else set(_names(kind)) - {SELECTORS[part][0]}
-    return {name: value for name, value in _values(old).items() if name in kept}
+def _shared(part: str, kind: type, value: Any) -> dict[str, Any]:
+    """Return the values that a part keeps as a part of a kind: all of the same kind, none of another layer."""
+    if value is None or (part == "layer" and not isinstance(value, kind)):
+        return {}
+    values = {field.name: getattr(value, field.name) for field in fields(value) if field.name in _names(kind)}
+    if not isinstance(value, kind):
+        values.pop(SELECTORS[part][0])
+    return values
 
 
-def _scaled(train: TrainOptions, epochs: int) -> TrainOptions:
+def _scaled(train: TrainSettings, epochs: int) -> TrainSettings:
     """Return the options with another number of epochs, and warm-up and annealing in proportion."""
     share = epochs / train.epochs
     warmup, anneal = share * train.warmup_epochs, share * train.kl_anneal_epochs

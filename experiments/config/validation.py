@@ -47,15 +47,15 @@ def readable_errors(part: str = "") -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        raise SettingsError("; ".join(_problem(part, **each) for each in error.errors())) from error
+        raise SettingsError("; ".join(_problem(part, **problem) for problem in error.errors())) from error
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
 
 def _problem(part: str, *, loc: tuple[str | int, ...], type: str, msg: str, input: object, **_: object) -> str:
-    key = ".".join(map(str, (*filter(None, [part]), *loc)))
     if type == "value_error":
         return msg.removeprefix("Value error, ")
+    key = ".".join(map(str, (*filter(None, [part]), *loc)))
     value = "" if isinstance(input, dict) else f", got {input!r}"
     quoted = "; quote yes, no, true and false in YAML where text is meant" if isinstance(input, bool) else ""
     return f"{key}: {msg[0].lower()}{msg[1:]}{value}{quoted}".removeprefix(": ")

@@ -1,82 +1,91 @@
-"""Files that contain a digest of their bytes, which is checked before anything else is read from them."""
+"""JSON files that are written whole or not at all, with the digest of their content, and digests of values."""
 
+import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from probattn.experiments.data.digest import MARK, UNSEALED, is_intact, seal
+import numpy as np
+import torch
+
+from probattn.experiments.data.errors import DatasetError
 from probattn.inference.io.files import write_bytes
+
+PREPROCESSING = "preprocessing.json"
+"""File in a run's folder: what turns new inputs into those of its network, and the names of its classes.
+
+=========  =========================================================================================================
+``kind``   keys besides ``classes``
+=========  =========================================================================================================
+images     ``shape`` (C, H, W), ``mean`` and ``std`` per channel of pixels in 0..1
+texts      none; the tokens are in ``tokenizer.json`` or ``encoder.json``
+table      ``columns`` (see :class:`~probattn.experiments.data.tables.encoding.TableEncoding`), ``label_column``, and
+           for regression, where ``classes`` is empty, ``label_mean`` and ``label_std`` of the training labels
+=========  =========================================================================================================
+"""
 
 
 class DamagedFileError(RuntimeError):
     """A file that is damaged, was edited, or was not written by this version of the library."""
 
 
-def write_sealed(path: str | Path, content: bytes, *, tag: str | None = None) -> None:
-    """Write a file atomically, with the digest of its bytes in place of the placeholder.
-
-    Args:
-        path: the file; its folder must exist.
-        content: bytes that contain :data:`~probattn.experiments.data.digest.UNSEALED` once.
-        tag: as for :func:`~probattn.inference.io.files.write_bytes`.
-
-    Raises:
-        OSError: it cannot be written; names ``path``.
-    """
-    write_bytes(path, seal(content), tag=tag)
-
-
-def read_sealed(path: str | Path, *, advice: str = "restore it from a copy, or make it again") -> bytes:
-    """Return the bytes of a file that :func:`write_sealed` wrote.
-
-    Args:
-        path: the file.
-        advice: end of the error's message: what to do about a damaged file.
-
-    Raises:
-        FileNotFoundError: there is no such file; a folder or a pipe is none.
-        OSError: it cannot be read.
-        DamagedFileError: it has changed since it was written, or contains no digest.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}; {advice}")
-    content = path.read_bytes()
-    if is_intact(content):
-        return content
-    if MARK.encode() in content:
-        raise DamagedFileError(f"{path} is damaged or was edited: its content does not match its digest; {advice}")
-    raise DamagedFileError(
-        f"{path} is damaged, or was not written by this version of probattn: it contains no digest; {advice}"
-    )
-
-
 def write_json(path: str | Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, with its digest as the entry ``digest`` and NaN and infinities as null.
-
-    Raises:
-        ValueError: the content has an entry of that name.
-        OSError: the file cannot be written; names ``path``.
-    """
-    if "digest" in content:
-        raise ValueError(f"{path}: the entry 'digest' is that of the file; choose another name")
-    clean = json.loads(json.dumps({"digest": UNSEALED, **content}), parse_constant=lambda _: None)
-    write_sealed(path, (json.dumps(clean, indent=2) + "\n").encode(), tag="part")
+    """Write a JSON object atomically, with the digest of its content as the entry ``digest``; NaN becomes null."""
+    clean = json.loads(json.dumps(content), parse_constant=lambda _: None)
+    write_bytes(path, (json.dumps({"digest": digest(clean), **clean}, indent=2) + "\n").encode(), tag="part")
 
 
 def read_json(path: str | Path, *, advice: str = "restore it from a copy, or make it again") -> dict[str, Any]:
     """Return the content of a file that :func:`write_json` wrote.
 
-    Args:
-        path, advice: as for :func:`read_sealed`.
-
     Raises:
-        FileNotFoundError, OSError, DamagedFileError: as for :func:`read_sealed`.
+        FileNotFoundError: there is no such file.
+        DamagedFileError: it has changed since it was written; the message ends with ``advice``.
     """
     try:
-        content = json.loads(read_sealed(path, advice=advice))
-        del content["digest"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged: it is no JSON object with a digest; {advice}") from error
+        content = json.loads(Path(path).read_bytes())
+        intact = content.pop("digest") == digest(content)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        intact = False
+    if not intact:
+        raise DamagedFileError(f"{path} is damaged, or was not written by this version: {advice}")
     return content
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 digest of a value in hexadecimal digits; equal values have equal digests in every process.
+
+    Args:
+        value: tensors, arrays, bytes, values of JSON, and mappings (in any order), sequences and data classes of them.
+            Tensors count with dtype and shape, not with their device.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    kind = "sequence" if isinstance(value, list | tuple) else type(value).__name__
+    if isinstance(value, Mapping):
+        value = [[key, value[key]] for key in sorted(value, key=repr)]
+    if isinstance(value, np.ndarray):
+        content = f"{value.dtype.str} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes()
+    elif isinstance(value, list | tuple):
+        content = "".join(map(digest, value)).encode()
+    else:
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return hashlib.sha256(kind.encode() + content).hexdigest()
+
+
+def write_preprocessing(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write :data:`PREPROCESSING` into a run's folder, unless it is there already."""
+    if not (folder / PREPROCESSING).exists():
+        write_json(folder / PREPROCESSING, content)
+
+
+def read_preprocessing(folder: Path) -> dict[str, Any]:
+    """Read :data:`PREPROCESSING` of a run; raise DatasetError if it is missing, DamagedFileError if it is damaged."""
+    try:
+        return read_json(folder / PREPROCESSING)
+    except FileNotFoundError as error:
+        raise DatasetError(f"{folder} lacks {PREPROCESSING}; resume the run, which writes it again") from error

@@ -11,9 +11,9 @@ from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table, TableDataset
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 
 SEVERITIES = (1, 2, 3, 4, 5)
 

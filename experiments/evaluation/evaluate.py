@@ -12,7 +12,7 @@ import torch
 from probattn.draws import at_mean
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.sealed_files import write_json
-from probattn.experiments.data.tables.datasets import Table
+from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.evaluation import eval_sets, generated_files, methods, prediction_store
 from probattn.experiments.evaluation.decisions import decide
 from probattn.experiments.evaluation.eval_sets import TestSet
@@ -22,9 +22,8 @@ from probattn.experiments.evaluation.provenance import Provenance, by_method, di
 from probattn.experiments.evaluation.run_result import RunResult, describe_unfinished, last_epoch
 from probattn.experiments.evaluation.scores import Scores, score
 from probattn.experiments.runs.build import find_device
-from probattn.experiments.runs.command import train_command
 from probattn.experiments.runs.environment import environment
-from probattn.experiments.runs.folder import read_record
+from probattn.experiments.runs.folder import read_record, train_command
 from probattn.experiments.runs.load import TrainedRun, open_run
 from probattn.inference import (
     Prediction,

@@ -10,7 +10,7 @@ import torch
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table
+from probattn.experiments.data.tables.table_dataset import Table
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.guide_convergence import refitted
 from probattn.experiments.runs.load import TrainedRun

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from probattn.experiments.config.validation import readable_errors
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.sealed_files import digest
 from probattn.experiments.data.text.tokens import ENCODER, TOKENIZER
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.eval_sets import TestSet

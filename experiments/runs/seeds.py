@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -11,17 +12,6 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import train as runs
 from probattn.experiments.runs.workers import run_in_workers
 from probattn.inference import History
-
-
-@dataclass(frozen=True)
-class _Job:
-    """Arguments of :func:`probattn.experiments.runs.train.train` for one seed."""
-
-    settings: Settings
-    folder: Path
-    name: str
-    root: Path | None
-    resume: bool
 
 
 def check_seedless(changes: Sequence[str]) -> None:
@@ -45,40 +35,34 @@ def train_seeds(
     workers: int = 1,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[History]:
-    """Train one run per seed 0, 1, …, each in a folder of its own.
+    """Train one run for each seed 0, 1, … into ``out/seed-0``, …, and return their histories in that order.
 
     Args:
         settings: settings of the runs; their seed is replaced.
-        out: folder that gets the run folders ``seed-0``, ….
+        out: folder of the run folders.
         seeds: number of seeds.
         name, root, resume, say: as for :func:`~probattn.experiments.runs.train.train`.
-        workers: number of runs at a time. Several are trained in processes of one thread each, without a progress bar.
-
-    Returns:
-        The history of each run, in the order of the seeds.
+        workers: number of runs at a time. Several run in processes of one thread each, without a progress bar.
 
     Raises:
-        FileExistsError: one of the folders holds a run and ``resume`` is False, or other files.
+        FileExistsError: a folder holds other files, or a run while ``resume`` is False.
         Exception: as for ``train``.
     """
-    jobs = []
     for seed in range(seeds):
-        own = replace(settings, train=replace(settings.train, seed=seed))
-        jobs.append(_Job(own, out / f"seed-{seed}", name, root, resume))
-    for job in jobs:
-        runs.check(job.settings, job.folder, resume=resume)
+        runs.check(*_run(settings, out, seed), resume=resume)
+    options = {"name": name, "root": root, "resume": resume}
+    histories: dict[int, History] = {}
     if workers == 1:
-        histories = []
-        for job in jobs:
-            say(f"seed {job.settings.train.seed}")
-            histories.append(runs.train(job.settings, job.folder, name=name, root=root, resume=resume, say=say))
-        return histories
-    finished = {}
-    with contextlib.closing(run_in_workers(_train, jobs, workers=workers)) as results:
-        for job, history in results:
-            finished[job.folder] = history
-            say(f"{len(finished)} of {seeds}: seed {job.settings.train.seed}, {len(history.epochs)} epochs")
-    return [finished[job.folder] for job in jobs]
+        for seed in range(seeds):
+            say(f"seed {seed}")
+            histories[seed] = runs.train(*_run(settings, out, seed), **options, say=say)
+        return list(histories.values())
+    job = partial(_train, settings, out, options)
+    with contextlib.closing(run_in_workers(job, range(seeds), workers=workers)) as results:
+        for seed, history in results:
+            histories[seed] = history
+            say(f"{len(histories)} of {seeds}: seed {seed}, {len(history.epochs)} epochs")
+    return [histories[seed] for seed in range(seeds)]
 
 
 def summary(histories: Sequence[History], settings: Settings) -> str:
@@ -99,5 +83,9 @@ def summary(histories: Sequence[History], settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _train(job: _Job) -> History:
-    return runs.train(job.settings, job.folder, name=job.name, root=job.root, resume=job.resume, progress=False)
+def _run(settings: Settings, out: Path, seed: int) -> tuple[Settings, Path]:
+    return replace(settings, train=replace(settings.train, seed=seed)), out / f"seed-{seed}"
+
+
+def _train(settings: Settings, out: Path, options: dict, seed: int) -> History:
+    return runs.train(*_run(settings, out, seed), **options, progress=False)

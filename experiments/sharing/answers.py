@@ -3,108 +3,126 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
+from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
 LEVEL = 0.9
-"""Probability of the predictive interval of a number."""
+"""Probability of the intervals of numbers without a calibration."""
+DESCENDING = {"entropy": True, "mutual_information": True, "confidence": False, "std": True}
+"""Measures of uncertainty by which answers are sorted, and whether large values come first."""
+Answer = dict[str, Any]
+"""Values of one answer by name, see :func:`class_answers` and :func:`number_answers`."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Answer to one input.
-
-    Args:
-        input: name of the input.
-        predicted: the most probable class.
-        confidence: its probability.
-        entropy: total uncertainty in nats: entropy of the probabilities.
-        mutual_information: the part of it that posterior samples differ in, in nats.
-        set: the classes of the conformal prediction set; None without a threshold.
-        probs: probability of each class.
-    """
-
-    input: str
-    predicted: str
-    confidence: float
-    entropy: float
-    mutual_information: float
-    set: tuple[str, ...] | None
-    probs: dict[str, float]
-
-
-@dataclass(frozen=True)
-class NumberAnswer:
-    """Answer of a regression to one input, in the units of the labels.
-
-    Args:
-        input: name of the input.
-        predicted: the predictive mean.
-        low, high: the central predictive interval of probability :data:`LEVEL`.
-        std: the predictive standard deviation.
-    """
-
-    input: str
-    predicted: float
-    low: float
-    high: float
-    std: float
-
-
-def number_answers(prediction: Prediction, names: Sequence[str]) -> list[NumberAnswer]:
-    """Return the answer of a regression to each input, of n predictions of one number."""
-    low, high = prediction.quantiles([(1 - LEVEL) / 2, (1 + LEVEL) / 2]).double().cpu().flatten(1).unbind(0)
-    values = (prediction.mean, low, high, prediction.variance.sqrt())
-    rows = torch.stack([each.double().cpu().flatten() for each in values]).T.tolist()
-    return [NumberAnswer(name, *row) for name, row in zip(names, rows, strict=True)]
-
-
-def answers(
-    prediction: Prediction, names: Sequence[str], classes: Sequence[str], *, quantile: float | None
+def class_answers(
+    prediction: Prediction,
+    names: Sequence[str],
+    classes: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    by_class: bool = False,
 ) -> list[Answer]:
-    """Return the answer to each input.
+    """Return the answers of a classifier: input, predicted, confidence, entropy, mutual_information, probs.
+
+    The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
+    answer also has ``set``, the classes of the conformal set, and ``accepted``.
 
     Args:
-        prediction: of n inputs.
+        prediction: of n inputs, not calibrated.
         names: names of the inputs.
         classes: names of the classes.
-        quantile: threshold of the prediction sets, which hold the classes with 1 − p at most this; None: no sets.
+        calibration: of the run; None leaves the probabilities as they are.
+        by_class: sets that hold each class with the calibration's level.
     """
-    probs = prediction.probs.double().cpu()
-    rows = zip(names, probs, prediction.entropy.tolist(), prediction.mutual_information.tolist(), strict=True)
-    found = []
-    for name, row, entropy, information in rows:
-        best, order = int(row.argmax()), row.argsort(descending=True).tolist()
-        members = None
-        if quantile is not None:
-            members = tuple(classes[at] for at in order if 1 - row[at] <= quantile)
-        by_class = dict(zip(classes, row.tolist(), strict=True))
-        found.append(Answer(name, classes[best], float(row[best]), entropy, information, members, by_class))
-    return found
+    scaled = prediction if calibration is None else calibration.apply(prediction)
+    probs, columns = scaled.probs.double().cpu(), {}
+    if calibration is not None:
+        members, order = calibration.sets(probs, by_class=by_class), probs.argsort(1, descending=True)
+        columns["set"] = [
+            [classes[index] for index in row.tolist() if chosen[index]]
+            for row, chosen in zip(order, members, strict=True)
+        ]
+        columns["accepted"] = calibration.accepts(probs).tolist()
+    values = {
+        "input": names,
+        "predicted": [classes[index] for index in probs.argmax(1).tolist()],
+        "confidence": probs.amax(1).tolist(),
+        "entropy": scaled.entropy.tolist(),
+        "mutual_information": prediction.mutual_information.tolist(),
+        **columns,
+        "probs": [dict(zip(classes, row, strict=True)) for row in probs.tolist()],
+    }
+    return _records(values)
 
 
-def to_jsonl(found: Sequence[Answer] | Sequence[NumberAnswer], failures: Mapping[str, str]) -> str:
+def number_answers(
+    prediction: Prediction, names: Sequence[str], *, calibration: Calibration | None = None
+) -> list[Answer]:
+    """Return the answers of a regression in the units of the labels: input, predicted, low, high, std.
+
+    ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
+    of probability :data:`LEVEL`.
+
+    Args:
+        prediction, names, calibration: as for :func:`class_answers`.
+    """
+    ends = (
+        prediction.quantiles([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        if calibration is None
+        else torch.stack(calibration.intervals(prediction))
+    )
+    low, high = ends.flatten(1).tolist()
+    mean, std = prediction.mean.flatten().tolist(), prediction.variance.sqrt().flatten().tolist()
+    return _records({"input": names, "predicted": mean, "low": low, "high": high, "std": std})
+
+
+def sort_answers(answers: Sequence[Answer], measure: str) -> list[Answer]:
+    """Return answers from the most to the least uncertain by a measure of :data:`DESCENDING`.
+
+    Raises:
+        ValueError: the answers do not have the measure.
+    """
+    if answers and measure not in answers[0]:
+        known = " or ".join(name for name in DESCENDING if name in answers[0])
+        raise ValueError(f"these answers have no {measure}: sort them by {known}")
+    return sorted(answers, key=lambda answer: answer[measure], reverse=DESCENDING[measure])
+
+
+def to_jsonl(answers: Sequence[Answer], failures: Mapping[str, str]) -> str:
     """Return a JSON object a line: of each answer, and of each input that could not be read its ``error``."""
-    lines = [asdict(each) for each in found] + [{"input": name, "error": text} for name, text in failures.items()]
+    lines = [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
+        for row in answers
+    ]
+    lines += [{"input": name, "error": text} for name, text in failures.items()]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def to_csv(found: Sequence[Answer] | Sequence[NumberAnswer], failures: Mapping[str, str]) -> str:
-    """Return a table with the column ``error`` for inputs that could not be read; classes of a set are a JSON list."""
-    out = io.StringIO()
-    of_numbers = bool(found) and isinstance(found[0], NumberAnswer)
-    values = ("low", "high", "std") if of_numbers else ("confidence", "entropy", "mutual_information", "set")
-    columns = ("input", "predicted", *values, "error")
-    writer = csv.DictWriter(out, columns, restval="", extrasaction="ignore", lineterminator="\n")
+def to_csv(answers: Sequence[Answer], failures: Mapping[str, str]) -> str:
+    """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not be read.
+
+    The classes of a set are a JSON list.
+    """
+    rows = []
+    for answer in answers:
+        row = {name: value for name, value in answer.items() if name != "probs"}
+        if "set" in row:
+            row["set"] = json.dumps(row["set"], ensure_ascii=False)
+        rows.append(row | {f"p({name})": value for name, value in answer.get("probs", {}).items()})
+    columns = [*(rows[0] if rows else ("input",)), "error"]
+    rows += [{"input": name, "error": text} for name, text in failures.items()]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    for each in found:
-        row = asdict(each)
-        if isinstance(each, Answer):
-            row["set"] = "" if each.set is None else json.dumps(each.set, ensure_ascii=False)
-        writer.writerow(row)
-    writer.writerows({"input": name, "error": text} for name, text in failures.items())
-    return out.getvalue()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def _records(values: Mapping[str, Sequence[Any]]) -> list[Answer]:
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]

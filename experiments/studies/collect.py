@@ -17,7 +17,7 @@ from probattn.experiments.evaluation.evaluated_run import (
 )
 from probattn.experiments.evaluation.provenance import digests
 from probattn.experiments.evaluation.scores import Scores, score
-from probattn.experiments.runs.command import train_command
+from probattn.experiments.runs.folder import train_command
 from probattn.inference.methods.ensemble import mix
 
 SINGLE, ENSEMBLES = "single models", "ensembles"

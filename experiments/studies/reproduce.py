@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data import places
+from probattn.experiments.data import root as places
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import STANDARD

@@ -15,7 +15,8 @@ from probattn.experiments.cli import main
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.evaluation import evaluate
-from probattn.experiments.runs import export, seeds, train
+from probattn.experiments.runs import seeds, train
+from probattn.experiments.sharing import programs as export
 from probattn.experiments.studies import demo, posterior_check, reproduce, study, sweep
 from probattn.experiments.studies.reproductions import ENTRIES
 
@@ -208,7 +209,7 @@ def without_work() -> Iterator[None]:
         for module, name, replacement in (
             (train, "fit", accept),
             (evaluate, "predict_sets", accept),
-            (export, "_program", accept),
+            (export, "predictor_network", accept),
             (export, "save_safetensors", accept),
             (posterior_check, "fit", accept),
             (meter.flops, "matmul_rates", accept),

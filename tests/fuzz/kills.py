@@ -143,7 +143,7 @@ def import_commands() -> None:
         "probattn.experiments.cli.main",
         "probattn.experiments.evaluation.evaluate",
         "probattn.experiments.reporting.report",
-        "probattn.experiments.runs.export",
+        "probattn.experiments.sharing.programs",
         "probattn.experiments.studies.compare",
         "probattn.experiments.studies.study",
         "sklearn.datasets",

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from probattn.experiments.data.digest import digest
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images.cifar import CIFAR, CifarSpec
 from probattn.experiments.data.images.corruptions import CORRUPTIONS, SEVERITIES, STANDARD, check_corruption, corrupt
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import digest
 
 
 class CorruptedSets(NamedTuple):

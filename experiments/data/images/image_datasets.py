@@ -12,8 +12,8 @@ from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import cifar
 from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images, channel_statistics
-from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import write_preprocessing
 from probattn.experiments.data.splits import split, subsample
 
 

@@ -34,7 +34,7 @@ class ImageLoader(BatchLoader):
         batch_size, device: as given.
 
     Raises:
-        ValueError: ``batch_size`` is below 1, there are no images, or ``generator`` is not on the CPU.
+        ValueError: there are no images.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.sealed_files import digest
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,11 @@
-"""Texts with labels from CSV and JSON Lines files."""
+"""Texts with labels of a user's own, from CSV and JSON Lines files."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from probattn.experiments.data.own.examples import Examples, Shares, class_indices, class_names, divide
-from probattn.experiments.data.own.rows import read_parts
+from probattn.experiments.data.own.examples import Examples, class_indices, class_names, divide
+from probattn.experiments.data.own.rows import Rows, read_parts
 from probattn.experiments.data.text.labelled_texts import Texts
 
 
@@ -17,37 +18,27 @@ class TextParts(NamedTuple):
     test: Texts
 
 
-def read(
-    path: Path,
-    *,
-    kind: str,
-    text_column: str,
-    label_column: str,
-    delimiter: str | None,
-    shares: Shares,
-    seed: int,
-    limit: int | None,
-) -> TextParts:
-    """Read texts and labels of one file, or of the files ``train``, ``valid`` and ``test`` of a folder.
+def read(path: Path, *, kind: str, delimiter: str | None = None, **options: Any) -> TextParts:
+    """Read texts and labels; arguments as for :func:`~.rows.read_parts` and :func:`text_parts`."""
+    return text_parts(read_parts(path, kind=kind, delimiter=delimiter), **options)
+
+
+def text_parts(parts: Mapping[str, Rows], *, text_column: str, label_column: str, **division: Any) -> TextParts:
+    """Return the texts and labels of the rows of each part that there is.
 
     Args:
-        path, kind, delimiter: as for :func:`~probattn.experiments.data.own.rows.read_parts`.
+        parts: rows by part.
         text_column, label_column: columns of texts and labels.
-        shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
+        division: as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: missing columns, empty texts or labels, a class with too few examples; names file and line.
     """
     given = {}
-    for part, rows in read_parts(path, kind=kind, delimiter=delimiter).items():
+    for part, rows in parts.items():
         rows.check_columns(text_column=text_column, label_column=label_column)
-        given[part] = Examples(rows.text(text_column), rows.text(label_column), rows.places)
-    return from_examples(given, shares=shares, seed=seed, limit=limit)
-
-
-def from_examples(given: dict[str, Examples], *, shares: Shares, seed: int, limit: int | None) -> TextParts:
-    """Return the parts of examples whose inputs are texts; arguments and errors as for :func:`read`."""
-    parts = divide(given, shares=shares, seed=seed, limit=limit, by_class=True)
-    classes = class_names(parts["train"])
-    texts = {name: Texts(tuple(each.inputs), class_indices(each, classes)) for name, each in parts.items()}
+        given[part] = Examples(rows.text(text_column), rows.labels(label_column), rows.places)
+    examples = divide(given, by_class=True, **division)
+    classes = class_names(examples["train"])
+    texts = {part: Texts(tuple(group.inputs), class_indices(group, classes)) for part, group in examples.items()}
     return TextParts(classes, **texts)

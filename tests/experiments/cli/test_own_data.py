@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.data.preprocessing import read_preprocessing
+from probattn.experiments.data.sealed_files import read_preprocessing
 from probattn.experiments.runs import train
 from probattn.inference.io import checkpoint
 

@@ -10,10 +10,11 @@ from probattn.experiments.config.presets import PRESETS, digits, preset, twin
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.datasets import Table, TableDataset
 from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.text.datasets import TextDataset
+from probattn.experiments.data.tables.numbers import Notation
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.data.text.tokens import fit
 from probattn.experiments.runs.build import build
 from probattn.inference import guide_checks, warm_start
@@ -39,14 +40,14 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     settings = PRESETS[name].with_changes(["network.depth=2"])
     if settings.network.kind == "text":
         texts = Texts(("one word", "and another"), torch.arange(2))
-        tokens = fit(settings.network, texts, cache=None)
+        tokens = fit(settings.network, texts)
         dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
         guide_checks.check(*build(settings, dataset))
         return
     kind = settings.data.name
     if kind == "table-csv":
         rows = [{"a": "1", "b": "x", "c": "y", "d": "2"}, {"a": "2", "b": "y", "c": "y", "d": "2"}]
-        encoding = TableEncoding.fit(rows, ["", ""], names=("a", "b", "c", "d"), categories=())
+        encoding = TableEncoding.fit(rows, notations={"a": Notation(), "b": None, "c": None, "d": Notation()})
         table = Table(encoding.features(rows, ["", ""]), torch.arange(2))
         guide_checks.check(*build(settings, TableDataset(kind, ("n", "y"), encoding, "label", table, table, table)))
         return

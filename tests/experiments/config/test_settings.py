@@ -179,7 +179,7 @@ def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
-    constructor, _ = KNOWN[name]
+    constructor = KNOWN[name]
     parameters = inspect.signature(constructor).parameters.values()
     options = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} - {"tokens"}
     assert {each.name for each in fields(layer_class(name))} == options | {each.name for each in fields(Layer)}
@@ -214,7 +214,7 @@ def test_an_own_layer_that_cannot_be_used_is_named(own_module, name):
 
 
 def test_own_data_are_a_function_whose_options_are_settings(own_module):
-    from probattn.experiments.runs.build import load_data
+    from probattn.experiments.runs.sources import load_data
 
     settings = KEP.with_changes([f"data.name={own_module}:blobs", "data.number=10"])
     dataset = load_data(settings, None)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from synchronisations import BlockingCopies
 
+from probattn.experiments.data.batch_loader import TableLoader
 from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.tables.loader import TableLoader
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_loader import TextLoader
 
 NUMBER = 11
 SENTENCES = [torch.full((1 + index % 5,), index) for index in range(NUMBER)]

@@ -1,75 +1,77 @@
-"""Files with a digest of their content: what is read is what was written, or an error that says what to do."""
+"""Digests, JSON files that carry one, and the cache: what is read is what was written, or an error."""
 
+import dataclasses
 import json
 import math
-import os
 
+import numpy as np
 import pytest
+import torch
 
-from probattn.experiments.data.digest import UNSEALED
-from probattn.experiments.data.sealed_files import (
-    DamagedFileError,
-    read_json,
-    write_json,
-    write_sealed,
-)
+from probattn.experiments.data.cache import read_or_compute
+from probattn.experiments.data.sealed_files import DamagedFileError, digest, read_json, write_json
 
-CONTENT = {"numbers": [1, 2.5, 1e-300], "text": "α\n", "nothing": None, "deep": {"a": [{}]}}
+VALUES = [
+    None, True, 1, 1.0, "1", b"1", "", b"", [], {}, [1, 2], [2, 1], [[1], 2], [1, [2]], {"a": 1}, {"a": "1"}, {"b": 1},
+    ["ab", "c"], ["a", "bc"], [None, None], -0.0, 0.0, torch.zeros(2), torch.zeros(2, 1), torch.zeros(2).double(),
+    torch.tensor([0, 1]), torch.tensor([1, 0]), torch.zeros(0), "\ud800", np.zeros((2, 2)),
+]  # fmt: skip
 
 
-def test_json_comes_back_as_it_was_and_is_readable_to_all(tmp_path):
+def test_different_values_have_different_digests():
+    assert len({digest(value) for value in VALUES}) == len(VALUES)
+
+
+def test_equal_values_have_equal_digests():
+    matrix = torch.randn(3, 4)
+    assert digest(matrix.T) == digest(matrix.T.contiguous()) == digest(matrix.T.numpy())
+    record = dataclasses.make_dataclass("Record", ["b", "a"])
+    assert digest({"a": 1, "b": matrix}) == digest({"b": matrix.clone(), "a": 1}) == digest(record(matrix, 1))
+
+
+def test_json_comes_back_and_numbers_that_json_lacks_become_null(tmp_path):
+    content = {"numbers": [1, 2.5, 1e-300], "text": "α\n\ud800", "nothing": None, "deep": {"a": [{}]}}
+    write_json(tmp_path / "a.json", content | {"odd": (math.nan, math.inf)})
+    assert read_json(tmp_path / "a.json") == content | {"odd": [None, None]}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"digest": 1}', b"\xff", b"edited"])
+def test_a_changed_or_foreign_file_is_refused(tmp_path, damage):
     path = tmp_path / "a.json"
-    write_json(path, CONTENT)
-    assert read_json(path) == CONTENT
-    everything = json.loads(path.read_text(encoding="utf-8"))
-    assert everything.pop("digest").startswith("probattn-sha256:")
-    assert everything == CONTENT
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_json_is_strict(tmp_path):
-    write_json(tmp_path / "a.json", {"a": [math.nan, math.inf, 1.0]})
-    assert read_json(tmp_path / "a.json") == {"a": [None, None, 1.0]}
-
-
-def test_an_entry_of_the_name_of_the_digest_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a\.json: the entry 'digest' is that of the file; choose another name"):
-        write_json(tmp_path / "a.json", {"digest": "mine"})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_edited_file_is_refused_with_advice(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, CONTENT)
-    path.write_text(path.read_text().replace("2.5", "2.6"))
-    with pytest.raises(DamagedFileError, match=r"a\.json is damaged or was edited: .* its digest; train again"):
+    write_json(path, {"a": 2.5})
+    path.write_bytes(path.read_bytes().replace(b"2.5", b"2.6") if damage == b"edited" else damage)
+    with pytest.raises(DamagedFileError, match="train again"):
         read_json(path, advice="train again")
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"numbers": [1]}', b"\xff\xfe", b"probattn-sha256"])
-def test_a_file_without_a_digest_is_refused_as_that_of_another_program(tmp_path, content):
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
-    with pytest.raises(
-        DamagedFileError,
-        match=r"a\.json is damaged, or was not written by this version .* no digest; restore",
-    ):
-        read_json(path)
+def test_a_failed_write_leaves_the_earlier_file(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", {"a": 1})
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError, match="no space"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    assert json.loads((tmp_path / "a.json").read_text())["a"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(
-    "content", [UNSEALED, f'["{UNSEALED}"]', f'"{UNSEALED}"', 10**5 * "[" + UNSEALED, f'{{"a": "{UNSEALED}"}}']
-)
-def test_another_json_with_a_digest_is_refused(tmp_path, content):
-    write_sealed(tmp_path / "a.json", content.encode())
-    with pytest.raises(DamagedFileError, match=r"a\.json is damaged: it is no JSON object with a digest"):
-        read_json(tmp_path / "a.json")
+def test_the_cache_computes_once_for_each_stamp_and_again_after_damage(tmp_path):
+    path, computed = tmp_path / "cache" / "value.pt", []
+
+    def read(stamp):
+        return read_or_compute(path, stamp=stamp, compute=lambda: computed.append(stamp) or ["ä", torch.arange(3)])
+
+    for stamp in (1, 1, [["a", 2]], [["a", 2]]):
+        assert read(stamp)[1].tolist() == [0, 1, 2]
+    assert len(computed) == 2
+    path.write_bytes(path.read_bytes()[:-9])
+    read([["a", 2]])
+    assert len(computed) == 3
 
 
-def test_what_is_no_file_is_missing(tmp_path):
-    (tmp_path / "folder.json").mkdir()
-    os.mkfifo(tmp_path / "pipe.json")  # reading it would wait for ever
-    (tmp_path / "file").touch()
-    for name in ("none.json", "folder.json", "pipe.json", "file/a.json"):
-        with pytest.raises(FileNotFoundError, match=f"there is no file .*{name}; restore it"):
-            read_json(tmp_path / name)
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "cache").write_text("a file in place of the folder")
+    assert read_or_compute(tmp_path / "cache" / "value.pt", stamp=1, compute=lambda: 5) == 5
+    assert read_or_compute(tmp_path / "no" / "cache" / "value.pt", stamp=1, compute=lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        read_or_compute(tmp_path / "value.pt", stamp=1, compute=lambda: 1 / 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

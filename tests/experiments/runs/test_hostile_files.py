@@ -4,13 +4,11 @@ import ast
 import builtins
 import functools
 import hashlib
-import io
 import json
 import os
 import pickle
 import struct
 import tarfile
-import zipfile
 import zlib
 from pathlib import Path
 from urllib.error import URLError
@@ -30,7 +28,6 @@ from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.ood_sets import load as load_ood
-from probattn.experiments.data.text import cola, imdb
 from probattn.experiments.evaluation import prediction_store
 from probattn.experiments.evaluation.provenance import Provenance
 from probattn.inference import CheckpointError
@@ -135,28 +132,6 @@ def member(name, *, kind=tarfile.REGTYPE, to="", size=4):
     return found
 
 
-class TestArchives:
-    def test_a_review_that_unpacks_to_gigabytes(self, tmp_path):
-        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
-            bomb = member("aclImdb/train/neg/0_9.txt", size=imdb.MAX_REVIEW_BYTES + 1)
-            archive.addfile(bomb, io.BytesIO(bytes(bomb.size)))
-        with pytest.raises(DatasetError, match=r"0_9\.txt would unpack to 1,048,577 bytes"):
-            imdb.read(tmp_path)
-
-    def test_an_archive_of_reviews_without_an_end(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(imdb, "MAX_ARCHIVE_BYTES", 100_000)
-        with tarfile.open(tmp_path / "aclImdb.tar.xz", "w:xz") as archive:
-            archive.addfile(member("aclImdb/README", size=200_000), io.BytesIO(bytes(200_000)))
-        with pytest.raises(DatasetError, match="it unpacks to more than IMDB does"):
-            imdb.read(tmp_path)
-
-    def test_sentences_that_unpack_to_gigabytes(self, tmp_path):
-        with zipfile.ZipFile(tmp_path / "cola_public.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("cola_public/raw/in_domain_train.tsv", bytes(2**24 + 1))
-        with pytest.raises(DatasetError, match=r"in_domain_train\.tsv would unpack to 16,777,217 bytes"):
-            cola.read(tmp_path)
-
-
 def huge_png():
     """100,000 × 100,000 pixels in a hundred bytes."""
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(b""))]
@@ -184,7 +159,7 @@ def test_images(tmp_path, monkeypatch, content, read):
 
 
 def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    frozen = pytest.importorskip("probattn.experiments.data.text.frozen_encoder")
+    encoders = pytest.importorskip("probattn.experiments.data.text.encoders")
     pytest.importorskip("transformers")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
@@ -196,5 +171,5 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
     with pytest.raises(DatasetError, match="cannot load the encoder"):
-        frozen.FrozenEncoder(str(folder), max_length=8, cache=tmp_path)
+        encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.config.settings import from_json
+from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.runs import seeds
 from probattn.experiments.runs import train as runs
@@ -43,9 +43,7 @@ def test_seeds_are_ordinary_runs(command, tmp_path, assignments):
         assert files == {"settings.json", "preprocessing.json", "last.pt", "best.pt", "log.jsonl"}
         saved = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         assert saved["name"] == KEP
-        assert from_json(json.dumps(saved["settings"])) == presets.preset(KEP).with_changes(
-            [*TINY, f"train.seed={seed}"]
-        )
+        assert Settings.from_dict(saved["settings"]) == presets.preset(KEP).with_changes([*TINY, f"train.seed={seed}"])
         epochs = [record for record in read_log(folder / "log.jsonl") if record["kind"] == "epoch"]
         best = min(epochs, key=lambda record: record["valid/nll"])
         values.append(best["valid/nll"])

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from probattn.experiments.config import presets
-from probattn.experiments.data.digest import digest
+from probattn.experiments.data.sealed_files import digest
 from probattn.experiments.runs import seeds
 from probattn.inference.io.checkpoint import read
 from probattn.inference.training import run_log, trainer

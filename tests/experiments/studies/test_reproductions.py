@@ -8,12 +8,12 @@ from scipy import stats
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data import places
+from probattn.experiments.data import root as places
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import image_datasets as images
 from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.data.images.corruptions import CATEGORIES, CORRUPTIONS
-from probattn.experiments.data.text import cola, imdb
+from probattn.experiments.data.text import corpora
 from probattn.experiments.evaluation import methods
 from probattn.experiments.evaluation.metric_display import DETECTORS, DISPLAY, OOD_DISPLAY, MetricDisplay
 from probattn.experiments.evaluation.scores import Scores
@@ -218,13 +218,13 @@ def test_columns_take_their_values_from_the_scores():
 def test_places_are_those_that_the_loaders_look_in(name, tmp_path, no_network, monkeypatch):
     text = places.missing(name, tmp_path)
     assert str(tmp_path) in text
-    loaders = {"cola": cola.read, "imdb": imdb.read}
+    loaders = {"cola": corpora.read_cola, "imdb": corpora.read_imdb}
     loaders |= {each: lambda root: images.load(name, root=root) for each in images.NAMES}
     options = {"size": 32, "channels": 3, "in_distribution": ""}
     load = loaders.get(name, lambda root: ood_datasets.load(name, root=root, **options))
     with pytest.raises(DatasetError) as caught:
         load(tmp_path)
-    paths = places.PLACES[name].paths
+    paths = places.PLACES[name]
     for path in paths:
         assert path.removesuffix("/train").split("/")[-1].partition("_1")[0] in str(caught.value)
         (tmp_path / path).mkdir(parents=True)

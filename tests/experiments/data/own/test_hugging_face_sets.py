@@ -50,12 +50,26 @@ def test_texts_have_the_names_of_their_classes(texts):
 
 
 def test_a_missing_label_and_a_missing_column_are_named(texts):
-    with pytest.raises(DatasetError, match="split test, row 0: 'label' is -1, which is no class.*data.test_split"):
+    with pytest.raises(DatasetError, match="split test, row 0: 'label' is None"):
         read_texts(texts, text_column="text", **COMMON)
-    with pytest.raises(DatasetError, match="no column 'sentence'; its columns are 'text', 'label'"):
+    with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
         read_texts(texts, text_column="sentence", **COMMON)
-    with pytest.raises(DatasetError, match="no split 'all'; it has 'train', 'test': set data.train_split"):
+    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.train_split"):
         read_texts(texts, text_column="text", **(COMMON | {"splits": Splits("all", None, None)}))
+    with pytest.raises(DatasetError, match="it has 'train', 'test': set data.valid_split"):
+        read_texts(texts, text_column="text", **(COMMON | {"splits": Splits("train", "held-out", None)}))
+
+
+def test_splits_have_other_usual_names_too(datasets, tmp_path):
+    def texts(name, number):
+        return {"text": [f"{name} {n}" for n in range(number)], "label": ["ab"[n % 2] for n in range(number)]}
+
+    sizes = {"Training": 10, "DEV": 4, "Testing": 6}
+    parts = {name: datasets.Dataset.from_dict(texts(name, number)) for name, number in sizes.items()}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    data = read_texts(str(tmp_path / "saved"), text_column="text", **COMMON)
+    assert [len(part) for part in data[1:]] == [10, 4, 6]
+    assert data.valid.texts[0] == "DEV 0"
 
 
 def test_images_are_decoded_and_broken_ones_named(datasets, tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from probattn.experiments.runs.allocator import keep_memory
+from probattn.experiments.runs.environment import keep_memory
 
 FAULTS = """
 import resource, sys, torch
@@ -36,7 +36,7 @@ def faults(how):
 
 
 HOW = {
-    "itself": "from probattn.experiments.runs import allocator; allocator.keep_memory()",
+    "itself": "from probattn.experiments.runs import environment; environment.keep_memory()",
     "command": "from probattn.experiments.cli import main; main.app = lambda **_: None\n"
     "try: main.main()\nexcept SystemExit: pass",
     "worker": "from probattn.experiments.runs import workers\n"

@@ -1,25 +1,23 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
 import functools
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from probattn.experiments.data import cache
-from probattn.experiments.data.preprocessing import write_preprocessing
 from probattn.experiments.data.root import data_root
+from probattn.experiments.data.sealed_files import write_preprocessing
 from probattn.experiments.data.splits import split, subsample
-from probattn.experiments.data.text import cola, imdb, tokens
+from probattn.experiments.data.text import corpora, tokens
 from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.experiments.data.text.tokens import Tokens
 
-NAMES = ("cola", "imdb")
+NAMES = tuple(corpora.CLASSES)
 """The names of :func:`load`."""
 IMDB_SIZES = (35_000, 5_000, 10_000)
 """Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
@@ -43,7 +41,7 @@ class TextDataset:
     valid: Texts
     test: Texts
     tokens: Tokens
-    domains: Mapping[str, Texts]
+    domains: Mapping[str, Texts] = field(default_factory=dict)
 
     def training(self, *, batch_size: int, generator: torch.Generator, device: str = "cpu") -> TextLoader:
         """Return the loader of training batches: of similar length, in random order."""
@@ -78,12 +76,7 @@ class TextDataset:
 
 
 def load(
-    name: str,
-    network: Any,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    limit: int | None = None,
+    name: str, network: Any, *, root: str | Path | None = None, seed: int = 0, limit: int | None = None
 ) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
@@ -101,41 +94,31 @@ def load(
             test parts keep their sizes.
 
     Raises:
-        ValueError: if ``name`` is unknown or ``limit`` is below 1.
-        DatasetError: if the data are missing, incomplete or damaged.
+        ValueError: ``name`` is unknown.
+        DatasetError: the data are missing, incomplete or damaged.
     """
     if name not in NAMES:
         raise ValueError(f"unknown text data set {name!r}: choose one of {', '.join(NAMES)}")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    folder, generator = data_root(root), torch.Generator().manual_seed(seed)
+    folder, generator, domains = data_root(root), torch.Generator().manual_seed(seed), {}
     if name == "cola":
-        classes, (whole, test, out_of_domain) = cola.CLASSES, cola.read(folder)
+        whole, test, domains["out-of-domain"] = corpora.read_cola(folder)
         tenth = len(whole) // 10
         train, valid = split(whole, sizes=(len(whole) - tenth, tenth), generator=generator)
-        domains = {"out-of-domain": out_of_domain}
     else:
-        classes, domains = imdb.CLASSES, {}
-        train, valid, test = split(imdb.read(folder), sizes=IMDB_SIZES, generator=generator)
+        train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
-        train, valid = subsample(train, (valid,), limit=limit, num_classes=len(classes), generator=generator)
-    return from_parts(name, classes, train, valid, test, network=network, root=root, domains=domains)
+        train, valid = subsample(train, (valid,), limit=limit, num_classes=2, generator=generator)
+    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
 
 
-def from_parts(
-    name: str,
-    classes: tuple[str, ...],
-    train: Texts,
-    valid: Texts,
-    test: Texts,
-    *,
-    network: Any,
-    root: str | os.PathLike[str] | None = None,
-    domains: Mapping[str, Texts] | None = None,
-) -> TextDataset:
-    """Return the data set of three parts, with tokens fitted to the training part; arguments as for :func:`load`."""
-    fitted = tokens.fit(network, train, cache=data_root(root) / cache.FOLDER)
-    return TextDataset(name, classes, train, valid, test, fitted, domains or {})
+def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:
+    """Return the data set of three parts, with tokens fitted to the first.
+
+    Args:
+        name, classes, parts, options: of :class:`TextDataset`.
+        network: as for :func:`load`.
+    """
+    return TextDataset(name, classes, *parts, tokens=tokens.fit(network, parts[0]), **options)
 
 
 @functools.lru_cache(maxsize=8)

@@ -15,35 +15,19 @@ class TextLoader(BatchLoader):
     """Loader of batches: ``x`` int64 or float32 (batch, n, ...), ``y`` (batch, ...) and ``mask`` bool (batch, n).
 
     Sequences are padded at the end with 0 to the longest of their batch, of length n; the mask is True for tokens. All
-    tokens are concatenated in one tensor on the device, ids in the smallest integer type that holds them, and a batch
-    is one gather. The last batch may be smaller.
+    tokens are concatenated in one tensor on the device, and a batch is one gather.
 
     A shuffled epoch has batches of similar length: a random order is cut into groups of 50 batches, each group is
     sorted by length and cut into batches, and the batches are shuffled. Otherwise the order is that of the data, or,
     with ``by_length``, from the longest to the shortest sequence: the same predictions with less padding, in half the
     time for IMDB's reviews. The first batch needs the most memory, and the others fit into what it frees.
 
-    ``generator`` is the only source of randomness: its state at an epoch's first batch determines that epoch bit for
-    bit, and the epoch advances it. An epoch without shuffling does not use it.
-
     Args:
-        encoded: sequences (length, ...), all of integers (token ids) or all of floats (features).
+        encoded: sequences (length, ...) of at least one token, all of integers (token ids) or of floats (features).
         labels: (sequences, ...).
-        batch_size: sequences per batch.
-        shuffle: draw a new order in each epoch.
+        batch_size, shuffle, generator: as for :class:`BatchLoader`.
         by_length: order sequences by length where they are not shuffled; equally long ones stay in the data's order.
-        generator: CPU generator; default: a new one with torch's fixed default seed.
         device: device of the data and the batches.
-
-    Attributes:
-        generator: as given; save and restore its state to resume.
-        num_data: number of sequences.
-        order: positions of the sequences in the data, with ``by_length``.
-        batch_size, device: as given.
-
-    Raises:
-        ValueError: if ``batch_size`` is below 1, there are no sequences, one is empty or differs from the first in
-            dtype or trailing shape, the number of ``labels`` differs, or ``generator`` is not on the CPU.
     """
 
     def __init__(
@@ -58,16 +42,11 @@ class TextLoader(BatchLoader):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__(len(encoded), batch_size=batch_size, shuffle=shuffle, generator=generator)
-        if not len(encoded):
-            raise ValueError("no batch to yield: there are no sequences")
-        if len(labels) != len(encoded):
-            raise ValueError(f"need one label per sequence, got {len(labels)} for {len(encoded)}")
-        _check_consistent(encoded)
         self._lengths = torch.tensor([len(sequence) for sequence in encoded])
         self.order = self._lengths.argsort(stable=True, descending=True) if by_length else None
         self._starts = self._lengths.cumsum(0) - self._lengths
-        self._tokens = _to_compact_dtype(torch.cat(list(encoded)))
-        self._labels = labels
+        tokens = torch.cat(list(encoded))
+        self._tokens, self._labels = tokens.float() if tokens.is_floating_point() else tokens.int(), labels
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
@@ -95,30 +74,8 @@ class TextLoader(BatchLoader):
         steps = torch.arange(int(lengths.max()))
         mask = steps < lengths
         positions = (self._starts[indices][:, None] + steps).where(mask, 0)
-        mask, positions, indices = (each.to(self.device, non_blocking=True) for each in (mask, positions, indices))
+        mask, positions, indices = (part.to(self.device, non_blocking=True) for part in (mask, positions, indices))
         tokens = self._tokens[positions]
-        tokens = tokens.float() if tokens.is_floating_point() else tokens.long()
+        tokens = tokens if tokens.is_floating_point() else tokens.long()
         padding = ~mask.view(*mask.shape, *[1] * (tokens.ndim - 2))
         return tokens.masked_fill_(padding, 0), self._labels[indices], mask
-
-
-def _check_consistent(encoded: Sequence[Tensor]) -> None:
-    first = encoded[0]
-    for position, sequence in enumerate(encoded):
-        if not sequence.ndim or not len(sequence):
-            raise ValueError(f"the sequence at position {position} is empty; remove it with its label")
-        if sequence.dtype != first.dtype or sequence.shape[1:] != first.shape[1:]:
-            expected, found = (f"{each.dtype} (length, *{tuple(each.shape[1:])})" for each in (first, sequence))
-            raise ValueError(
-                f"sequences must have the same dtype and trailing shape: {expected} at position 0, "
-                f"{found} at position {position}"
-            )
-
-
-def _to_compact_dtype(tokens: Tensor) -> Tensor:
-    """Convert floats to float32 and integers to the smallest type that holds them."""
-    if tokens.is_floating_point():
-        return tokens.float()
-    low, high = (value.item() for value in tokens.aminmax())
-    types = (torch.int16, torch.int32, torch.int64)
-    return tokens.to(next(kind for kind in types if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max))

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probattn.experiments.data.text.loader import TextLoader
+from probattn.experiments.data.text.text_loader import TextLoader
 
 
 def seeded(seed=0):
@@ -85,12 +85,6 @@ def test_epochs_and_seeds_differ():
     assert {frozenset(y.tolist()) for y in first.split(3)} != {frozenset(y.tolist()) for y in second.split(3)}
 
 
-def test_reading_in_order_leaves_the_generator_alone():
-    generator = seeded()
-    list(loader(skewed(), generator=generator))
-    assert torch.equal(generator.get_state(), seeded().get_state())
-
-
 def test_by_length_the_longest_come_first_and_order_says_which_sequence_is_where():
     lengths = skewed()
     batches = loader(lengths, batch_size=7, by_length=True)
@@ -129,18 +123,6 @@ def test_equal_lengths_keep_the_random_order():
     assert torch.equal(first, torch.randperm(100, generator=seeded()))
 
 
-@pytest.mark.parametrize("largest", [2**15 - 1, 2**15, 2**31 - 1, 2**31, -(2**15) - 1, -(2**31) - 1])
-def test_large_ids_come_out_whole(largest):
-    ((x, _, _),) = TextLoader([torch.tensor([1, largest])], torch.zeros(1), batch_size=1)
-    assert x.tolist() == [[1, largest]]
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_features_come_out_as_float32(dtype):
-    ((x, _, _),) = TextLoader([torch.ones(2, 3, dtype=dtype)], torch.zeros(1), batch_size=1)
-    assert x.dtype == torch.float32
-
-
 def test_not_finite_features_do_not_leak_into_padding():
     data = [torch.tensor([[torch.inf], [torch.nan]]), torch.ones(1, 1)]
     ((x, _, _),) = TextLoader(data, torch.zeros(2), batch_size=2)
@@ -162,12 +144,6 @@ def test_what_a_batch_is_changed_to_stays_out_of_the_data():
     assert (x[:, 0].tolist(), y.tolist(), mask.sum().item()) == ([1, 2], [0, 1], 5)
 
 
-def test_default_generators_are_alike_and_not_shared():
-    one, other = (loader(skewed(), shuffle=True) for _ in range(2))
-    assert one.generator is not other.generator
-    assert [y.tolist() for _, y, _ in one] == [y.tolist() for _, y, _ in other]
-
-
 def test_to_moves_everything_but_the_generator():
     batches = loader([2, 1, 3], width=2, shuffle=True)
     assert batches.device == torch.device("cpu")
@@ -176,24 +152,6 @@ def test_to_moves_everything_but_the_generator():
     ((x, y, mask),) = batches
     assert {each.device.type for each in (x, y, mask)} == {"meta"}
     assert batches.generator.device.type == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        ([], {}, "there are no sequences"),
-        (sequences([1, 2]), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        (sequences([1, 2, 3]), {"labels": torch.zeros(2)}, "need one label per sequence, got 2 for 3"),
-        (sequences([2, 1, 0, 3]), {}, "the sequence at position 2 is empty"),
-        ([torch.tensor(3)], {}, "the sequence at position 0 is empty"),
-        ([torch.ones(2, 3), torch.ones(2, 4)], {}, r"shape: .*\(length, \*\(3,\)\) at position 0, .* at position 1"),
-        ([torch.ones(2), torch.ones(2).long()], {}, "shape: torch.float32 .* at position 0, torch.int64 .* position 1"),
-    ],
-)
-def test_what_cannot_work_is_refused(data, options, message):
-    arguments = {"labels": torch.zeros(len(data)), "batch_size": 2} | options
-    with pytest.raises(ValueError, match=message):
-        TextLoader(data, **arguments)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

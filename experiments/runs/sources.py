@@ -1,0 +1,119 @@
+"""Data sets of a run by its settings: known by name, a user's own, or returned by a user's function."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings, data_function
+from probattn.experiments.config.settings import Settings
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.images import image_datasets
+from probattn.experiments.data.images.image_datasets import ImageDataset
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.own import hugging_face_sets, images, texts
+from probattn.experiments.data.own.examples import Shares
+from probattn.experiments.data.tables import table_dataset as tables
+from probattn.experiments.data.tables.table_dataset import TableDataset
+from probattn.experiments.data.text import text_dataset as text_datasets
+from probattn.experiments.data.text.labelled_texts import Texts
+from probattn.experiments.data.text.text_dataset import TextDataset
+
+Dataset = ImageDataset | TextDataset | TableDataset
+READERS: dict[str, Callable[..., Any]] = {
+    "image-folder": images.read,
+    "image-hf": hugging_face_sets.read_images,
+    "text-csv": texts.read,
+    "text-jsonl": texts.read,
+    "text-hf": hugging_face_sets.read_texts,
+}
+"""Readers of the classes and parts of a user's own images and texts, by the name of the data set."""
+NETWORKS = {"image": ("vit",), "text": ("text", "encoder"), "table": ("tabular",)}
+"""Networks that take each kind of data."""
+
+
+def load_data(settings: Settings, root: Path | None) -> Dataset:
+    """Load the data set of a run.
+
+    Args:
+        settings: of the run.
+        root: folder of the data sets; of a user's own data their path, by default ``data.path``.
+
+    Raises:
+        SettingsError: the network does not suit the data; a pretrained encoder, or a user's own data, is not named.
+        DatasetError: the data cannot be read.
+    """
+    data, network = settings.data, settings.network
+    kind = data.name.partition("-")[0] if data.name in OWN else None
+    if kind is not None and network.kind not in NETWORKS[kind]:
+        raise SettingsError(f"data.name={data.name} does not suit network.kind={network.kind}")
+    if network.kind == "encoder" and network.encoder is None:
+        raise SettingsError(
+            "this preset trains a pretrained encoder: give its folder with --encoder FOLDER (config.json, "
+            "model.safetensors and the tokenizer's files, as Hugging Face's save_pretrained writes them)"
+        )
+    if isinstance(data, OwnDataSettings):
+        return _load_own(settings, root)
+    if function := data_function(data.name):
+        return _call(function, settings)
+    options = {"root": root, "seed": data.seed, "limit": data.limit}
+    if network.kind == "vit":
+        return image_datasets.load(data.name, **options)
+    return text_datasets.load(data.name, network, **options)
+
+
+def _load_own(settings: Settings, root: Path | None) -> Dataset:
+    """Load a user's own data from ``root``, or else from ``data.path``."""
+    data = settings.data
+    path = data.path if root is None else str(root)
+    if path is None:
+        raise SettingsError("name your data with --data PATH")
+    options = _options(data, OwnDataSettings)
+    options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
+    if data.name == "table-csv":
+        options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
+        return tables.read(Path(path), name=data.name, **options)
+    if data.name.endswith("-hf"):
+        splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
+        options["splits"] = hugging_face_sets.Splits(*splits)
+    else:
+        path = Path(path)
+    if data.name.startswith("text-") and not data.name.endswith("-hf"):
+        options["kind"] = data.name.removeprefix("text-")
+    augment = options.pop("augment", False)
+    classes, *parts = READERS[data.name](path, **options)
+    if data.name.startswith("image"):
+        return image_datasets.from_parts(data.name, classes, *parts, augment=augment)
+    return text_datasets.from_parts(data.name, classes, *parts, network=settings.network)
+
+
+def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
+    """Load data by a user's own function, which returns a data set, or the classes and three parts (inputs, labels).
+
+    Inputs are images, uint8 ``(n, channels, height, width)``, or a list of texts; labels int64 ``(n,)``.
+
+    Raises:
+        SettingsError: it returns something else.
+    """
+    data = settings.data
+    content = function(**_options(data, DataSettings))
+    if isinstance(content, Dataset):
+        return content
+    try:
+        classes, *parts = content
+        if settings.network.kind == "vit":
+            loaded = [Images(torch.as_tensor(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
+            return image_datasets.from_parts(data.name, tuple(classes), *loaded, augment=False)
+        loaded = [Texts(tuple(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
+        return text_datasets.from_parts(data.name, tuple(classes), *loaded, network=settings.network)
+    except (TypeError, ValueError) as error:
+        form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
+        raise SettingsError(f"{data.name} must return {form}: {error}") from error
+
+
+def _options(data: DataSettings, base: type) -> dict[str, Any]:
+    """Return the settings of a data set that its base class does not have."""
+    common = {field.name for field in fields(base)}
+    return {field.name: getattr(data, field.name) for field in fields(data) if field.name not in common}

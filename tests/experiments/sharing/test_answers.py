@@ -1,0 +1,67 @@
+"""Answers: sorted by uncertainty, and written with the probabilities of all classes."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+import torch
+
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.sharing.answers import class_answers, sort_answers, to_csv, to_jsonl
+from probattn.inference import Prediction
+
+PROBS = torch.tensor([[0.6, 0.3, 0.1], [0.34, 0.33, 0.33], [0.05, 0.05, 0.9]])
+CALIBRATION = Calibration(
+    weights="",
+    num_samples=2,
+    seed=0,
+    temperature=1.0,
+    quantile=0.701,
+    class_quantiles=(0.3, 0.701, 0.99),
+    confidence=0.5,
+)
+
+
+@pytest.fixture
+def answers():
+    prediction = Prediction(probs=PROBS, expected_entropy=torch.tensor([0.2, 0.9, 0.3]))
+    names = ("a", "b", "c")
+
+    def make(**options):
+        return class_answers(prediction, names, ("cat", "dog", 'a "ship"'), **options)
+
+    return make
+
+
+def test_sets_and_acceptance_follow_the_calibration(answers):
+    plain, by_class = (answers(calibration=CALIBRATION, by_class=each) for each in (False, True))
+    assert [answer["set"] for answer in plain] == [["cat", "dog"], ["cat", "dog", 'a "ship"'], ['a "ship"']]
+    assert [answer["set"] for answer in by_class] == [["dog", 'a "ship"'], ["dog", 'a "ship"'], ['a "ship"']]
+    assert [answer["accepted"] for answer in plain] == [True, False, True]
+    assert not {"set", "accepted"} & set(answers()[0])
+
+
+def test_the_most_uncertain_come_first(answers):
+    def order(measure):
+        return "".join(answer["input"] for answer in sort_answers(answers(), measure))
+
+    assert (order("entropy"), order("confidence"), order("mutual_information")) == ("bac", "bac", "abc")
+    with pytest.raises(ValueError, match="sort them by entropy"):
+        sort_answers(answers(), "std")
+
+
+def test_files_have_the_probabilities_of_all_classes_and_the_failures(answers):
+    failures = {"d\udcff": "is \ud83d"}
+    lines = to_jsonl(answers(calibration=CALIBRATION), failures).encode(errors="backslashreplace").decode()
+    rows = list(map(json.loads, lines.splitlines()))
+    assert rows[0]["probs"] == pytest.approx({"cat": 0.6, "dog": 0.3, 'a "ship"': 0.1})
+    assert rows[-1] == {"input": "d\udcff", "error": "is \ud83d"}
+    table = list(csv.DictReader(io.StringIO(to_csv(answers(calibration=CALIBRATION), failures))))
+    assert [float(table[1][f"p({name})"]) for name in ("cat", "dog", 'a "ship"')] == pytest.approx(PROBS[1].tolist())
+    assert json.loads(table[0]["set"]) == ["cat", "dog"]
+    assert table[-1]["error"]
+    assert list(csv.DictReader(io.StringIO(to_csv([], failures))))[0]["error"]
+    infinite = [{"input": "a", "predicted": 1.0, "low": -math.inf, "high": math.inf, "std": 1.0}]
+    assert json.loads(to_jsonl(infinite, {}))["low"] is None
