@@ -50,9 +50,7 @@ def saved(mode, tmp_path, suffix=".png"):
     image.putpalette([0, 0, 0])
     image = image.convert(mode)
     image.putalpha(Image.fromarray(alpha))
-    image.save(tmp_path / f"icon{suffix}", lossless=True) if suffix == ".webp" else image.save(
-        tmp_path / f"icon{suffix}"
-    )
+    image.save(tmp_path / f"icon{suffix}", lossless=True)
     return (tmp_path / f"icon{suffix}").read_bytes()
 
 
