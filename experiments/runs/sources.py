@@ -93,7 +93,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
     blank = Texts(("text",), labels)
-    return text_datasets.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
+    return text_dataset.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
 
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:
