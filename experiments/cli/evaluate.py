@@ -1,4 +1,4 @@
-"""``probattn evaluate``: evaluate a run on its test data."""
+"""``probattn evaluate``: evaluate runs on their test data."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +7,11 @@ import typer
 
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
+SHARE = {"min": 0.001, "max": 0.999}
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of the run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
     num_samples: Annotated[
         int | None, typer.Option(**COUNT, help="Number of posterior samples; default train.num_samples.")
@@ -28,46 +30,43 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
     ] = None,
+    level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
+    max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
     convergence: Annotated[
         bool, typer.Option(help="Test whether the posterior has converged, by refitting it on small training sets.")
     ] = True,
-    baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Evaluated run to plot next to this one under --shift.")
-    ] = None,
 ) -> None:
-    """Evaluate a run on its test data: tables, metrics.json, predictions/, figures/ and report.html."""
-    from probattn.experiments.evaluation import eval_sets, generated_files
+    """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
+    from probattn.experiments.config.validation import SettingsError
+    from probattn.experiments.data.images.corruptions import CORRUPTIONS, STANDARD
     from probattn.experiments.evaluation import evaluate as evaluation
-    from probattn.experiments.evaluation.provenance import digests
-    from probattn.experiments.reporting import evaluation_tables, posterior_words, report
-    from probattn.inference.distributed import world
+    from probattn.experiments.reporting import report
+    from probattn.experiments.reporting.tables import comparison_table
+    from probattn.experiments.studies.collect import find_runs
+    from probattn.experiments.studies.compare import comparisons
 
-    baselines = [evaluation_tables.read_baseline(baseline)] if baseline else []
-    done = evaluation.evaluate(
-        run,
-        root=data,
-        num_samples=num_samples,
-        seed=seed,
-        by=split_words(method),
-        shift=shift,
-        corruptions=eval_sets.parse_corruptions(corruptions),
-        severities=eval_sets.parse_severities(severities),
-        ood=split_words(ood),
-        convergence=convergence,
-        say=say if shift or ood or method else lambda text: None,
-    )
-    if world().rank > 0:
-        return
-    for title, table in evaluation_tables.terminal_tables(done).items():
-        say(f"\n{title}", style="bold")
-        show_metrics(table)
-    say("\nDecisions", style="bold")
-    for sentence in done.result.decisions.describe():
-        say(sentence)
-    for sentence in posterior_words.warnings(done.result):
-        say(sentence)
-    files = [run / "report.html", *report.save_figures(run / "figures", done.result)]
-    files += evaluation_tables.save(run, done, baselines=baselines)
-    report.write(run / "report.html", [report.section(done.result)], title=f"probattn: {done.result.name}")
-    generated_files.record(run, files, digests(done.provenance))
-    say(f"report: {run / 'report.html'}; all tables: {run / 'tables'}")
+    options = {"num_samples": num_samples, "seed": seed, "by": split_words(method), "ood": split_words(ood)}
+    names = {"standard": STANDARD, "all": tuple(CORRUPTIONS)}.get(corruptions) or tuple(split_words([corruptions]))
+    try:
+        levels = tuple(dict.fromkeys(map(int, severities.split(","))))
+    except ValueError as error:
+        raise SettingsError(f"--severities takes numbers from 1 to 5, got {severities!r}") from error
+    options |= {"shift": shift, "corruptions": names, "severities": levels, "convergence": convergence}
+    options |= {"level": level, "max_risk": max_risk, "say": say if shift or ood or method else lambda text: None}
+    for run in find_runs(runs):
+        done = evaluation.evaluate(run, root=data, **options)
+        for title, table in comparisons(done.scores).items():
+            if "Detection" not in title or title.endswith("AUROC"):
+                say(f"\n{title}", style="bold")
+                show_metrics(comparison_table(table))
+        part = report.section(done.result)
+        say("\nConclusion", style="bold")
+        for sentence in part.content["conclusion"]:
+            say(sentence)
+        say(f"\nDecisions, chosen on validation data for a level of {level:g} and a risk of {max_risk:g}", style="bold")
+        for kind, values in done.result.decisions.items():
+            say(f"{kind}: {', '.join(f'{key} {value:.4g}' for key, value in values.items())}")
+        page, title = run / "report.html", f"probattn: {done.result.name}"
+        report.save_figures(run / "figures", done.result)
+        report.write(page, [part], title=title)
+        say(f"report: {page}; all scores: {run / 'scores.csv'}")

@@ -13,8 +13,8 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to share (no suffix): weights, settings, preprocessing and a model card. Or a file: .pt2 for "
-            "a PyTorch program, .safetensors for weights."
+            help="Folder to share (no suffix): weights, settings, preprocessing and a model card. Or a file .pt2 for "
+            "a PyTorch program."
         ),
     ] = None,
     push_to_hub: Annotated[

@@ -11,6 +11,8 @@ from probattn.experiments.cli.terminal import COUNT, SEED, check_file, console, 
 from probattn.experiments.displayable import displayable
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probattn.experiments.sharing.inputs import Inputs
     from probattn.experiments.sharing.pipeline import Pipeline
 
@@ -61,6 +63,8 @@ def predict(
 
     Exits with status 1 if an input could not be read; the others are answered.
     """
+    import pandas as pd
+
     from probattn.experiments.sharing import answers as records
     from probattn.experiments.sharing.pipeline import Pipeline
     from probattn.inference.io.files import write_bytes
@@ -71,12 +75,11 @@ def predict(
     if out is not None and format in (None, "table"):
         raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another name with --out, or --format")
     pipeline = Pipeline.open(run)
-    read, answers = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter), []
+    read, answers = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter), pd.DataFrame()
     if read.values:
         options = {"calibrated": calibration, "by_class": sets == "by-class", "num_samples": num_samples, "seed": seed}
-        answers = pipeline.answers(pipeline.collate(read.values), names=read.names, **options)
-    if sort is not None:
-        answers = records.sort_answers(answers, sort)
+        answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
+        answers = answers if sort is None else records.sort_answers(answers, sort)
     if format in (None, "table"):
         _show(pipeline, answers, samples=num_samples or pipeline.num_samples, calibrated=calibration)
     else:
@@ -84,7 +87,7 @@ def predict(
         if out is None:
             print(content, end="")
         else:
-            write_bytes(out, content.encode(errors="backslashreplace"))
+            write_bytes(out, content.encode())
             say(f"{out}: {len(answers)} answers")
     if read.failures:
         names = [reason if name in reason else f"{name}: {reason}" for name, reason in read.failures.items()]
@@ -120,15 +123,13 @@ def _read(
     return read_rows(paths, encoding=pipeline.run.dataset.encoding, delimiter=delimiter)
 
 
-def _show(pipeline: "Pipeline", answers: list[dict[str, Any]], *, samples: int, calibrated: bool) -> None:
+def _show(pipeline: "Pipeline", answers: "pd.DataFrame", *, samples: int, calibrated: bool) -> None:
     """Print the answers as a table, with what its columns mean."""
     fit = pipeline.calibration if calibrated else None
     classes, level = len(pipeline.classes), "90" if fit is None else f"{100 * fit.level:g}"
     if not pipeline.classes:
         titles = {"predicted": "mean", "low": "low", "high": "high", "std": "std"}
-        promise = (
-            "for inputs like the validation data" if fit else "if the model is right; evaluate the run to calibrate"
-        )
+        promise = "for inputs like the validation data" if fit else "if the model is right; evaluate calibrates it"
         words = [
             "mean, std: of the predictive distribution, in the units of the label",
             f"low, high: {level} % interval, which holds the label with that probability {promise}",
@@ -152,9 +153,9 @@ def _show(pipeline: "Pipeline", answers: list[dict[str, Any]], *, samples: int, 
     table = Table(*(Column(title, overflow="fold") for title in ("input", *titles.values())))
     for column in table.columns:
         column.justify = "left" if column.header in texts else "right"
-    for answer in answers:
+    for answer in answers.to_dict("records"):
         table.add_row(*(escape(displayable(_cell(answer[name]))) for name in ("input", *titles)))
-    if answers:
+    if len(answers):
         (console.print if console.is_terminal else show_table)(table)  # a terminal folds long names, too
         say("\n".join(words))
 
@@ -162,6 +163,6 @@ def _show(pipeline: "Pipeline", answers: list[dict[str, Any]], *, samples: int, 
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else ", ".join(value) or "none"
-    )
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else ", ".join(value) or "none"

@@ -1,6 +1,6 @@
-"""``probattn study`` and ``probattn compare``: runs over seeds and their comparison."""
+"""``probattn study`` and ``probattn compare``: layers over seeds on any data, and their comparison."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,105 +10,110 @@ from probattn.experiments.cli.terminal import (
     CORES,
     COUNT,
     MAX_RUNS,
-    Data,
     Encoder,
     SettingChanges,
     check_folder,
     encoder_change,
-    fail,
     interruptible,
     say,
     show_metrics,
     split_words,
 )
 
+Out = Annotated[Path, typer.Option(callback=check_folder, help="Folder of tables (Markdown, LaTeX, CSV) and a figure.")]
+
 
 def compare(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of evaluated runs.")],
-    out: Annotated[
-        Path, typer.Option(callback=check_folder, help="Folder of the tables (Markdown, LaTeX, CSV) and figures.")
-    ] = Path("runs/comparison"),
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Evaluated runs, folders that hold them, or a results.csv.")
+    ],
+    out: Out = Path("runs/comparison"),
 ) -> None:
-    """Compare evaluated runs over seeds: mean ± standard deviation, paired with the softmax twin by the same method."""
-    _compare(folders, out)
+    """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
+    _compare(results, out)
 
 
 def study(
     presets: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Presets; by default those of --layers on digits.")
+        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Presets; default those of --layers on digits.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Your file, folder or Hugging Face data set, or the folder of the data sets."
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated layers of each preset, such as softmax,kep-svgp,package.module:Class."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each preset and layer.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(**COUNT, help="Epochs of each run, a warm start included; default the preset's.")
+    ] = None,
+    set_: SettingChanges = None,
+    encoder: Encoder = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[PRESET:]KEY=VALUE,…", help="Choose a setting on validation data; several form a grid."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Methods besides the posterior predictive, or none; default all that suit.")
+    ] = None,
+    shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
+    ood: Annotated[
+        list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit the images.")
+    ] = None,
+    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")] = CORES,
     out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and of the comparison.")] = Path(
         "runs/study"
     ),
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated layers on digits, or all (each once); default softmax,kep-svgp."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each preset.")] = 5,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=3, max=COUNT["max"], help="Epochs of each run, including its warm start; default from the preset."
-        ),
-    ] = None,
-    set_: SettingChanges = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[PRESET:]KEY=VALUE,…",
-            help="Choose a setting on validation data, for one preset or for all; several form a grid.",
-        ),
-    ] = None,
-    sweep_seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each value of --sweep.")] = 1,
-    encoder: Encoder = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Methods besides the posterior predictive; default all four.")
-    ] = None,
-    data: Data = None,
-    workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default: one per core.")] = CORES,
 ) -> None:
-    """Train presets over seeds, evaluate them by every method (images also corrupted and OOD), and compare them."""
+    """Train presets with several layers and seeds on any data, evaluate and compare them."""
     with interruptible("the same command continues where it stopped"):
         from probattn.experiments.config import presets as known
-        from probattn.experiments.evaluation import methods
-        from probattn.experiments.studies import study as whole
+        from probattn.experiments.config.validation import SettingsError
+        from probattn.experiments.evaluation.methods import check
+        from probattn.experiments.studies import study as studies
         from probattn.experiments.studies import sweep as sweeps
-        from probattn.experiments.studies import sweep_tables
 
-        if presets and layers:
-            fail("give presets, or --layers for those on digits, not both")
-        names = presets or known.digits(layers or "softmax,kep-svgp")
-        changes = [*(set_ or ()), *encoder_change(encoder)]
-        by = [methods.check(each) for each in split_words(method) or whole.METHODS]
-        common = {"epochs": epochs, "out": out, "changes": changes, "root": data}
-        todo = whole.plan(names, seeds=seeds, **common)
-        swept = sweeps.parse(sweep or (), names)
-        choices = []
-        if swept:
-            planned = sweeps.plan_sweeps(swept, seeds=sweep_seeds, **common)
-            say("\n".join(sweeps.budgets(names, planned, seeds=seeds, sweep_seeds=sweep_seeds)))
-            choices = sweeps.run_sweeps(swept, planned, workers=workers, say=say)
-            sweep_tables.write(out, choices)
-            show_metrics(sweep_tables.sweep_table(choices))
-            say("\n".join(sweeps.outcome(choices)))
-            own = {choice.preset: choice.changes for choice in choices}
-            todo = whole.plan(names, seeds=seeds, own=own, **common)
-        say(f"{len(todo)} runs, {min(workers, len(todo))} at a time; a run takes a minute or many")
-        whole.run_study(todo, by=by, workers=workers, say=say)
-        tuned = {key for lists in swept.values() for key in lists}
-        _compare([job.folder for job in todo], out / "comparison", tuned=tuned, note=" ".join(map(str, choices)))
+        names = presets or (known.digits("all") if layers == "all" else ["digits/softmax"])
+        if presets is None and layers is None:
+            layers = "softmax,kep-svgp"
+        chosen = [] if layers in (None, "all") else split_words([layers])
+        plan = {"epochs": epochs, "out": out, "changes": [*(set_ or ()), *encoder_change(encoder)]}
+        plan |= {"layers": chosen, "data": data}
+        by, sets = (
+            None if words is None else [w for w in split_words(words) if w != "none"] for words in (method, ood)
+        )
+        options = {"by": None if by is None else check(by), "shift": shift, "ood": sets}
+        jobs = studies.plan(names, seeds=seeds, **plan)
+        tuned, note = (), ""
+        if sweep:
+            names, plan["layers"] = list(dict.fromkeys(job.name for job in jobs)), []
+            if len(names) * seeds < len(jobs):
+                raise SettingsError("--sweep needs presets: leave out --layers that no preset of the family has")
+            studies.check(jobs, **options)
+            values = sweeps.parse(sweep, names)
+            tuned = {key for lists in values.values() for key in lists}
+            table = sweeps.sweep(values, workers=workers, say=say, **plan)
+            own = dict(table[table["chosen"]].set_index("preset")["changes"])
+            note = "Chosen on validation data of seed 0: " + "; ".join(f"{k} {', '.join(v)}" for k, v in own.items())
+            say(f"{table.to_string(index=False)}\n{note}")
+            jobs = studies.plan(names, seeds=seeds, own=own, **plan)
+        say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
+        studies.run_study(jobs, workers=workers, say=say, **options)
+        _compare([job.folder for job in jobs], out, tuned=tuned, note=note)
 
 
-def _compare(folders: list[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
-    from probattn.experiments.reporting.table import to_table
-    from probattn.experiments.studies import compare as compared
-    from probattn.experiments.studies.collect import rows
+def _compare(paths: Sequence[Path], out: Path, *, tuned: Collection[str] = (), note: str = "") -> None:
+    from probattn.experiments.reporting.tables import comparison_table
+    from probattn.experiments.studies import compare as comparison
 
-    gathered = rows(folders, tuned=tuned, note=note)
-    found = compared.comparisons(gathered)
-    for key, comparison in found.items():
-        if not key.startswith("ood-") or key.endswith("-auroc"):
-            say(f"\n{compared.title(key)}", style="bold")
-            show_metrics(to_table(comparison))
-    compared.write(out, gathered, found)
-    say(f"tables and figures: {out}")
+    results, compared = comparison.read(paths, tuned=tuned)
+    for title, table in compared.items():
+        if "Detection" not in title or title.endswith("AUROC"):
+            say(f"\n{title}", style="bold")
+            show_metrics(comparison_table(table))
+    comparison.write(out, results, compared, note=note)
+    say(f"results.csv, comparison.md, comparison.tex: {out}")

@@ -1,88 +1,62 @@
-"""Input and output of the command: shared options, messages, tables, errors."""
+"""Input and output of the command: shared options, folders that can be written, messages and tables."""
 
-from __future__ import annotations
-
-import functools
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probattn.experiments.displayable import ENCODABLE, displayable
-
-if TYPE_CHECKING:
-    from probattn.experiments.reporting.table import Table as MetricsTable
+from probattn.experiments.displayable import displayable
 
 console = Console(quiet=os.environ.get("RANK", "0") != "0")  # under torchrun only rank 0 writes
 
 
-def existing(folder: Path | None) -> Path | None:
+def existing(path: Path | None) -> Path | None:
     """Check that the folder or file given with ``--data`` exists, so that no download creates a mistyped one."""
-    if folder is not None and not (folder.expanduser().is_dir() or folder.expanduser().is_file()):
-        raise NotADirectoryError(f"the folder of the data sets {folder} does not exist; correct --data, or create it")
-    return folder
+    if path is not None and not (path.expanduser().is_dir() or path.expanduser().is_file()):
+        raise FileNotFoundError(f"{path} does not exist; correct --data, or create it")
+    return path
 
 
 def check_folder(folder: Path | None) -> Path | None:
     """Check that a folder given with ``--out`` can be created and written, so that no work is lost at its end.
 
     Raises:
-        OSError, ValueError: it cannot be.
+        ValueError: it cannot.
     """
-    if folder is not None:
-        _check_name(folder, option="--out")
-        if (folder.exists() or folder.is_symlink()) and not folder.is_dir():
-            raise NotADirectoryError(f"cannot write to {folder}, which is not a folder; choose another with --out")
-        _check_parent(folder, option="--out")
-    return folder
+    return folder if folder is None else _writable(folder, option="--out")
 
 
 def check_file(path: Path | None, *, option: str) -> None:
     """Create the folder of a file that is written after minutes of work; fail now if the file cannot be written.
 
     Raises:
-        OSError, ValueError: the file cannot be written; ``option`` is named.
+        ValueError: it cannot; ``option`` is named.
     """
     if path is not None:
-        _check_name(path, option=option)
+        _writable(path.parent, option=option).mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            kind = "a folder" if path.is_dir() else "not a regular file"
-            raise OSError(f"cannot write {path}, which is {kind}; choose another file with {option}")
-        _check_parent(path, option=option)
-        path.parent.mkdir(parents=True, exist_ok=True)
+            raise ValueError(f"cannot write to {path}, which is no regular file; choose another with {option}")
 
 
-def _check_name(path: Path, *, option: str) -> None:
+def _writable(folder: Path, *, option: str) -> Path:
+    """Return a folder after a test that it, or the nearest folder above it that exists, can be written."""
+    place = folder
     try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        encoding = sys.getfilesystemencoding()
-        raise ValueError(f"the name {path} is not valid {encoding}; choose another with {option}") from error
-    try:
-        path.exists()  # raises for names that are too long and links that lead in a circle
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror}; choose another with {option}") from error
-
-
-def _check_parent(path: Path, *, option: str) -> None:
-    """Check that a path, or the nearest folder above it that exists, can be written."""
-    place = path if path.is_dir() else path.parent
-    while not place.exists() and not place.is_symlink():
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        reason = f"{place}: {error.strerror}"
-        raise OSError(f"cannot write {path} ({reason}); choose another with {option}") from error
+        str(folder).encode()  # half a surrogate pair stands for a byte that is not UTF-8
+        while not os.path.lexists(place):
+            place = place.parent
+        tempfile.TemporaryFile(dir=place).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", "its name is not valid UTF-8")
+        raise ValueError(f"cannot write to {folder} ({reason}); choose another with {option}") from error
+    return folder
 
 
 Data = Annotated[
@@ -101,6 +75,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 COUNT = {"min": 1, "max": 2**31 - 1}
 SEED = {"min": 0, "max": 2**63 - 1}
 """Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+MAX_WORD = 24
+"""Length of the longest word that a table does not fold."""
 MAX_RUNS = 10_000
 """Maximum number of runs of a preset."""
 
@@ -115,46 +91,40 @@ def encoder_change(encoder: str | None) -> list[str]:
     return [] if encoder is None else [f"network.encoder={encoder}"]
 
 
-def make_encodable() -> None:
-    """Let standard output and error display substitutes of characters that they cannot encode, such as ± in ASCII."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors=ENCODABLE)
-
-
 def say(text: str, *, style: str = "") -> None:
     """Print lines without markup."""
     console.print(_lines(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_table(table: Table) -> None:
-    """Print a table with no cell cut off, folded to the terminal's width, 80 columns in a file, as far as possible."""
-    measure = functools.partial(console.measure, table, options=console.options.update(max_width=1_000))
-    padding = table.padding
-    if measure().maximum > console.width:
-        table.padding = 0
-    if measure().minimum > console.width:
-        table.padding = padding
-    Console(width=max(console.width, measure().minimum), quiet=console.quiet).print(table)
+    """Print a table, folded between words where the terminal is narrow, and wider than it where words do not fit."""
+    width, wide = console.width, console.options.update(max_width=10_000)
+    if console.measure(table, options=wide).maximum > width:
+        gaps = []
+        for column in table.columns:
+            lines = [str(text) for text in (column.header, *column.cells)]
+            longest = max(map(len, " ".join(lines).split()), default=1)
+            column.width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
+            gaps.append((max(0, max(map(len, lines)) - column.width), column))
+        needed = console.measure(table, options=wide).maximum
+        spare, width = max(0, width - needed), max(width, needed)
+        for gap, column in sorted(gaps, key=lambda pair: pair[0]):
+            column.width += min(spare, gap)
+            spare -= min(spare, gap)
+    Console(width=width, quiet=console.quiet).print(table)
 
 
-def show_metrics(table: MetricsTable) -> None:
-    """Print a table of numbers, on a narrow terminal as several tables of fewer columns."""
-    from probattn.experiments.reporting.table_formats import terminal_parts
+def show_metrics(table: Any) -> None:
+    """Print a table of metrics."""
+    from probattn.experiments.reporting.table_formats import terminal
 
-    for part in terminal_parts(table, width=console.width):
-        show_table(part)
+    show_table(terminal(table))
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
     """Print an error and exit."""
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), _lines(message)), soft_wrap=True)
     raise SystemExit(status)
-
-
-def _lines(text: str) -> str:
-    """Make the lines of a text displayable."""
-    return "\n".join(map(displayable, text.split("\n")))
 
 
 @contextmanager
@@ -165,3 +135,8 @@ def interruptible(advice: str) -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print(f"stopped; {advice}", markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
+
+
+def _lines(text: str) -> str:
+    """Make the lines of a text displayable."""
+    return "\n".join(map(displayable, text.split("\n")))

@@ -87,9 +87,9 @@ def train(
         folder = out or Path("runs") / name
         options = {"name": name, "root": root, "resume": resume, "say": say}
         if seeds is not None:
-            histories = sweep.train_seeds(settings, folder, seeds=seeds, workers=workers, **options)
+            sweep.train_seeds(settings, folder, seeds=seeds, workers=workers, **options)
             place = shlex.quote(str(folder))
-            say(f"{sweep.summary(histories, settings)}\nnext: probattn evaluate {place}; probattn compare {place}")
+            say(f"next: probattn evaluate {place}; probattn compare {place}")
             return
         done = epochs_done(folder) if resume else 0
         history = runs.train(settings, folder, **options)

@@ -11,7 +11,7 @@ from PIL import ImageColor
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from probattn.experiments.config.imported import GROUPS, find_class
+from probattn.experiments.config.imported import GROUPS, find_object
 from probattn.experiments.config.schema import settings_class
 from probattn.experiments.config.validation import CONFIG, Count, Seed, SettingsError
 
@@ -222,5 +222,5 @@ def data_class(name: str) -> type[DataSettings]:
 
 def data_function(name: str) -> Callable[..., Any] | None:
     """Return the function of a data set of the user's own, or of one that a package brings; None for others."""
-    brought = {entry.name for entry in entry_points(group=GROUPS["data set"])}
-    return find_class("data set", name, {}) if ":" in name or name in brought else None
+    is_brought = bool(entry_points(group=GROUPS["data set"], name=name))
+    return find_object("data set", name, ()) if ":" in name or is_brought else None

@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -13,30 +13,21 @@ GROUPS = {"layer": "probattn.layers", "likelihood": "probattn.likelihoods", "dat
 """Groups of entry points by which packages bring objects: ``name = "package.module:object"``."""
 
 
-def names(kind: str, known: Mapping[str, Any]) -> list[str]:
-    """Return the names of this library's objects of a kind, and of those that packages bring."""
-    return [*known, *(entry.name for entry in entry_points(group=GROUPS[kind]))]
-
-
-def find_class(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Return the object of that name.
+def find_object(kind: str, name: str, known: Iterable[str]) -> Any:
+    """Return the object ``package.module:object``, or the one that a package brings by a name.
 
     Args:
         kind: key of :data:`GROUPS`.
-        name: name of an object, or ``package.module:object``.
-        known: this library's objects.
+        name: name of the object.
+        known: names of this library's objects, for the error.
 
     Raises:
         SettingsError: an unknown name, or an object that cannot be imported.
     """
-    if name in known:
-        return known[name]
-    if ":" not in name:
-        entries = [entry.value for entry in entry_points(group=GROUPS[kind]) if entry.name == name]
-        if not entries:
-            raise unknown(kind, name, names(kind, known), listing="your own is package.module:NAME")
-        name = entries[0]
-    return import_object(name)
+    brought = {entry.name: entry.value for entry in entry_points(group=GROUPS[kind])}
+    if ":" not in name and name not in brought:
+        raise unknown(kind, name, [*known, *brought], listing="your own is package.module:NAME")
+    return import_object(brought.get(name, name))
 
 
 def import_object(name: str) -> Any:

@@ -3,23 +3,15 @@
 import functools
 import inspect
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
-from probattn import (
-    CGPAttention,
-    KEPSVGPAttention,
-    KernelAttention,
-    SGPAttention,
-    SoftmaxAttention,
-    SparseCGPAttention,
-    families,
-)
+from probattn import families
 from probattn.attention.base import LayerFactory
-from probattn.attention.kep_svgp_authors import AuthorsKEPSVGPAttention
-from probattn.experiments.config import imported
+from probattn.experiments.config.imported import find_object
 from probattn.experiments.config.schema import settings_class
+from probattn.experiments.config.yaml_files import packaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +55,8 @@ class Layer:
         return functools.partial(self.constructor, **options)
 
 
-KNOWN: dict[str, type] = {
-    "softmax": SoftmaxAttention,
-    "kep-svgp": KEPSVGPAttention,
-    "kep-svgp-authors": AuthorsKEPSVGPAttention,
-    "kernel": KernelAttention,
-    "sgpa": SGPAttention,
-    "cgp": CGPAttention,
-    "sparse-cgp": SparseCGPAttention,
-}
-"""Layers of this library by name."""
-KEP_SVGP = {"last": 1, "rank": 10, "merge": "concat", "eta": 10.0}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "kep-svgp": KEP_SVGP,
-    "kep-svgp-authors": KEP_SVGP,
-    "sgpa": {"init_loc": 0.0},
-    "sparse-cgp": {"fixed_tokens": False},
-}
-"""The command's defaults where they differ from the constructor's."""
+KNOWN = tuple(packaged("layers"))
+"""Names of the layers of this library, which ``layers.yaml`` describes."""
 
 
 @functools.cache
@@ -93,9 +69,9 @@ def layer_class(name: str) -> type[Layer]:
     Raises:
         SettingsError: an unknown name, or a class that cannot be imported or has options that settings cannot hold.
     """
-    constructor = imported.find_class("layer", name, KNOWN)
-    defaults = {"name": name} | DEFAULTS.get(name, {})
-    options = {"leave_out": ("dim", "heads", "tokens"), "defaults": defaults}
+    about = packaged("layers").get(name, {})
+    constructor = find_object("layer", about.get("class", name), KNOWN)
+    options = {"leave_out": ("dim", "heads", "tokens"), "defaults": {"name": name} | about.get("options", {})}
     derived = settings_class(constructor.__name__, Layer, constructor, **options)
     derived.constructor = constructor
     return derived

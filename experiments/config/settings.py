@@ -1,5 +1,6 @@
 """Settings of one run: what a preset holds, ``--set key=value`` and files change, and ``settings.json`` saves."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -26,6 +27,7 @@ class TrainSettings(TrainOptions):
             all; a mapping has weights by name of the class, of which others have 1. Metrics have no weights.
     """
 
+    accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     class_weights: Literal["balanced"] | dict[str, float] | None = None
 
     @property
@@ -76,6 +78,10 @@ class Settings:
             raise SettingsError("softmax attention cannot start from kernel attention; set warm_start=none")
         if self.train.class_weights is not None and getattr(self.data, "task", "classes") != "classes":
             raise SettingsError("train.class_weights are for classes, and data.task is regression")
+
+    def __reduce__(self) -> tuple:
+        """Pickle the values: the classes of the parts are derived, and have no module to be imported from."""
+        return Settings.from_dict, (asdict(self),)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Settings":
@@ -220,20 +226,15 @@ def _parsed(key: str, value: Any, annotation: Any) -> Any:
     """
     candidates = [value]
     if isinstance(value, _Text):
-        if not value.isprintable():
-            raise SettingsError(f"{key}: not a printable text, got {str(value)!r}")
-        try:
-            candidates = [None if value.lower() == "none" else yaml.safe_load(value), str(value)]
-        except yaml.YAMLError:
-            candidates = [str(value)]
+        candidates = [str(value)]
+        with contextlib.suppress(yaml.YAMLError):
+            candidates.insert(0, None if value.lower() == "none" else yaml.safe_load(value))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         candidates.append(str(value))  # such as a precision of 32
     check = TypeAdapter(annotation, config=CONFIG).validate_python
     for candidate in candidates:
-        try:
+        with contextlib.suppress(ValidationError):
             return check(candidate)
-        except ValidationError:
-            continue
     with readable_errors(key):
         return check(str(value) if isinstance(value, _Text) else value)
 

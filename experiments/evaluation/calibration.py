@@ -2,23 +2,26 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
+from scipy.stats import binomtest
 from torch import Tensor
 
-from probattn.inference import Prediction
+from probattn.inference import CheckpointError, Prediction
 from probattn.inference.decisions.abstention import RiskThreshold
 from probattn.inference.decisions.conformal import CQR, LAC, ByClass
-from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.files import write_bytes
 from probattn.inference.methods.temperature import fit_temperature, scale
+from probattn.inference.metrics import regression
 
 CALIBRATION = "calibration.json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(ser_json_inf_nan="strings"))
 class Calibration:
     """Temperature, conformal sets or intervals, and abstention of one run.
 
@@ -59,17 +62,18 @@ class Calibration:
         """
         if not 0 < level < 1:
             raise ValueError(f"the level of sets and intervals must lie between 0 and 1, got {level}")
-        alpha, fitted = 1 - level, {}
-        if valid.probs is None:
-            quantile = CQR(alpha=alpha).fit_prediction(valid).quantile.item()
-        else:
-            fitted["temperature"] = fit_temperature(valid)
-            scaled = scale(valid, fitted["temperature"])
-            quantile = LAC(alpha=alpha).fit_prediction(scaled).quantile.item()
-            fitted["class_quantiles"] = tuple(ByClass(alpha=alpha).fit_prediction(scaled).quantile.tolist())
-            fitted["confidence"] = RiskThreshold(target=max_risk).fit_prediction(scaled).confidence
         common = {"weights": weights, "num_samples": num_samples, "seed": seed, "level": level, "max_risk": max_risk}
-        return cls(**common, quantile=quantile, **fitted)
+        if valid.probs is None:
+            return cls(**common, quantile=CQR(alpha=1 - level).fit_prediction(valid).quantile.item())
+        temperature = fit_temperature(valid)
+        scaled = scale(valid, temperature)
+        return cls(
+            **common,
+            temperature=temperature,
+            quantile=LAC(alpha=1 - level).fit_prediction(scaled).quantile.item(),
+            class_quantiles=tuple(ByClass(alpha=1 - level).fit_prediction(scaled).quantile.tolist()),
+            confidence=RiskThreshold(target=max_risk).fit_prediction(scaled).confidence,
+        )
 
     def apply(self, prediction: Prediction) -> Prediction:
         """Scale the probabilities by the temperature; numbers stay as they are."""
@@ -94,30 +98,62 @@ class Calibration:
         low, high = prediction.quantiles([(1 - self.level) / 2, (1 + self.level) / 2])
         return low - self.quantile, high + self.quantile
 
+    def evaluate(self, test: Prediction) -> dict[str, dict[str, float]]:
+        """Evaluate the decisions on test data.
+
+        Returns:
+            For classes ``abstention`` (count of the accepted answers, their share and risk, its exact 95 % interval),
+            ``plain sets`` and ``by-class sets`` (coverage and mean size); for numbers ``predicted intervals`` and
+            ``conformal intervals`` (coverage and mean width).
+        """
+        labels = test.labels
+        if test.probs is None:
+            ends = {"predicted": regression.interval(test, self.level), "conformal": self.intervals(test)}
+            return {f"{kind} intervals": _interval_scores(*pair, labels) for kind, pair in ends.items()}
+        probs = self.apply(test).probs
+        accepted = self.accepts(probs)
+        count, wrong = int(accepted.sum()), int((accepted & (probs.argmax(1) != labels)).sum())
+        evaluated = {"abstention": {"accepted": count, "coverage": count / len(labels)}}
+        if count:
+            interval = binomtest(wrong, count).proportion_ci(method="exact")
+            evaluated["abstention"] |= {"risk": wrong / count, "low": float(interval.low), "high": float(interval.high)}
+        for kind in ("plain", "by-class"):
+            sets = self.sets(probs, by_class=kind == "by-class")
+            scores = {"coverage": _covered(sets, labels), "size": sets.sum(1)}
+            evaluated[f"{kind} sets"] = {key: value.double().mean().item() for key, value in scores.items()}
+        return evaluated
+
+    def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
+        """Return class, count, accuracy, and coverage of plain and of by-class sets, for classes with test examples."""
+        probs, labels = self.apply(test).probs, test.labels
+        measures = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
+        measures["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
+        rows = []
+        for number in labels.unique().tolist():
+            chosen = labels == number
+            means = {key: value[chosen].double().mean().item() for key, value in measures.items()}
+            rows.append({"class": classes[number], "count": int(chosen.sum())} | means)
+        return rows
+
     def save(self, folder: Path) -> None:
         """Write ``calibration.json`` into the folder of a run."""
         write_bytes(folder / CALIBRATION, json.dumps(self.to_json(), indent=2).encode())
 
-    def to_json(self) -> dict[str, object]:
-        """Return the values by name; infinite ones as the text ``inf``, which JSON can hold."""
-        return json.loads(json.dumps(asdict(self)).replace("Infinity", '"inf"'))
+    def to_json(self) -> dict[str, Any]:
+        """Return the values by name; infinite ones as text, which JSON can hold."""
+        return json.loads(TypeAdapter(type(self)).dump_json(self))
 
     @classmethod
-    def from_json(cls, content: dict[str, object]) -> Self:
+    def from_json(cls, content: Any) -> Self:
         """Read what :meth:`to_json` returns.
 
         Raises:
             CheckpointError: content of another form.
         """
         try:
-            numbers = {name: float(content[name]) for name in ("level", "max_risk", "quantile")}
-            maybe = {name: content[name] for name in ("temperature", "confidence")}
-            maybe = {name: None if value is None else float(value) for name, value in maybe.items()}
-            quantiles = tuple(map(float, content["class_quantiles"]))
-            counts = {name: int(content[name]) for name in ("num_samples", "seed")}
-            return cls(weights=str(content["weights"]), class_quantiles=quantiles, **numbers, **maybe, **counts)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"a calibration cannot be read: {error!r}; evaluate the run again") from error
+            return TypeAdapter(cls).validate_python(content)
+        except ValueError as error:
+            raise CheckpointError(f"a calibration cannot be read ({error}): evaluate the run again") from error
 
     @classmethod
     def load(cls, folder: Path, *, weights: str) -> Self | None:
@@ -132,7 +168,17 @@ class Calibration:
         try:
             calibration = cls.from_json(json.loads(path.read_bytes()))
         except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: {error}; evaluate the run again") from error
+            raise CheckpointError(f"{path} is damaged ({error}): evaluate the run again") from error
         if calibration.weights != weights:
             raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
         return calibration
+
+
+def _covered(sets: Tensor, labels: Tensor) -> Tensor:
+    """Return which sets, bool ``(n, classes)``, hold their label ``(n,)``."""
+    return sets.gather(1, labels[:, None]).squeeze(1)
+
+
+def _interval_scores(low: Tensor, high: Tensor, labels: Tensor) -> dict[str, float]:
+    inside = (low <= labels) & (labels <= high)
+    return {"coverage": inside.double().mean().item(), "width": (high - low).clamp(min=0).mean().item()}

@@ -1,16 +1,30 @@
-"""Result of one evaluated run: everything that a report displays."""
+"""Result of one evaluated run: everything that a report displays, and how it is gathered from the run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from pyro import poutine
 from torch import Tensor
 
-from probattn.experiments.evaluation.decisions import Decisions, Intervals
-from probattn.inference import Prediction
+from probattn.draws import at_mean
+from probattn.experiments.data.images.labelled_images import Images
+from probattn.experiments.data.tables.table_dataset import Table
+from probattn.experiments.evaluation.calibration import Calibration
+from probattn.experiments.evaluation.guide_convergence import run_convergence
+from probattn.experiments.evaluation.scores import nested
+from probattn.experiments.runs.folder import train_command
+from probattn.experiments.runs.load import TrainedRun
+from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
 from probattn.inference.training.options import TrainOptions
+from probattn.inference.training.run_log import read_log
+from probattn.messages import is_latent
+
+EXAMPLES = 256
+"""Test examples that spectra and similarities are measured on, at most."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +51,8 @@ class RunResult:
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
     shift_source: str = ""  # where the corrupted images are from
-    decisions: Decisions | Intervals | None = None  # abstention and conformal sets, or intervals of a regression
+    decisions: dict[str, dict[str, float]] = field(default_factory=dict)  # of Calibration.evaluate
+    by_class: list[dict[str, Any]] = field(default_factory=list)  # class, count, accuracy, coverage, coverage_by_class
     ood: dict[str, Prediction] = field(default_factory=dict)  # OOD set → predictions of its images
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
@@ -47,27 +62,80 @@ class RunResult:
     spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
 
-    def __post_init__(self) -> None:
-        n = len(self.labels)
-        if self.probs is None:
-            if self.numbers is None or len(self.numbers.mean) != n:
-                raise ValueError(f"run {self.name!r}: {n} labels need as many probs or numbers")
-            return
-        if self.probs.ndim != 2 or len(self.probs) != n or (self.images.numel() and len(self.images) != n):
-            shapes = f"probs {tuple(self.probs.shape)}, images {tuple(self.images.shape)}"
-            raise ValueError(f"run {self.name!r}: {n} labels need as many probs and images, got {shapes}")
-        if len(self.classes) != self.probs.shape[1]:
-            raise ValueError(f"run {self.name!r}: {self.probs.shape[1]} classes, {len(self.classes)} names")
-
     @property
     def label(self) -> str:
         """Name for tables and figures, with the epochs of a run that was stopped early."""
         return f"{self.name} ({self.unfinished})" if self.unfinished else self.name
 
     @property
+    def mean_shift(self) -> dict[str, float]:
+        """Mean of each metric over all corruptions and severities; empty without them."""
+        cells = [cell for severities in self.shift.values() for cell in severities.values()]
+        return {key: sum(cell[key] for cell in cells) / len(cells) for key in self.metrics if cells}
+
+    @property
     def has_predictions(self) -> bool:
         """True if there is at least one prediction of classes and all probabilities are finite."""
         return self.probs is not None and len(self.labels) > 0 and bool(self.probs.isfinite().all())
+
+
+def run_result(
+    run: TrainedRun,
+    predictions: Mapping[str, Prediction],
+    scores: Mapping[str, Mapping[str, Any]],
+    *,
+    calibration: Calibration,
+    convergence: bool,
+    shift_source: str,
+) -> RunResult:
+    """Gather the result of a run.
+
+    Args:
+        run: the run.
+        predictions, scores: of the posterior predictive, by test set.
+        calibration: of the run, with number and seed of the posterior samples.
+        convergence: test whether the posterior has converged.
+        shift_source: where corrupted images are from.
+    """
+    data, test, seed = run.dataset.test, predictions["test"], calibration.seed
+    records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
+    epochs = [record for record in records if record["kind"] == "epoch"]
+    examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
+    torch.manual_seed(seed)
+    posterior = posterior_summary(run.model, run.guide)
+    shift: dict[str, dict[int, dict[str, float]]] = {}
+    for name, values in nested(scores, "shift").items():
+        corruption, _, severity = name.partition("/")
+        shift.setdefault(corruption, {})[int(severity)] = values
+    done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
+    return RunResult(
+        name=run.name,
+        command=train_command(run.name, run.settings),
+        settings=run.settings.flat() | done,
+        metrics={key: value for key, value in scores["test"].items() if key != "n"},
+        steps=[record for record in records if record["kind"] == "step"],
+        epochs=epochs,
+        probs=test.probs,
+        labels=test.labels,
+        images=data.images if isinstance(data, Images) else torch.empty(0),
+        texts=getattr(data, "texts", ()),
+        numbers=test if test.probs is None else None,
+        is_table=isinstance(data, Table),
+        classes=run.dataset.classes,
+        spectra=attention_spectra(run.model, run.guide, examples),
+        posterior=posterior,
+        convergence=run_convergence(run, seed=seed) if posterior and convergence else None,
+        spread=_spread(predictions["valid"]),
+        variants=_variants(run, test, examples, num_samples=calibration.num_samples),
+        similarity=token_similarity(run.model, run.guide, examples),
+        shift=shift,
+        shift_source=shift_source,
+        decisions=calibration.evaluate(test),
+        by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else [],
+        domains=nested(scores, "domain"),
+        ood={name.removeprefix("ood/"): part for name, part in predictions.items() if name.startswith("ood/")},
+        unfinished=describe_unfinished(run.settings.train, epochs_done=last_epoch(epochs), best_epoch=run.best_epoch),
+    )
 
 
 def last_epoch(records: Iterable[Mapping[str, Any]]) -> int | None:
@@ -88,3 +156,30 @@ def describe_unfinished(options: TrainOptions, *, epochs_done: int | None, best_
     if options.patience is not None and epochs_done - best_epoch >= options.patience:
         return ""
     return f"{epochs_done} of {options.epochs} epochs"
+
+
+def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:
+    """Return metrics with all latent sites at the mean of q, drawn from q, and from the prior; none without sites.
+
+    With a collapsed posterior, predictions from q are as bad as from the prior; with a posterior close to a point, they
+    equal those at the mean.
+    """
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        sites = poutine.trace(run.model).get_trace(examples[0][0][:2]).nodes.values()
+    if not any(is_latent(site) for site in sites if site["name"] != "y"):
+        return {}
+    data = run.batches_by_length(run.dataset.test)
+    with at_mean():
+        mean = predict(run.model, run.guide, data, num_samples=1)
+    prior = predict(run.model, None, data, num_samples=num_samples)
+    variants = {"at its mean": mean, "drawn from q": drawn, "drawn from the prior": prior}
+    return {name: metrics.evaluate(prediction) for name, prediction in variants.items()}
+
+
+def _spread(valid: Prediction) -> dict[str, float] | None:
+    """Return means of entropy and mutual information in nats, and the latter's 95 % quantile; None without classes."""
+    if valid.probs is None or valid.expected_entropy is None:
+        return None
+    information = valid.mutual_information.double()
+    spread = {"entropy": valid.entropy.mean().item(), "mutual_information": information.mean().item()}
+    return spread | {"mutual_information_95": information.quantile(0.95).item()}

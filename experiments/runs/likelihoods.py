@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from probattn.experiments.config.data import TableSettings
-from probattn.experiments.config.imported import find_class
+from probattn.experiments.config.imported import find_object
 from probattn.experiments.config.validation import SettingsError, unknown
 from probattn.functional.dtypes import at_least_float32
 from probattn.models import likelihoods
@@ -21,8 +20,8 @@ SOFTPLUS_INVERSE_OF_1 = 0.5413248546129181
 class ScaledHeteroscedastic(nn.Module):
     """Gaussian whose mean and noise depend on the input, in the units of the labels.
 
-    Outputs ``(*draws, batch, 2)`` are a mean and a raw scale. The mean of the labels is ``mean + std * m``. The noise is
-    ``std * softplus(raw + c)``, where c makes it ``std`` at raw = 0.
+    Outputs ``(*draws, batch, 2)`` are m and a raw scale r. The mean of the labels is ``mean + std * m``, and the noise
+    ``std * softplus(r + c)``, where c makes it ``std`` at r = 0.
 
     Args:
         mean, scale: mean and standard deviation of the training labels.
@@ -50,19 +49,11 @@ KNOWN = {
 """Likelihoods of regressions by name."""
 
 
-class Regression(NamedTuple):
-    """Likelihood of a regression, with the number of outputs and their units (mean and standard deviation), or None."""
+def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+    """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
 
-    likelihood: nn.Module
-    outputs: int
-    units: tuple[float, float] | None
-
-
-def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> Regression:
-    """Build the likelihood of a table's numbers; its initial scale is the standard deviation of the labels.
-
-    A class of your own has as many outputs as its attribute ``outputs`` says, 1 by default. If its constructor takes
-    ``scale``, its single output is in the units of the labels; otherwise outputs are the network's.
+    The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
+    ``outputs`` says, 1 by default. One output is in the units of the labels if the constructor takes ``scale``.
 
     Args:
         data: settings of the table.
@@ -71,15 +62,14 @@ def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> Re
     Raises:
         SettingsError: an unknown likelihood, or options that its constructor does not take.
     """
-    constructor = find_class("likelihood", data.likelihood, KNOWN)
-    parameters = inspect.signature(constructor).parameters
-    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in parameters}
-    outputs = getattr(constructor, "outputs", 1)
+    constructor = KNOWN.get(data.likelihood) or find_object("likelihood", data.likelihood, KNOWN)
+    takes = inspect.signature(constructor).parameters
+    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in takes}
     try:
         likelihood = constructor(**units | data.likelihood_options)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options") from error
-    return Regression(likelihood, outputs, (mean, std) if outputs == 1 and "scale" in parameters else None)
+    return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
 
 
 def class_weights(choice: str | Mapping[str, float] | None, classes: Sequence[str], labels: Tensor) -> Tensor | None:

@@ -8,16 +8,10 @@ import torch
 from probattn import guides
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.labelled_images import Images
-from probattn.experiments.data.sealed_files import read_preprocessing
-from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.tables.table_dataset import Table, TableDataset
-from probattn.experiments.data.text.labelled_texts import Texts
-from probattn.experiments.data.text.text_dataset import TextDataset, from_parts
+from probattn.experiments.data.text.text_dataset import TextDataset
 from probattn.experiments.runs.build import Loader, build, find_device, fitted_parts
 from probattn.experiments.runs.folder import WEIGHTS, RunRecord, read_record, weights_digest
-from probattn.experiments.runs.sources import Dataset, load_data
+from probattn.experiments.runs.sources import Dataset, Part, blank_dataset, load_data
 from probattn.inference.io import checkpoint
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.models import Supervised
@@ -41,7 +35,7 @@ class TrainedRun:
     best_epoch: int
     weights: str
 
-    def batches(self, data: Images | Texts | Table) -> Loader:
+    def batches(self, data: Part) -> Loader:
         """Return batches of any images, texts or rows in their order, preprocessed as in training.
 
         Raises:
@@ -49,7 +43,7 @@ class TrainedRun:
         """
         return self.dataset.batches(data, batch_size=self.settings.data.batch_size, device=self.device)
 
-    def batches_by_length(self, data: Images | Texts | Table) -> Loader:
+    def batches_by_length(self, data: Part) -> Loader:
         """Return batches of texts from the longest to the shortest, with less padding; of other data :meth:`batches`.
 
         Raises:
@@ -74,7 +68,6 @@ def open_run(folder: Path, *, root: Path | None = None) -> TrainedRun:
         DatasetError: the data are missing, or their training or validation part is another one.
     """
     record = read_record(folder)
-    _check_weights(folder)
     dataset = load_data(record.settings, root).for_run(folder)
     if record.data != fitted_parts(dataset):  # their normalisation differs, and test data may be among them
         raise DatasetError(
@@ -92,54 +85,23 @@ def open_without_data(folder: Path) -> TrainedRun:
         DatasetError: the preprocessing is missing or damaged.
     """
     record = read_record(folder)
-    _check_weights(folder)
     with torch.random.fork_rng(devices=[]):
         return _opened(folder, record, blank_dataset(record.settings, folder))
 
 
-def build_for_prediction(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide, str]:
-    """Build model and guide of a run on its device, which is the third value."""
-    device = find_device(settings.train.accelerator)
-    model, guide = (module.to(device) for module in build(settings, dataset))
-    return model, guide, device
-
-
-def blank_dataset(settings: Settings, folder: Path) -> Dataset:
-    """Return a data set with the preprocessing of a folder, whose parts hold one blank example.
-
-    Args:
-        settings: settings of the run.
-        folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
-
-    Raises:
-        DatasetError: a file is missing or damaged.
-    """
-    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
-    try:
-        kind, classes = saved["kind"], tuple(saved["classes"])
-        if kind == "images":
-            blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
-            return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
-        if kind == "table":
-            encoding = TableEncoding.from_json(saved["columns"])
-            blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
-            scale = {} if classes else {key: float(saved[key]) for key in ("label_mean", "label_std")}
-            return TableDataset(name, classes, encoding, saved["label_column"], *[blank] * 3, **scale)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
-    blank = Texts(("text",), labels)
-    return from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
-
-
-def _check_weights(folder: Path) -> None:
-    if not (folder / WEIGHTS).exists():
-        raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
+def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, weights: str) -> TrainedRun:
+    """Build a run on its device, without its trained weights; ``weights`` is their digest."""
+    device = find_device(record.settings.train.accelerator)
+    model, guide = (module.to(device) for module in build(record.settings, dataset))
+    about = folder, record.name, record.settings, record.environment
+    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
-    content = checkpoint.read(folder / WEIGHTS)
-    model, guide, device = build_for_prediction(record.settings, dataset)
-    checkpoint.restore(content, model, guide, path=folder / WEIGHTS)
-    about = folder, record.name, record.settings, record.environment
-    epoch, weights = content["extra"]["epoch"], weights_digest(folder)
-    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
+    path = folder / WEIGHTS
+    if not path.exists():
+        raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
+    content = checkpoint.read(path)
+    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=weights_digest(folder))
+    checkpoint.restore(content, run.model, run.guide, path=path)
+    return run

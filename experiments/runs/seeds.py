@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from typing import Any
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
@@ -48,44 +48,23 @@ def train_seeds(
         FileExistsError: a folder holds other files, or a run while ``resume`` is False.
         Exception: as for ``train``.
     """
-    for seed in range(seeds):
-        runs.check(*_run(settings, out, seed), resume=resume)
+    jobs = [(replace(settings, train=replace(settings.train, seed=n)), out / f"seed-{n}") for n in range(seeds)]
+    for job in jobs:
+        runs.check(*job, resume=resume)
     options = {"name": name, "root": root, "resume": resume}
-    histories: dict[int, History] = {}
     if workers == 1:
-        for seed in range(seeds):
-            say(f"seed {seed}")
-            histories[seed] = runs.train(*_run(settings, out, seed), **options, say=say)
-        return list(histories.values())
-    job = partial(_train, settings, out, options)
-    with contextlib.closing(run_in_workers(job, range(seeds), workers=workers)) as results:
-        for seed, history in results:
-            histories[seed] = history
-            say(f"{len(histories)} of {seeds}: seed {seed}, {len(history.epochs)} epochs")
-    return [histories[seed] for seed in range(seeds)]
+        results = ((job, _train(job, options | {"say": say})) for job in jobs)
+    else:
+        results = run_in_workers(partial(_train, options=options | {"progress": False}), jobs, workers=workers)
+    histories, monitor = {}, settings.train.monitor or "nll"
+    with contextlib.closing(results):
+        for (_, folder), history in results:
+            histories[folder] = history
+            value = "none" if history.best_value is None else f"{history.best_value:.4f}"
+            best = f"best epoch {history.best_epoch} of {len(history.epochs)}, valid {monitor} {value}"
+            say(f"{folder.name}, {len(histories)} of {seeds}: {best}")
+    return [histories[folder] for _, folder in jobs]
 
 
-def summary(histories: Sequence[History], settings: Settings) -> str:
-    """Format the best epoch and value of each seed, and their mean ± standard deviation.
-
-    Raises:
-        SettingsError: a seed has no epoch with a value of the monitored metric.
-    """
-    monitor, values = settings.train.monitor or "nll", [history.best_value for history in histories]
-    if None in values:
-        raise SettingsError(f"no epoch had a valid {monitor}: choose another with --set train.monitor=METRIC")
-    lines = [
-        f"seed {seed}: best epoch {history.best_epoch} of {len(history.epochs)}, valid {monitor} {value:.4f}"
-        for seed, (history, value) in enumerate(zip(histories, values, strict=True))
-    ]
-    if len(values) > 1:
-        lines.append(f"valid {monitor} {mean(values):.4f} ± {stdev(values):.4f} over {len(values)} seeds")
-    return "\n".join(lines)
-
-
-def _run(settings: Settings, out: Path, seed: int) -> tuple[Settings, Path]:
-    return replace(settings, train=replace(settings.train, seed=seed)), out / f"seed-{seed}"
-
-
-def _train(settings: Settings, out: Path, options: dict, seed: int) -> History:
-    return runs.train(*_run(settings, out, seed), **options, progress=False)
+def _train(job: tuple[Settings, Path], options: dict[str, Any]) -> History:
+    return runs.train(*job, **options)

@@ -1,7 +1,8 @@
 """Data sets of a run by its settings: known by name, a user's own, or returned by a user's function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,27 @@ import torch
 from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings, data_function
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import image_datasets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.tables import table_dataset as tables
-from probattn.experiments.data.tables.table_dataset import TableDataset
-from probattn.experiments.data.text import text_dataset as text_datasets
+from probattn.experiments.data.sealed_files import read_preprocessing
+from probattn.experiments.data.tables import table_dataset
+from probattn.experiments.data.tables.encoding import TableEncoding
+from probattn.experiments.data.tables.table_dataset import Table, TableDataset
+from probattn.experiments.data.text import text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import TextDataset
 
 Dataset = ImageDataset | TextDataset | TableDataset
+Part = Images | Texts | Table
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
-    "text-csv": texts.read,
-    "text-jsonl": texts.read,
+    "text-csv": partial(texts.read, kind="csv"),
+    "text-jsonl": partial(texts.read, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
 """Readers of the classes and parts of a user's own images and texts, by the name of the data set."""
@@ -61,7 +66,34 @@ def load_data(settings: Settings, root: Path | None) -> Dataset:
     options = {"root": root, "seed": data.seed, "limit": data.limit}
     if network.kind == "vit":
         return image_datasets.load(data.name, **options)
-    return text_datasets.load(data.name, network, **options)
+    return text_dataset.load(data.name, network, **options)
+
+
+def blank_dataset(settings: Settings, folder: Path) -> Dataset:
+    """Return a data set with the preprocessing of a folder, whose parts hold one blank example.
+
+    Args:
+        settings: settings of the run.
+        folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
+    saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
+    try:
+        kind, classes = saved["kind"], tuple(saved["classes"])
+        if kind == "images":
+            blank = Images(torch.zeros(1, *saved["shape"], dtype=torch.uint8), labels)
+            return ImageDataset(name, classes, *[blank] * 3, tuple(saved["mean"]), tuple(saved["std"]), augment=False)
+        if kind == "table":
+            encoding = TableEncoding.from_json(saved["columns"])
+            blank = Table(torch.zeros(1, len(encoding.sizes)), labels if classes else torch.zeros(1, 1))
+            scale = {} if classes else {key: float(saved[key]) for key in ("label_mean", "label_std")}
+            return TableDataset(name, classes, encoding, saved["label_column"], *[blank] * 3, **scale)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
+    blank = Texts(("text",), labels)
+    return text_dataset.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
 
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:
@@ -74,19 +106,14 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     options |= {"shares": Shares(data.valid_share, data.test_share), "seed": data.seed, "limit": data.limit}
     if data.name == "table-csv":
         options = {name: value for name, value in options.items() if not name.startswith("likelihood")}
-        return tables.read(Path(path), name=data.name, **options)
+        return table_dataset.read(Path(path), name=data.name, **options)
     if data.name.endswith("-hf"):
         splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
         options["splits"] = hugging_face_sets.Splits(*splits)
-    else:
-        path = Path(path)
-    if data.name.startswith("text-") and not data.name.endswith("-hf"):
-        options["kind"] = data.name.removeprefix("text-")
     augment = options.pop("augment", False)
-    classes, *parts = READERS[data.name](path, **options)
-    if data.name.startswith("image"):
-        return image_datasets.from_parts(data.name, classes, *parts, augment=augment)
-    return text_datasets.from_parts(data.name, classes, *parts, network=settings.network)
+    source = path if data.name.endswith("-hf") else Path(path)
+    classes, *parts = READERS[data.name](source, **options)
+    return _of_parts(settings, classes, parts, augment=augment)
 
 
 def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
@@ -97,20 +124,24 @@ def _call(function: Callable[..., Any], settings: Settings) -> Dataset:
     Raises:
         SettingsError: it returns something else.
     """
-    data = settings.data
-    content = function(**_options(data, DataSettings))
+    content = function(**_options(settings.data, DataSettings))
     if isinstance(content, Dataset):
         return content
+    kind, convert = (Images, torch.as_tensor) if settings.network.kind == "vit" else (Texts, tuple)
     try:
         classes, *parts = content
-        if settings.network.kind == "vit":
-            loaded = [Images(torch.as_tensor(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
-            return image_datasets.from_parts(data.name, tuple(classes), *loaded, augment=False)
-        loaded = [Texts(tuple(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
-        return text_datasets.from_parts(data.name, tuple(classes), *loaded, network=settings.network)
+        loaded = [kind(convert(inputs), torch.as_tensor(labels)) for inputs, labels in parts]
+        return _of_parts(settings, tuple(classes), loaded, augment=False)
     except (TypeError, ValueError) as error:
         form = "a data set, or (classes, (inputs, labels) of the training, the validation and the test part)"
-        raise SettingsError(f"{data.name} must return {form}: {error}") from error
+        raise SettingsError(f"{settings.data.name} must return {form}: {error}") from error
+
+
+def _of_parts(settings: Settings, classes: tuple[str, ...], parts: Sequence[Part], *, augment: bool) -> Dataset:
+    name, network = settings.data.name, settings.network
+    if network.kind == "vit":
+        return image_datasets.from_parts(name, classes, *parts, augment=augment)
+    return text_dataset.from_parts(name, classes, *parts, network=network)
 
 
 def _options(data: DataSettings, base: type) -> dict[str, Any]:

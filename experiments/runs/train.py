@@ -9,16 +9,7 @@ import torch
 
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.runs.build import (
-    GPUS,
-    build,
-    build_guide,
-    build_model,
-    find_device,
-    fitted_parts,
-    generator,
-    loaders,
-)
+from probattn.experiments.runs import build
 from probattn.experiments.runs.folder import changes, check_free, claim
 from probattn.experiments.runs.sources import TableDataset, load_data
 from probattn.inference import History, fit, warm_start
@@ -64,33 +55,33 @@ def train(
     if is_fresh and isinstance(dataset, TableDataset):
         say(dataset.columns.to_string(index=False))
     dataset = dataset if is_fresh else dataset.for_run(out)
-    model = build_model(settings, dataset)
+    model = build.build_model(settings, dataset)
     random_state = torch.get_rng_state()
-    guide, first, start = build_guide(settings, model), None, None
+    guide, first, start = build.build_guide(settings, model), None, None
     if is_fresh and settings.warm_start is not None:
         first = settings.first_phase()
-        start = build(first, dataset)
+        start = build.build(first, dataset)
         warm_start(model, start[0].state_dict())  # incompatible weights are an error now, not after training
-    device = find_device(settings.train.accelerator)
-    batches = loaders(settings, dataset, device=device)
+    device = build.find_device(settings.train.accelerator)
+    batches = build.loaders(settings, dataset, device=device)
     with ExitStack() as stack:
 
         def begin() -> None:
-            lock = claim(out, settings, name=name, device=device, data=fitted_parts(dataset), resume=resume)
+            lock = claim(out, settings, name=name, device=device, data=build.fitted_parts(dataset), resume=resume)
             stack.enter_context(lock)
             dataset.save_preprocessing(out)
 
         broadcast_result(begin)
         if start is not None:
             say(f"warm start: {first.layer.name} attention, {first.train.epochs} epochs")
-            parts = loaders(first, dataset, device=device)[:2]
+            parts = build.loaders(first, dataset, device=device)[:2]
             folder = out / "warm-start"
             fit(*start, *parts, options=first.train.options, out=folder, resume=True, progress=progress)
             report = warm_start(model, folder / "best.pt")
             say(f"{len(report['carried'])} weights carried over, {len(report['fresh'])} fresh")
             say(f"{settings.layer.name} attention, {settings.train.epochs} epochs")
         if is_fresh:
-            batch = dataset.sample(settings.data.batch_size, generator=generator(settings))
+            batch = dataset.sample(settings.data.batch_size, generator=build.generator(settings))
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(random_state)
                 model.network.initialise_inducing(batch[0], *batch[2:])
@@ -104,15 +95,11 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
     """
-    accelerator = settings.train.accelerator
-    if accelerator in GPUS and not torch.cuda.is_available():
+    accelerator, devices = settings.train.accelerator, settings.train.devices
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    devices = f"train.accelerator={accelerator}, train.devices={settings.train.devices}"
-    try:
-        fabric = make_fabric(accelerator, settings.train.devices)
-    except (TypeError, RuntimeError) as error:  # of Fabric
-        raise SettingsError(f"{devices}: {error}") from error
+    fabric = make_fabric(accelerator, devices)
     if fabric.world_size != world().size:
-        raise SettingsError(f"{devices} are {fabric.world_size} devices: torchrun starts a process for each")
+        raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
     return fabric

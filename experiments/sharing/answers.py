@@ -1,23 +1,16 @@
-"""Answers to single inputs: a class or a number, with its uncertainty, as records, JSON Lines and CSV."""
+"""Answers to single inputs: a class or a number, with its uncertainty, as tables, JSON Lines and CSV."""
 
-import csv
-import io
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import torch
+import pandas as pd
 
+from probattn.experiments.displayable import displayable
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.inference import Prediction
 
 LEVEL = 0.9
 """Probability of the intervals of numbers without a calibration."""
-DESCENDING = {"entropy": True, "mutual_information": True, "confidence": False, "std": True}
-"""Measures of uncertainty by which answers are sorted, and whether large values come first."""
-Answer = dict[str, Any]
-"""Values of one answer by name, see :func:`class_answers` and :func:`number_answers`."""
 
 
 def class_answers(
@@ -27,7 +20,7 @@ def class_answers(
     *,
     calibration: Calibration | None = None,
     by_class: bool = False,
-) -> list[Answer]:
+) -> pd.DataFrame:
     """Return the answers of a classifier: input, predicted, confidence, entropy, mutual_information, probs.
 
     The mutual information is that of the posterior samples, before the probabilities are scaled. With a calibration an
@@ -41,29 +34,22 @@ def class_answers(
         by_class: sets that hold each class with the calibration's level.
     """
     scaled = prediction if calibration is None else calibration.apply(prediction)
-    probs, columns = scaled.probs.double().cpu(), {}
+    probs = scaled.probs.double().cpu()
+    answers = pd.DataFrame({"input": list(map(displayable, names))})
+    answers["predicted"] = [classes[index] for index in probs.argmax(1).tolist()]
+    answers["confidence"], answers["entropy"] = probs.amax(1).tolist(), scaled.entropy.tolist()
+    answers["mutual_information"] = prediction.mutual_information.tolist()
     if calibration is not None:
-        members, order = calibration.sets(probs, by_class=by_class), probs.argsort(1, descending=True)
-        columns["set"] = [
-            [classes[index] for index in row.tolist() if chosen[index]]
-            for row, chosen in zip(order, members, strict=True)
-        ]
-        columns["accepted"] = calibration.accepts(probs).tolist()
-    values = {
-        "input": names,
-        "predicted": [classes[index] for index in probs.argmax(1).tolist()],
-        "confidence": probs.amax(1).tolist(),
-        "entropy": scaled.entropy.tolist(),
-        "mutual_information": prediction.mutual_information.tolist(),
-        **columns,
-        "probs": [dict(zip(classes, row, strict=True)) for row in probs.tolist()],
-    }
-    return _records(values)
+        members, order = calibration.sets(probs, by_class=by_class).tolist(), probs.argsort(1, descending=True).tolist()
+        answers["set"] = [[classes[i] for i in row if chosen[i]] for row, chosen in zip(order, members, strict=True)]
+        answers["accepted"] = calibration.accepts(probs).tolist()
+    answers["probs"] = [dict(zip(classes, row, strict=True)) for row in probs.tolist()]
+    return answers
 
 
 def number_answers(
     prediction: Prediction, names: Sequence[str], *, calibration: Calibration | None = None
-) -> list[Answer]:
+) -> pd.DataFrame:
     """Return the answers of a regression in the units of the labels: input, predicted, low, high, std.
 
     ``low`` and ``high`` are the ends of the conformal interval, or without a calibration of the central predictive one
@@ -72,57 +58,45 @@ def number_answers(
     Args:
         prediction, names, calibration: as for :func:`class_answers`.
     """
-    ends = (
-        prediction.quantiles([(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        if calibration is None
-        else torch.stack(calibration.intervals(prediction))
-    )
-    low, high = ends.flatten(1).tolist()
-    mean, std = prediction.mean.flatten().tolist(), prediction.variance.sqrt().flatten().tolist()
-    return _records({"input": names, "predicted": mean, "low": low, "high": high, "std": std})
+    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = prediction.quantiles(ends) if calibration is None else calibration.intervals(prediction)
+    columns = {"predicted": prediction.mean, "low": low, "high": high, "std": prediction.variance.sqrt()}
+    answers = pd.DataFrame({name: column.flatten().tolist() for name, column in columns.items()})
+    answers.insert(0, "input", list(map(displayable, names)))
+    return answers
 
 
-def sort_answers(answers: Sequence[Answer], measure: str) -> list[Answer]:
-    """Return answers from the most to the least uncertain by a measure of :data:`DESCENDING`.
+def sort_answers(answers: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return answers from the most to the least uncertain by entropy, mutual_information, confidence or std.
 
     Raises:
         ValueError: the answers do not have the measure.
     """
-    if answers and measure not in answers[0]:
-        known = " or ".join(name for name in DESCENDING if name in answers[0])
-        raise ValueError(f"these answers have no {measure}: sort them by {known}")
-    return sorted(answers, key=lambda answer: answer[measure], reverse=DESCENDING[measure])
+    if measure not in answers:
+        raise ValueError(f"these answers have no {measure}: sort them by {'std' if 'std' in answers else 'entropy'}")
+    return answers.sort_values(measure, ascending=measure == "confidence", kind="stable")
 
 
-def to_jsonl(answers: Sequence[Answer], failures: Mapping[str, str]) -> str:
+def to_jsonl(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """Return a JSON object a line: of each answer, and of each input that could not be read its ``error``."""
-    lines = [
-        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
-        for row in answers
-    ]
-    lines += [{"input": name, "error": text} for name, text in failures.items()]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    lines = [_failures(failures), answers]
+    options = {"orient": "records", "lines": True, "force_ascii": False, "double_precision": 15}
+    return "".join(frame.to_json(**options) for frame in reversed(lines) if len(frame))
 
 
-def to_csv(answers: Sequence[Answer], failures: Mapping[str, str]) -> str:
+def to_csv(answers: pd.DataFrame, failures: Mapping[str, str]) -> str:
     """Return a table: a column ``p(CLASS)`` for each class, and ``error`` of inputs that could not be read.
 
     The classes of a set are a JSON list.
     """
-    rows = []
-    for answer in answers:
-        row = {name: value for name, value in answer.items() if name != "probs"}
-        if "set" in row:
-            row["set"] = json.dumps(row["set"], ensure_ascii=False)
-        rows.append(row | {f"p({name})": value for name, value in answer.get("probs", {}).items()})
-    columns = [*(rows[0] if rows else ("input",)), "error"]
-    rows += [{"input": name, "error": text} for name, text in failures.items()]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    table = answers.drop(columns="probs", errors="ignore")
+    if "set" in table:
+        table["set"] = [json.dumps(names, ensure_ascii=False) for names in table["set"]]
+    if "probs" in answers:
+        table = table.join(pd.DataFrame(list(answers["probs"]), index=answers.index).rename(columns="p({})".format))
+    return pd.concat([table, _failures(failures)]).to_csv(index=False, lineterminator="\n")
 
 
-def _records(values: Mapping[str, Sequence[Any]]) -> list[Answer]:
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+def _failures(failures: Mapping[str, str]) -> pd.DataFrame:
+    rows = [(displayable(name), displayable(reason)) for name, reason in failures.items()]
+    return pd.DataFrame(rows, columns=["input", "error"])

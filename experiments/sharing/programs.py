@@ -1,8 +1,7 @@
-"""Export of a trained run to one file: weights, or a program of PyTorch that takes unprocessed data."""
+"""Export of a trained run to a program of PyTorch that takes unprocessed data."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.environment import environment
 from probattn.experiments.sharing.pipeline import Pipeline
 from probattn.experiments.sharing.shared_folder import FILES
-from probattn.inference import export, mean_network, predictor_network, save_safetensors
+from probattn.inference import export, mean_network, predictor_network
 
 METADATA = "probattn.json"
 """File with the metadata inside a program."""
@@ -78,12 +77,12 @@ def export_run(
     calibrated: bool = True,
     by_class: bool = False,
 ) -> str:
-    """Write the best epoch of a run to a file: weights (``.safetensors``) or a program (``.pt2``).
+    """Write the best epoch of a run to a program (``.pt2``).
 
-    A program takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities and their
+    It takes uint8 images, tokens and mask of texts, or features of tables. It returns probabilities and their
     uncertainty over posterior samples; of a calibrated run the scaled ones with ``set`` and ``accepted``. It holds
-    :data:`METADATA` and the preprocessing: ``torch.export.load(out, extra_files={"probattn.json": ""})``. Share weights:
-    a program of PyTorch's from elsewhere can run code when it is loaded.
+    :data:`METADATA` and the preprocessing: ``torch.export.load(out, extra_files={"probattn.json": ""})``.
+    Share weights: a program of PyTorch's from elsewhere can run code when it is loaded.
 
     Args:
         folder: folder of the run, or of a shared one; its data set is not needed.
@@ -98,22 +97,16 @@ def export_run(
         A sentence that says what was written.
 
     Raises:
-        ValueError: another suffix; ``num_samples`` or ``mean`` for weights, or both.
+        ValueError: another suffix; both ``num_samples`` and ``mean``.
         SettingsError, CheckpointError, DatasetError: as for :meth:`Pipeline.open`.
     """
-    if out.suffix not in (".pt2", ".safetensors"):
-        raise ValueError(f"cannot export to {out}: use the suffix .pt2 for a program, .safetensors for weights")
-    if out.suffix == ".safetensors" and (num_samples is not None or mean):
-        raise ValueError("weights hold the whole posterior: leave --num-samples and --mean out, or write a program")
+    if out.suffix != ".pt2":
+        raise ValueError(f"cannot export to {out}: a program has the suffix .pt2, and a folder with weights none")
     if mean and num_samples is not None:
         raise ValueError("the posterior mean is no sample: give --mean or --num-samples")
     pipeline = Pipeline.open(folder)
     run, data = pipeline.run, pipeline.run.dataset
     model, guide = run.model.cpu(), run.guide.cpu()
-    if out.suffix == ".safetensors":
-        words = {"name": run.name, "settings": json.dumps(asdict(run.settings)), "epoch": str(run.best_epoch)}
-        save_safetensors(out, model, guide, **words)
-        return f"{out}: weights of model and guide, epoch {run.best_epoch}"
     torch.manual_seed(seed)
     samples = None if mean else num_samples or pipeline.num_samples
     network = mean_network(model, guide) if mean else predictor_network(model, guide, num_samples=samples)

@@ -1,165 +1,171 @@
-"""Comparisons of rows by subject, with their tables and figures: ``probattn compare``."""
+"""Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
-import csv
 import functools
-import io
-import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
+import pandas as pd
 
-from probattn.experiments.evaluation import generated_files
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay
-from probattn.experiments.evaluation.scores import Scores
-from probattn.experiments.evaluation.seed_statistics import Comparison, MetricsBySeed, compare
-from probattn.experiments.plots import comparison as comparison_plots
-from probattn.experiments.plots import differences as difference_plots
-from probattn.experiments.plots import shift as shift_plots
+from probattn.experiments.config.validation import SettingsError
+from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
+from probattn.experiments.evaluation.scores import KEYS, mean_shift
+from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
+from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting import table_formats
-from probattn.experiments.reporting.evaluation_tables import SHIFT_METRICS, join_notes, shift_note, size_note
-from probattn.experiments.studies.collect import ENSEMBLES, Rows
+from probattn.experiments.reporting.table_formats import latex, markdown
+from probattn.experiments.reporting.tables import comparison_table
+from probattn.experiments.studies.collect import baselines as softmax_twins
+from probattn.experiments.studies.collect import read_runs, resampled, to_rows
 from probattn.inference.io.files import write_bytes
 
-TEST, SHIFT, DOMAIN = "test", "shift", "domain-"
+SINGLE_SEED = "With one seed, intervals are percentiles over 1,000 paired resamples of the test examples."
 
 
-def comparisons(rows: Rows) -> dict[str, Comparison]:
-    """Return the comparisons by subject: ``test``, ``domain-NAME``, ``shift``, ``ood-SET-METRIC``."""
-    found = {TEST: _compare(_select(rows, lambda scores: scores.test), rows, note=size_note(rows.sizes, "test"))}
-    for name in _names(rows, lambda scores: scores.domain):
-        selected = _select(rows, lambda scores, name=name: scores.domain.get(name, {}))
-        found[f"{DOMAIN}{name}"] = _compare(selected, rows, note=size_note(rows.sizes, f"domain/{name}"))
-    note = join_notes(size_note(rows.sizes, "test"), shift_note(rows.shift_source))
-    found[SHIFT] = _compare(_select(rows, lambda scores: scores.mean_shift), rows, note=note)
-    ood_sets = _names(rows, lambda scores: scores.ood)
-    for name, (key, metric) in itertools.product(ood_sets, OOD_DISPLAY.items()):
-        selected = _select(rows, functools.partial(_detection, name=name, key=key))
-        detectors = dict.fromkeys(each for seeds in selected.values() for run in seeds.values() for each in run)
-        display = {each: MetricDisplay(DETECTORS[each], metric.scale, metric.higher_is_better) for each in detectors}
-        found[f"ood-{name}-{key}"] = _compare(selected, rows, metrics=display)
-    return {key: comparison for key, comparison in found.items() if comparison is not None}
+def compare_results(
+    results: pd.DataFrame,
+    subject: str = "test",
+    *,
+    metric: str = "auroc",
+    baselines: Mapping[str, str] | None = None,
+    resampled: Resampled | None = None,
+) -> Comparison:
+    """Compare runs on one subject: means over seeds, and paired differences to the softmax run by the same method.
 
+    Args:
+        results: frame in the wide form, with columns ``run, seed, method, set, n`` and metrics, unscaled.
+        subject: a test set, such as ``test`` or ``ood/NAME``, or ``shift`` for the mean over corruptions.
+        metric: metric of detection, for OOD sets, whose columns are the detectors.
+        baselines: run → the run that it is compared with, possibly itself, which compares its methods; None takes the
+            run with ``softmax`` in its name that begins most alike.
+        resampled: row → metric → values on resampled test examples, for intervals with one seed.
 
-def title(subject: str) -> str:
-    """Return the title of a comparison on a subject."""
-    if subject == TEST:
-        return "Test data"
-    if subject.startswith(DOMAIN):
-        return f"Test data, {subject.removeprefix(DOMAIN)}"
-    if subject == SHIFT:
-        return "Corrupted test images, mean over corruptions and severities"
-    name, _, key = subject.removeprefix("ood-").rpartition("-")
-    return f"Detection of {name}, {OOD_DISPLAY[key].title}"
-
-
-def figures(rows: Rows, found: Mapping[str, Comparison]) -> dict[str, Figure]:
-    """Draw the figures of comparisons; return them by name."""
-    subjects = [key for key in found if key in (TEST, SHIFT) or key.startswith(DOMAIN) or key.endswith("-auroc")]
-    main = {*rows.plain, *(row for heading, group in rows.groups.items() if heading == ENSEMBLES for row in group)}
-    drawn = {
-        f"{key}{kind}{part}": figure
-        for key in subjects
-        for kind, draw in (("", comparison_plots.figures), ("-differences", difference_plots.figures))
-        for part, figure in draw(found[key], main=main).items()
-    }
-    shifted = {label: _mean_over_seeds(rows.scores[label]) for label in rows.plain}
-    for metric in SHIFT_METRICS:
-        drawn[f"shift-{metric}"] = shift_plots.boxes(shifted, metric=metric)
-        drawn[f"severity-{metric}"] = shift_plots.by_severity(shifted, metric=metric)
-    return {key: figure for key, figure in drawn.items() if figure is not None}
-
-
-def write(folder: Path, rows: Rows, found: Mapping[str, Comparison]) -> list[Path]:
-    """Write each comparison as Markdown, LaTeX and CSV, the values of each seed, and the figures; return the paths.
-
-    Files of a former comparison in this folder are removed.
+    Raises:
+        ValueError: no results on the subject, or results on different numbers of examples.
     """
+    frame = mean_shift(results) if subject == "shift" else results[results["set"] == subject]
+    sizes = sorted(frame["n"].unique())
+    if len(sizes) != 1:
+        what = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
+        raise ValueError(f"runs were scored on {subject} {what}: compare runs that were scored on the same test data")
+    baselines = _softmax(frame["run"].unique()) if baselines is None else baselines
+    rows, scores = {}, {}
+    for (run, method), group in frame.groupby(["run", "method"], sort=False):
+        row = row_label(run, method)
+        if method == ENSEMBLE:
+            row = f"{run}, ensemble of {((frame['run'] == run) & (frame['method'] == POSTERIOR)).sum()}"
+        rows[row], values = (run, method), group.dropna(axis=1, how="all").set_index("seed")
+        scores[row] = values.drop(columns=[key for key in KEYS if key in values]).to_dict("index")
+    ensembles = [row for row, (_, method) in rows.items() if method == ENSEMBLE]
+    groups = {"single models": [row for row in rows if row not in ensembles], "ensembles": ensembles}
+    pairs = {row: _baseline(*key, baselines, scores) for row, key in rows.items() if key[1] != ENSEMBLE}
+    columns = None
+    if subject.startswith("ood/"):
+        known = {key for seeds in scores.values() for values in seeds.values() for key in values}
+        columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
+        columns = {key: display for key, display in columns.items() if key in known}
+    single = frame["seed"].nunique() == 1 and bool(resampled)
+    return compare(
+        scores,
+        baselines={row: other for row, other in pairs.items() if other in scores and other != row},
+        groups=groups if ensembles else None,
+        metrics=columns,
+        resampled=resampled,
+        note=f"n = {sizes[0]:,g}." + (f" {SINGLE_SEED}" if single else ""),
+    )
+
+
+def comparisons(
+    results: pd.DataFrame,
+    *,
+    baselines: Mapping[str, str] | None = None,
+    resampled: Callable[[str], Resampled] | None = None,
+) -> dict[str, Comparison]:
+    """Return the comparisons on all subjects by title.
+
+    Args:
+        results, baselines: as for :func:`compare_results`.
+        resampled: function of the name of a test set to the values on its resampled examples.
+    """
+    names, compared = list(results["set"].unique()), {}
+    for name in names:
+        if name == "test" or name.startswith("domain/"):
+            title = f"Test data{name.removeprefix('test').replace('domain/', ', ')}"
+            values = resampled(name) if resampled else None
+            compared[title] = compare_results(results, name, baselines=baselines, resampled=values)
+    if any(name.startswith("shift/") for name in names):
+        compared["Corrupted test images, mean"] = compare_results(results, "shift", baselines=baselines)
+    for name in (name for name in names if name.startswith("ood/")):
+        for metric, display in OOD_DISPLAY.items():
+            if any(
+                column.endswith(f"_{metric}") for column in results[results["set"] == name].dropna(axis=1, how="all")
+            ):
+                title = f"Detection of {name.removeprefix('ood/')}, {display.title}"
+                compared[title] = compare_results(results, name, metric=metric, baselines=baselines)
+    return compared
+
+
+def read(paths: Sequence[Path], *, tuned: Collection[str] = ()) -> tuple[pd.DataFrame, dict[str, Comparison]]:
+    """Return the results of evaluated runs in the wide form, and their comparisons by title.
+
+    Args:
+        paths: folders of runs, folders that hold them at any depth, or ``results.csv`` of a comparison.
+        tuned: settings that were chosen for each kind of run by itself.
+
+    Raises:
+        SettingsError: no run, runs that cannot be compared, or a table without the columns of results.
+    """
+    tables = [path for path in paths if path.suffix == ".csv"]
+    if not tables:
+        runs = read_runs(paths)
+        results, twins = to_rows(runs), softmax_twins(runs, tuned=tuned)
+        return results, comparisons(results, baselines=twins, resampled=functools.partial(resampled, runs))
+    if len(tables) < len(paths):
+        raise SettingsError("compare either folders of runs or tables of results, not both")
+    results = pd.concat(map(pd.read_csv, tables), ignore_index=True)
+    if missing := [key for key in KEYS if key not in results]:
+        raise SettingsError(f"{tables[0]} lacks the columns {', '.join(missing)}: results have {', '.join(KEYS)}")
+    return results, comparisons(results)
+
+
+def to_latex(comparison: Comparison) -> str:
+    r"""Return the LaTeX ``tabular`` of a comparison, which needs ``\usepackage{booktabs}``."""
+    return latex(comparison_table(comparison))
+
+
+def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, note: str = "") -> None:
+    """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
-    generated_files.remove_outdated(folder, rows.sources)
-    paths = [path for key, comparison in found.items() for path in table_formats.save(folder / key, comparison)]
-    paths.append(folder / "seeds.csv")
-    write_bytes(paths[-1], seeds_csv(rows).encode())
-    for key, figure in figures(rows, found).items():
-        paths.append(folder / f"{key}.svg")
-        save_figure(paths[-1], figure)
-    generated_files.record(folder, paths, rows.sources)
-    return paths
+    write_bytes(folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode())
+    pages = [f"# {title}\n\n{markdown(comparison_table(comparison))}" for title, comparison in compared.items()]
+    write_bytes(folder / "comparison.md", "\n".join([*pages, note]).encode())
+    tables = [f"% {title}\n{to_latex(comparison)}" for title, comparison in compared.items()]
+    write_bytes(folder / "comparison.tex", "\n".join(tables).encode())
+    figure = differences(next(iter(compared.values())))
+    (folder / "differences.svg").unlink(missing_ok=True)
+    if figure is not None:
+        save_figure(folder / "differences.svg", figure)
 
 
-def seeds_csv(rows: Rows) -> str:
-    """Return the unscaled metrics of each run as CSV, for other tests than the intervals of the tables.
+def _softmax(runs: Iterable[str]) -> dict[str, str]:
+    """Return the softmax run of each run: itself, or the one whose name begins most alike."""
+    softmax = [run for run in runs if "softmax" in run]
+    closest = {
+        run: max(softmax, key=lambda other: len(os.path.commonprefix([run, other])), default=run) for run in runs
+    }
+    return {run: run if run in softmax else other for run, other in closest.items() if softmax}
 
-    A line has row, seed, subject (a test set; ``shift`` is the mean over corruptions and severities), the OOD detector
-    if there is one, metric and value. Ensembles, which have no seed, and missing values are left out.
+
+def _baseline(run: str, method: str, baselines: Mapping[str, str], scores: Mapping[str, Mapping]) -> str:
+    """Return the row that one is compared with: its twin by the same method, or by the last part of it, or alone.
+
+    ``refit+temperature``, whose first part a softmax twin lacks, is compared with the twin's ``temperature``. Methods
+    of a run that is its own twin are compared with it alone.
     """
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["row", "seed", "subject", "detector", "metric", "value"])
-    for row in itertools.chain.from_iterable(group for name, group in rows.groups.items() if name != ENSEMBLES):
-        for seed, scores in rows.scores[row].items():
-            for subject, detector, values in _subjects(scores):
-                texts = map(table_formats.csv_text, (subject, detector))
-                start = [table_formats.csv_text(row), seed, *texts]
-                writer.writerows([*start, key, repr(float(value))] for key, value in values.items() if value == value)
-    return file.getvalue()
-
-
-def _subjects(scores: Scores) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield subject, OOD detector ("" for other subjects) and metrics."""
-    yield TEST, "", scores.test
-    for name, values in scores.domain.items():
-        yield f"{DOMAIN}{name}", "", values
-    yield SHIFT, "", scores.mean_shift
-    for name, detectors in scores.ood.items():
-        for detector, values in detectors.items():
-            yield f"ood-{name}", detector, values
-
-
-def _compare(
-    scores: MetricsBySeed, rows: Rows, *, metrics: Mapping[str, MetricDisplay] | None = None, note: str = ""
-) -> Comparison | None:
-    if not scores:
-        return None
-    baselines = {row: other for row, other in rows.baselines.items() if row in scores and other in scores}
-    groups = {name: [row for row in group if row in scores] for name, group in rows.groups.items()}
-    groups = {name: group for name, group in groups.items() if group}
-    compared = compare(scores, baselines=baselines, groups=groups, metrics=metrics)
-    return replace(compared, note=join_notes(note, rows.note))
-
-
-def _select(rows: Rows, select: Callable[[Scores], Mapping[str, float]]) -> MetricsBySeed:
-    """Return row → seed → the selected part of its scores; rows without it are left out."""
-    selected = {
-        label: {seed: values for seed, scores in seeds.items() if (values := select(scores))}
-        for label, seeds in rows.scores.items()
-    }
-    return {label: seeds for label, seeds in selected.items() if seeds}
-
-
-def _names(rows: Rows, select: Callable[[Scores], Mapping[str, object]]) -> list[str]:
-    """Return the names of the test sets of a kind that any run has scores on."""
-    return list(dict.fromkeys(name for seeds in rows.scores.values() for run in seeds.values() for name in select(run)))
-
-
-def _detection(scores: Scores, *, name: str, key: str) -> dict[str, float]:
-    """Return one metric of detecting an OOD set, by detector."""
-    return {detector: values[key] for detector, values in scores.ood.get(name, {}).items()}
-
-
-def _mean_over_seeds(seeds: Mapping[int, Scores]) -> dict[str, dict[int, dict[str, float]]]:
-    """Return corruption → severity → the mean of each metric over the seeds that were evaluated under shift."""
-    runs = [scores.shift for scores in seeds.values() if scores.shift]
-    if not runs:
-        return {}
-    return {
-        corruption: {
-            severity: {key: sum(run[corruption][severity][key] for run in runs) / len(runs) for key in SHIFT_METRICS}
-            for severity in severities
-            if all(severity in run.get(corruption, {}) for run in runs)
-        }
-        for corruption, severities in runs[0].items()
-        if all(corruption in run for run in runs)
-    }
+    twin = baselines.get(run, "")
+    if twin in ("", run):
+        return twin
+    parts, seeds = method.split("+"), scores[row_label(run, method)].keys() & scores.get(twin, {}).keys()
+    candidates = [row_label(twin, "+".join(parts[start:])) for start in range(len(parts))]
+    return next((row for row in candidates if seeds and seeds <= scores.get(row, {}).keys()), twin)

@@ -1,9 +1,8 @@
 """Check of KEP-SVGP's posterior on digits: guides against NUTS, PSIS k̂, simulation-based calibration (SBC)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
+import pandas as pd
 import torch
 from pyro.infer import MCMC, NUTS
 from pyro.infer.autoguide import AutoMultivariateNormal
@@ -13,63 +12,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probattn import KEPSVGPAttention, guides
 from probattn.experiments.data.images.image_datasets import load
-from probattn.experiments.plots.posterior_check import against_nuts, importance_weights, rank_histograms
-from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.studies.compare_posteriors import PosteriorComparison, compare_posteriors
-from probattn.inference import (
-    TrainOptions,
-    fit,
-    posterior_draws,
-    psis_khat,
-    refit_guide,
-    simulation_based_calibration,
-)
-from probattn.inference.diagnostics.psis import PSIS
-from probattn.inference.diagnostics.sbc import SBC
-from probattn.inference.io.files import write_bytes
+from probattn.experiments.studies.compare_posteriors import compare_posteriors
+from probattn.inference import TrainOptions, fit, posterior_draws, psis_khat, refit_guide, simulation_based_calibration
 from probattn.inference.posterior.frozen import frozen
 from probattn.models import Classifier, ViT
 
-CLASSES = 3
-NUMBER = 60
-"""Number of images."""
+CLASSES, NUMBER = 3, 60
+"""Classes and images of the digits."""
 STEPS = 50
 """Steps of an epoch of fitting a guide."""
-
-
-@dataclass(frozen=True)
-class PosteriorCheck:
-    """Result of checking a layer's posterior.
-
-    Args:
-        draws: of NUTS, by site.
-        quality: R̂, effective sample size and divergences of NUTS in words.
-        comparison: guides against NUTS.
-        khat: guide → PSIS k̂, of guides that have a density.
-        sbc: guide → simulation-based calibration of u.
-    """
-
-    draws: dict[str, Tensor]
-    quality: str
-    comparison: PosteriorComparison
-    khat: dict[str, PSIS]
-    sbc: dict[str, SBC]
-
-    def __str__(self) -> str:
-        lines = [f"NUTS: {self.quality}", str(self.comparison)]
-        lines += [f"{name}: {each}" for name, each in self.khat.items()]
-        lines += [f"calibration of {name}: {each}" for name, each in self.sbc.items()]
-        return "\n".join(lines)
-
-    def save(self, folder: Path) -> None:
-        """Write the text, and a figure of each part."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / "check.txt", f"{self}\n".encode())
-        save_figure(folder / "against-nuts.svg", against_nuts(self.comparison))
-        for name, each in self.khat.items():
-            save_figure(folder / f"khat-{name}.svg", importance_weights(each))
-        for name, each in self.sbc.items():
-            save_figure(folder / f"calibration-{name}.svg", rank_histograms(each))
+DRAWS = 4000
+"""Draws of each guide that are compared."""
+CALIBRATED = ("full", "joint")
+"""Guides that are checked by simulation-based calibration."""
 
 
 def posterior_check(
@@ -80,7 +35,7 @@ def posterior_check(
     simulations: int = 100,
     epochs: int = 30,
     say: Callable[[str], None] = lambda text: None,
-) -> PosteriorCheck:
+) -> pd.DataFrame:
     """Train a one-layer network on some digits 0 to 2, then compare guides of its latent variables with NUTS.
 
     Args:
@@ -88,74 +43,76 @@ def posterior_check(
         num_samples, warmup_steps: draws and warm-up steps of NUTS.
         simulations: number of simulations of SBC; 0 skips it.
         epochs: epochs of fitting each guide, of :data:`STEPS` steps.
-        say: called with a line of text when a part of the check begins.
+        say: called with a line of text when a part of the check begins, and with NUTS' diagnostics.
+
+    Returns:
+        A line a guide: error of the mean in posterior standard deviations, ratio of the standard deviations, RMS
+        error of the correlations, total variation of the predictions, k̂, effective draws of :data:`DRAWS`, and the
+        p-value of uniform SBC ranks; NaN where a guide has no such number.
     """
     torch.manual_seed(seed)
-    x, y = _digits(NUMBER)
-    network = ViT(
-        image_size=8,
-        patch_size=4,
-        channels=1,
-        classes=CLASSES,
-        depth=1,
-        mlp_dim=12,
-        dim=6,
-        heads=2,
-        attention=KEPSVGPAttention.partial(rank=3),
-    )
-    model = Classifier(network, num_data=NUMBER).double()
-    batches = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
-    say(f"training a kep-svgp network on {NUMBER} digits")
-    fit(
-        model,
-        guides.for_model(model).double(),
-        batches,
-        options=TrainOptions(epochs=150, lr=1e-2, warmup_epochs=5),
-        progress=False,
-    )
-    chosen = _guides(model)
-    for number, (name, guide) in enumerate(chosen.items(), start=1):
-        say(f"guide {number} of {len(chosen)}: {name}, {epochs} epochs of {STEPS} steps")
-        _fit_guide(model, guide, (x, y), epochs=epochs)
+    x, y = _digits()
+    model = _trained(x, y, say)
+    families = _guides(model)
+    for name, guide in families.items():
+        say(f"guide {name}: {epochs} epochs of {STEPS} steps")
+        refit_guide(model, guide, STEPS * [(x, y)], epochs=epochs, lr=0.5)
     say(f"NUTS: {warmup_steps} + {num_samples} draws")
-    with frozen(model):
-        mcmc = MCMC(
-            NUTS(model, init_strategy=init_to_sample),
-            num_samples=num_samples,
-            warmup_steps=warmup_steps,
-            disable_progbar=True,
-        )
-        mcmc.run(x, y)
-    draws, quality = mcmc.get_samples(), mcmc.diagnostics()
-    r_hat = max(quality[site]["r_hat"].max().item() for site in draws)
-    effective = min(quality[site]["n_eff"].min().item() for site in draws)
-    divergences = len(quality["divergences"]["chain 0"])
-    words = f"R̂ up to {r_hat:.3g}, effective sample size from {effective:.0f}, {divergences} divergent transitions"
+    draws = _nuts(model, (x, y), num_samples=num_samples, warmup_steps=warmup_steps, say=say)
     say("comparison of the guides with NUTS, and importance ratios")
-    comparison = compare_posteriors(model, chosen, (x, y), reference=draws, num_samples=4000)
-    dense = {name: guide for name, guide in chosen.items() if name != "delta"}
-    khat = {name: psis_khat(model, guide, (x, y), num_samples=4000) for name, guide in dense.items()}
-    sbc = {}
-    for name in ("full", "joint") if simulations else ():
+    comparison = compare_posteriors(model, families, (x, y), reference=draws, num_samples=DRAWS)
+    rows = {}
+    for site in comparison.sites:
+        rows[site.guide] = {"mean error": site.mean_error, "sd ratio": site.std_ratio}
+        rows[site.guide] |= {"correlation error": site.correlation_error}
+        rows[site.guide] |= {"predictive TV": comparison.predictive[site.guide]}
+        if site.guide != "delta":  # a point mass has no density
+            ratios = psis_khat(model, families[site.guide], (x, y), num_samples=DRAWS)
+            rows[site.guide] |= {"k̂": ratios.khat, "effective": ratios.ess}
+    for name in CALIBRATED if simulations else ():
         say(f"calibration of {name}: {simulations} simulations, with a posterior of {epochs // 5} epochs each")
 
         def infer(*batch: Tensor, name: str = name) -> dict[str, Tensor]:
             guide = _guides(model)[name]
-            _fit_guide(model, guide, batch, epochs=epochs // 5)
+            refit_guide(model, guide, STEPS * [batch], epochs=epochs // 5, lr=0.5)
             return posterior_draws(model, guide, [batch], num_samples=99)
 
-        sbc[name] = simulation_based_calibration(model, x, infer, num_simulations=simulations)
-    return PosteriorCheck(draws, words, comparison, khat, sbc)
+        sbc = simulation_based_calibration(model, x, infer, num_simulations=simulations)
+        rows[name]["calibration p"] = sbc.p_value
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("guide")
 
 
-def _fit_guide(model: nn.Module, guide: nn.Module, batch: tuple[Tensor, ...], *, epochs: int) -> None:
-    refit_guide(model, guide, STEPS * [batch], epochs=epochs, lr=0.5)
+def _trained(x: Tensor, y: Tensor, say: Callable[[str], None]) -> Classifier:
+    sizes = {"image_size": 8, "patch_size": 4, "channels": 1, "classes": CLASSES, "depth": 1, "mlp_dim": 12, "dim": 6}
+    network = ViT(heads=2, attention=KEPSVGPAttention.partial(rank=3), **sizes)
+    model = Classifier(network, num_data=NUMBER).double()
+    batches = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
+    say(f"training a kep-svgp network on {NUMBER} digits")
+    options = TrainOptions(epochs=150, lr=1e-2, warmup_epochs=5)
+    fit(model, guides.for_model(model).double(), batches, options=options, progress=False)
+    return model
 
 
-def _digits(number: int) -> tuple[Tensor, Tensor]:
-    """Return ``number`` images ``(n, 1, 8, 8)`` in [0, 1], float64, and their labels."""
+def _nuts(
+    model: nn.Module, batch: tuple[Tensor, ...], *, num_samples: int, warmup_steps: int, say: Callable[[str], None]
+) -> dict[str, Tensor]:
+    """Return draws by site, and say their quality."""
+    with frozen(model):
+        kernel = NUTS(model, init_strategy=init_to_sample)
+        mcmc = MCMC(kernel, num_samples=num_samples, warmup_steps=warmup_steps, disable_progbar=True)
+        mcmc.run(*batch)
+    draws, quality = mcmc.get_samples(), mcmc.diagnostics()
+    r_hat = max(quality[site]["r_hat"].max().item() for site in draws)
+    effective = min(quality[site]["n_eff"].min().item() for site in draws)
+    divergences = len(quality["divergences"]["chain 0"])
+    say(f"R̂ up to {r_hat:.3g}, effective sample size from {effective:.0f}, {divergences} divergent transitions")
+    return draws
+
+
+def _digits() -> tuple[Tensor, Tensor]:
+    """Return images ``(n, 1, 8, 8)`` in [0, 1], float64, and their labels."""
     data = load("digits").train
-    chosen = (data.labels < CLASSES).nonzero()[:, 0][:number]
+    chosen = (data.labels < CLASSES).nonzero()[:, 0][:NUMBER]
     return data.images[chosen].double() / 255, data.labels[chosen]
 
 

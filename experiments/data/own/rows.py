@@ -159,9 +159,8 @@ def _parse_tabs(text: str, source: str) -> dict[int, list[str]]:
     try:
         quoted = _parse(text, "\t", csv.QUOTE_MINIMAL, source)
     except DatasetError:
-        return plain
-    is_table = len({len(cells) for cells in plain.values()}) == 1
-    return plain if is_table and len(quoted) < len(plain) else quoted
+        quoted = plain
+    return plain if len(quoted) < len(plain) and len(set(map(len, plain.values()))) == 1 else quoted
 
 
 def _parse(text: str, delimiter: str, quoting: int, source: str) -> dict[int, list[str]]:

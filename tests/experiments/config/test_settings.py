@@ -179,7 +179,7 @@ def test_the_first_phase_is_kernel_attention_in_the_same_blocks():
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_option_of_a_layer_is_a_setting_and_reaches_it(name):
-    constructor = KNOWN[name]
+    constructor = layer_class(name).constructor
     parameters = inspect.signature(constructor).parameters.values()
     options = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY} - {"tokens"}
     assert {each.name for each in fields(layer_class(name))} == options | {each.name for each in fields(Layer)}

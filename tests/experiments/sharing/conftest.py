@@ -47,7 +47,7 @@ def text_run(tmp_path_factory, tiny):
     changes = [change for change in tiny if not change.startswith("data.limit")] + ["network.max_length=16"]
     settings = presets.preset("kep-svgp/imdb").with_changes([*changes, "data.batch_size=8", "layer.rank=4"])
     parts = ("imdb", classes, whole, whole, whole)
-    dataset = sources.text_datasets.from_parts(*parts, network=settings.network)
+    dataset = sources.text_dataset.from_parts(*parts, network=settings.network)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "load_data", lambda settings, root: dataset)
         train.train(settings, folder, name="kep-svgp/imdb", progress=False)

@@ -53,12 +53,12 @@ def test_answers_have_the_sets_and_decisions_of_the_calibration(digits_run, imag
     for by_class in (False, True):
         answers, probs = pipeline.answers(images, by_class=by_class), pipeline.predict(images).probs
         members = pipeline.calibration.sets(probs, by_class=by_class)
-        for answer, row in zip(answers, members.tolist(), strict=True):
-            assert set(answer["set"]) == {name for name, held in zip(pipeline.classes, row, strict=True) if held}
-    assert [answer["accepted"] for answer in answers] == pipeline.calibration.accepts(probs).tolist()
+        for names, row in zip(answers["set"], members.tolist(), strict=True):
+            assert set(names) == {name for name, member in zip(pipeline.classes, row, strict=True) if member}
+    assert list(answers["accepted"]) == pipeline.calibration.accepts(probs).tolist()
     plain = pipeline.answers(images, calibrated=False)
-    assert "set" not in plain[0]
-    assert plain[0]["mutual_information"] == answers[0]["mutual_information"]
+    assert "set" not in plain
+    assert list(plain["mutual_information"]) == list(answers["mutual_information"])
 
 
 def test_a_calibration_of_other_weights_is_refused(digits_run, tmp_path):
@@ -79,7 +79,7 @@ def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path
     there = Pipeline.from_pretrained(tmp_path / "shared")
     assert there.classes == ("negative", "positive")
     assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
-    with pytest.raises(TypeError, match="takes a sequence of texts, got str"):
+    with pytest.raises(TypeError, match="takes a sequence"):
         there.predict("a text")
 
 
@@ -117,5 +117,5 @@ def test_inputs_of_another_kind_or_size_are_refused(digits_run):
     pipeline = Pipeline.from_run(digits_run)
     with pytest.raises(DatasetError, match=r"\(1, 8, 8\).*\(3, 8, 8\)"):
         pipeline.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(TypeError, match="takes uint8 images"):
+    with pytest.raises(TypeError, match="str"):
         pipeline.predict(["a text"])

@@ -9,10 +9,9 @@ from torch.testing import assert_close
 
 from probattn import inference
 from probattn.draws import at_mean
-from probattn.experiments.runs.build import build
 from probattn.experiments.runs.load import open_run
 from probattn.experiments.sharing.pipeline import Pipeline
-from probattn.inference import load_safetensors, predict
+from probattn.inference import predict
 
 KEP = "digits/kep-svgp"
 
@@ -104,28 +103,13 @@ def test_a_folder_to_share_is_written_without_a_suffix_and_uploaded_with_the_use
     assert (tmp_path / "shared" / "model.safetensors").exists()
 
 
-def test_weights_come_with_what_the_model_is_built_from(export, digits_run, tmp_path):
-    path = tmp_path / "a.safetensors"
-    code, out, err = export(digits_run, "--out", path)
-    trained = open_run(digits_run)
-    assert (code, err) == (0, "")
-    assert out == f"{path}: weights of model and guide, epoch {trained.best_epoch}\n"
-    model, guide = build(trained.settings, trained.dataset)
-    words = load_safetensors(path, model, guide)
-    assert words["name"] == KEP
-    assert json.loads(words["settings"])["network"]["dim"] == 16
-    for theirs, ours in ((model, trained.model), (guide, trained.guide)):
-        assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
-
-
 def test_what_cannot_be_written_is_one_message(export, digits_run, tmp_path):
     for arguments, words in (
-        ((digits_run, "--out", tmp_path / "a.pth"), ".safetensors"),
+        ((digits_run, "--out", tmp_path / "a.pth"), ".pt2"),
         ((digits_run,), "--push-to-hub"),
         ((digits_run, "--out", tmp_path / "a.pt2", "--mean", "--num-samples", 2), "the posterior mean is no sample"),
         ((digits_run, "--out", tmp_path / "shared", "--mean"), "leave --num-samples and --mean out"),
         ((digits_run, "--out", tmp_path / "a.pt2", "--push-to-hub", "a/b"), "leave its suffix or --push-to-hub out"),
-        ((digits_run, "--out", tmp_path / "a.safetensors", "--num-samples", 2), "leave --num-samples and --mean out"),
         ((tmp_path, "--out", tmp_path / "a.pt2"), "holds no run"),
     ):
         code, _, err = export(*arguments)

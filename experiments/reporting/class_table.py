@@ -1,0 +1,42 @@
+"""Answers of a run by class: accuracy, coverage of prediction sets, and what classes are taken for."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from probattn.experiments.displayable import displayable
+from probattn.experiments.evaluation.run_result import RunResult
+
+
+def confusion(result: RunResult) -> pd.DataFrame:
+    """Return the number of test examples of each true class (row) by answer (column)."""
+    names = list(map(displayable, result.classes))  # pandas refuses surrogates
+    pairs = result.labels * len(names) + result.probs.argmax(-1)
+    matrix = pairs.bincount(minlength=len(names) ** 2).reshape(len(names), -1)
+    return pd.DataFrame(matrix.numpy(), index=names, columns=names)
+
+
+def by_class(result: RunResult) -> pd.DataFrame:
+    """Return examples, right answers, accuracy and most frequent wrong answer of each class, the worst class first.
+
+    The coverage of sets follows if it is known. Classes without a test example are last.
+    """
+    matrix = confusion(result)
+    counts, names = matrix.to_numpy(), list(matrix)
+    wrong = counts * (1 - np.eye(len(names), dtype=int))
+    frame = pd.DataFrame({"class": names, "examples": counts.sum(1), "right": counts.diagonal()})
+    frame["accuracy"] = frame["right"] / frame["examples"]
+    frame["taken for"] = [f"{names[row.argmax()]} ({row.max()})" if row.any() else "" for row in wrong]
+    covered = {row["class"]: row for row in result.by_class}
+    for key in ("coverage", "coverage_by_class") if covered else ():
+        frame[key] = [float(covered.get(name, {}).get(key, math.nan)) for name in result.classes]
+    return frame.sort_values("accuracy", kind="stable", na_position="last", ignore_index=True)
+
+
+def confused_pairs(result: RunResult, count: int = 12) -> list[tuple[str, str, int]]:
+    """Return the most frequent wrong answers: true class, answer, and the number of examples."""
+    matrix = confusion(result).to_numpy()
+    pairs = [(matrix[pair], *pair) for pair in zip(*matrix.nonzero(), strict=True) if pair[0] != pair[1]]
+    pairs = sorted(pairs, key=lambda pair: -pair[0])[:count]
+    return [(result.classes[true], result.classes[answer], int(examples)) for examples, true, answer in pairs]
