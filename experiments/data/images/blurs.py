@@ -78,18 +78,14 @@ def elastic_transform(images: np.ndarray, rng: Generator, amplitude: float, sigm
     moved = corners + rng.uniform(-jitter * side, jitter * side, size=(n, 3, 2))
     points = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)
     # Maps output to input positions.
-    affine = np.linalg.solve(_homogeneous(moved), np.broadcast_to(corners, moved.shape))
-    sources = 2 * (_homogeneous(points) @ affine[:, None]) / last - 1
-    images = _sample_mirrored(images, sources, align_corners=True)
+    affine = np.linalg.solve(np.insert(moved, 2, 1, axis=2), np.broadcast_to(corners, moved.shape))
+    sources = points @ affine[:, None, :2] + affine[:, None, 2:]
+    images = _sample_mirrored(images, 2 * sources / last - 1, align_corners=True)
 
     noise = rng.uniform(-1, 1, size=(n, 2, SIDE, SIDE))
     blurred = gaussian_filter(noise, (0, 0, SIDE * sigma, SIDE * sigma), mode="reflect", truncate=3)
     shifts = resize_like((amplitude * side * blurred).astype(np.float32), images).transpose(0, 2, 3, 1)
     return _sample_mirrored(images, (2 * (points + shifts) + 1) / (last + 1) - 1, align_corners=False)
-
-
-def _homogeneous(points: np.ndarray) -> np.ndarray:
-    return np.concatenate([points, np.ones_like(points[..., :1])], axis=-1)
 
 
 def _sample_mirrored(images: np.ndarray, points: np.ndarray, *, align_corners: bool) -> np.ndarray:

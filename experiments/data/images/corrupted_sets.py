@@ -62,7 +62,7 @@ def corrupted_sets(
         if folder.is_dir():
             return _official(folder, CIFAR[dataset_name], corruptions)
     return CorruptedSets(
-        f"generated from {len(test):,} test images by probattn with CIFAR-C's severities; frost is drawn",
+        f"generated from {len(test):,} test images by probattn with CIFAR-C's severities; frost without photographs",
         lambda name, severity: Images(corrupt(test.images, name, severity, seed=seed), test.labels),
         lambda name, severity: digest((test.digest, name, CORRUPTIONS[name].severities[severity - 1], seed)),
     )

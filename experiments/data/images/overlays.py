@@ -36,11 +36,8 @@ def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> n
     blurred along three random lines, with the photographs' colour, brightness and contrast. Either may be harder for a
     model.
     """
-    n = len(images)
-    needles = sum(
-        blur_along(rng.standard_normal((n, 1, SIDE, SIDE), dtype=np.float32), 6, 3, rng.uniform(0, 360, size=n))
-        for _ in range(3)
-    )
+    n, shape = len(images), (len(images), 1, SIDE, SIDE)
+    needles = sum(blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3))
     needles /= needles.std(axis=(-2, -1), keepdims=True)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
     ice = resize_like(level + _CONTRAST * needles, images)
