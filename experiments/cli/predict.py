@@ -81,7 +81,7 @@ def predict(
     read, answers = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter), pd.DataFrame()
     if read.values:
         options = {"calibrated": calibration, "by_class": sets == "by-class", "num_samples": num_samples, "seed": seed}
-        answers = pipeline.answers(pipeline.collate(read.values.values()), names=list(read.values), **options)
+        answers = pipeline.answers(list(read.values.values()), names=list(read.values), **options)
         answers = answers if sort is None else records.sort_answers(answers, sort)
     if format in (None, "table"):
         _show(pipeline, answers, samples=num_samples or pipeline.num_samples, calibrated=calibration)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ Part = Images | Texts | Table
 READERS: dict[str, Callable[..., Any]] = {
     "image-folder": images.read,
     "image-hf": hugging_face_sets.read_images,
-    "text-csv": texts.read,
-    "text-jsonl": texts.read,
+    "text-csv": partial(texts.read, kind="csv"),
+    "text-jsonl": partial(texts.read, kind="jsonl"),
     "text-hf": hugging_face_sets.read_texts,
 }
 """Readers of the classes and parts of a user's own images and texts, by the name of the data set."""
@@ -112,12 +113,9 @@ def _load_own(settings: Settings, root: Path | None) -> Dataset:
     if data.name.endswith("-hf"):
         splits = (options.pop(f"{part}_split") for part in ("train", "valid", "test"))
         options["splits"] = hugging_face_sets.Splits(*splits)
-    else:
-        path = Path(path)
-    if data.name.startswith("text-") and not data.name.endswith("-hf"):
-        options["kind"] = data.name.removeprefix("text-")
     augment = options.pop("augment", False)
-    classes, *parts = READERS[data.name](path, **options)
+    source = path if data.name.endswith("-hf") else Path(path)
+    classes, *parts = READERS[data.name](source, **options)
     return _of_parts(settings, classes, parts, augment=augment)
 
 

@@ -16,6 +16,7 @@ from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
+from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
@@ -129,13 +130,13 @@ class Pipeline:
         Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
 
         Args:
-            inputs: uint8 images ``(n, channels, height, width)`` of the size of :attr:`image_shape`, n texts, or n rows
+            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, n texts, or n rows
                 of a table, each a mapping of :attr:`columns` to cells.
             calibrated: apply the temperature, if the run has a calibration.
             num_samples, seed: of the posterior samples; default: those of the calibration.
 
         Raises:
-            TypeError: texts where images are expected, or the reverse.
+            TypeError: inputs of another kind.
             DatasetError: images of another size or number of channels; a row that the columns refuse.
             ValueError: no inputs, or an empty text.
         """
@@ -171,18 +172,14 @@ class Pipeline:
             return number_answers(prediction, names, calibration=calibration)
         return class_answers(prediction, names, self.classes, calibration=calibration, by_class=by_class)
 
-    def collate(self, values: Sequence[Any]) -> Any:
-        """Return inputs of files in the form that :meth:`predict` takes: a tensor of images, or a list."""
-        return values if self.image_shape is None else torch.stack(list(values))
-
-    def _data(self, inputs: Any) -> Images | Texts | Table:
+    def _data(self, inputs: Any) -> Part:
+        if isinstance(inputs, str):
+            raise TypeError("this model takes a sequence of inputs, got str")
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
-        takes = {ImageDataset: f"uint8 images {self.image_shape}", TableDataset: "a sequence of rows"}
-        if isinstance(data, ImageDataset) != isinstance(inputs, Tensor) or isinstance(inputs, str):
-            expected = takes.get(type(data), "a sequence of texts")
-            raise TypeError(f"this model takes {expected}, got {type(inputs).__name__}")
         if isinstance(data, ImageDataset):
-            return Images(inputs.cpu(), labels)
+            return Images(torch.stack(list(inputs)).cpu(), labels)
+        if isinstance(inputs, Tensor):
+            raise TypeError("this model takes a sequence of texts or rows, got a tensor")
         if isinstance(data, TableDataset):
             return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
         return Texts(tuple(inputs), labels)
