@@ -197,7 +197,7 @@ def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
 
 def _softmax(runs: Iterable[str]) -> dict[str, str]:
     """Return the softmax run of each run: itself, or the one whose name begins most alike."""
-    softmax = [run for run in runs if "softmax" in run]
+    softmax = [run for run in runs if "softmax" in run.partition(" (")[0]]
     closest = {
         run: max(softmax, key=lambda other: len(os.path.commonprefix([run, other])), default=run) for run in runs
     }
