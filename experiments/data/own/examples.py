@@ -15,7 +15,8 @@ PARTS = {
     "valid": ("valid", "validation", "val", "eval", "evaluation", "dev", "development"),
     "test": ("test", "testing"),
 }
-"""Names of the files, folders or splits of each part, which are recognised in upper and lower case."""
+"""Names of the files, folders or splits of each part, recognised in any case, also as ``training_set``."""
+_SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
 
@@ -70,7 +71,7 @@ def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     parts = {}
     for part, spellings in PARTS.items():
-        names = [name for name in entries if normal_name(name).casefold() in spellings]
+        names = [name for name in entries if _SUFFIX.sub("", normal_name(name).casefold()) in spellings]
         if len(names) > 1:
             raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
         if names:
