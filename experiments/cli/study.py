@@ -75,10 +75,10 @@ def study(
             values = sweeps.parse(sweep, names)
             tuned = {key for lists in values.values() for key in lists}
             table = sweeps.sweep(values, workers=workers, say=say, **plan)
-            own = dict(table[table["chosen"]].set_index("preset")["changes"])
-            note = "Chosen on validation data of seed 0: " + "; ".join(f"{k} {', '.join(v)}" for k, v in own.items())
+            best = dict(table[table["chosen"]].set_index("preset")["changes"])
+            note = "Chosen on validation data of seed 0: " + "; ".join(f"{k} {', '.join(v)}" for k, v in best.items())
             say(f"{table.to_string(index=False)}\n{note}")
-            jobs = studies.plan(names, seeds=seeds, own=own, **plan)
+            jobs = studies.plan(names, seeds=seeds, preset_changes=best, **plan)
         say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
         studies.run_study(jobs, workers=workers, say=say, **options)
         _compare([job.folder for job in jobs], out, tuned=tuned, note=note)
