@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from probattn.experiments.config import presets
+from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.ood import datasets as ood_datasets
+from probattn.experiments.data.images import ood_sets as ood_datasets
 from probattn.experiments.studies import paper_cells, study
 from probattn.experiments.studies.study import Job
 
@@ -84,11 +85,13 @@ def plan(
         chosen: ``blocks`` and ``rows`` of the table.
 
     Raises:
-        SettingsError: an unknown entry, block or row, or invalid changes.
+        SettingsError: an unknown entry, block or row, an entry that is not reproduced, or invalid changes.
     """
     cells, jobs = paper_cells.cells(name, **chosen), {}
-    trials = paper_cells.entries()["trials"][name]
-    seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(trials))
+    entry = paper_cells.entries().loc[name]
+    if entry.unavailable:
+        raise SettingsError(f"{name} ({entry.source}) is not reproduced: {entry.unavailable}")
+    seeds = seeds or (REDUCED_SEEDS if is_reduced else number_of_seeds(entry.trials))
     folder = out / ("runs-cpu" if is_reduced else "runs")
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])

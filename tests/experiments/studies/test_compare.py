@@ -89,7 +89,7 @@ def test_latex_has_rows_and_paired_intervals():
     assert r"kep\_x" in text
     assert "75.00" in text
     assert r"\begin{tabular}" in text
-    assert "-48.53" in text  # 15 − 12.706 · 7.071 / √2
+    assert "48.53, 78.53" in text  # 15 − 12.706 · 7.071 / √2
 
 
 @pytest.mark.parametrize(("rows", "words"), [([], "nowhere"), ([{"n": 50}, {"n": 60}], "50 and 60 examples")])

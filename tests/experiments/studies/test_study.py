@@ -14,7 +14,6 @@ from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation import evaluate, methods
 from probattn.experiments.runs import train
 from probattn.experiments.studies import compare, study
-from probattn.models import Classifier
 
 SMALL = ("network.dim=8", "network.depth=1", "network.heads=2", "network.mlp_dim=8", "train.num_samples=2")
 
@@ -188,7 +187,6 @@ def test_an_own_layer_is_evaluated_by_every_method(tmp_path):
     done = evaluate.evaluate(job.folder, by=methods.DEFAULT, ood=("letters",))
     assert set(done.scores["method"]) == {"posterior", *methods.DEFAULT}
     assert done.result.settings["layer.name"] == OWN
-    assert isinstance(train.build_model(job.settings, study.load_data(job.settings, None)), Classifier)
 
 
 @pytest.mark.slow
