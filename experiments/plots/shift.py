@@ -49,7 +49,7 @@ def boxes(runs: Runs, *, metric: str) -> Figure | None:
     ax.tick_params(axis="x", rotation=45 if len(names) > 8 else 0, length=0)
     ax.set_xlim(-0.5, len(names) - 0.5)
     ax.set_ylabel(f"{display.title} {unit(display.scale)} {arrow(display)}")
-    severities = sorted({level for each in runs.values() for levels in each.values() for level in levels})
+    severities = sorted({level for corruptions in runs.values() for levels in corruptions.values() for level in levels})
     ax.set_title(f"severities {', '.join(map(str, severities))}; dashed: the mean of all", **style.TITLE)
     colours = [style.LINES[number % len(style.LINES)] for number in range(len(values))]
     handles = [

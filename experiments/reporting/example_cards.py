@@ -33,8 +33,8 @@ def chosen(result: RunResult) -> dict[str, list[int]]:
 def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
     """Return the chosen examples by heading.
 
-    An example has its number in the test part, a picture (data URI) or a text if there is one, the true value, the
-    answer, its confidence or standard deviation, and whether it is right.
+    An example has its number in the test part, a picture (data URI) and a text, empty without one. Then come the
+    true value, the answer, its confidence or standard deviation, and whether it is right.
     """
     return {name: [_card(result, number) for number in numbers] for name, numbers in chosen(result).items()}
 

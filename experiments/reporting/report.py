@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
-from probattn.experiments.plots.gallery import gallery
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
@@ -81,7 +80,7 @@ def figures(result: RunResult) -> dict[str, Figure]:
             drawn["confusion"] = classes.confusion(confusion(result))
         answers = result.images, result.probs, result.labels, result.classes
         for name, numbers in zip(("confident_errors", "most_uncertain"), chosen(result).values(), strict=True):
-            drawn[name] = gallery(*answers, numbers=numbers)
+            drawn[name] = classes.gallery(*answers, numbers=numbers)
         if result.ood:
             drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
     if result.numbers is not None:
@@ -97,7 +96,7 @@ def summary_table(results: Sequence[RunResult]) -> Table:
 
 def shift_table(results: Sequence[RunResult]) -> Table | None:
     """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    rows = [(each.label, each.mean_shift) for each in results if each.shift]
+    rows = [(result.label, result.mean_shift) for result in results if result.shift]
     return metrics_table(rows, corner="run, corrupted images") if rows else None
 
 

@@ -8,7 +8,7 @@ import torch
 from pyro.distributions import Normal
 
 from probattn.experiments.plots import model_diagnostics, regression, shift
-from probattn.experiments.plots.gallery import gallery
+from probattn.experiments.plots.classes import gallery
 from probattn.inference import Prediction
 from probattn.inference.diagnostics.attention import Spectrum
 
