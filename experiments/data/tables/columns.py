@@ -71,18 +71,24 @@ def describe_columns(cells: pd.DataFrame, kinds: Mapping[str, Notation | str]) -
 
 
 def feature_notations(
-    cells: pd.DataFrame, kinds: Mapping[str, Notation | str], *, label_column: str, path: object
+    kinds: Mapping[str, Notation | str], *, table: pd.DataFrame, label_column: str, path: object
 ) -> dict[str, Notation | None]:
     """Return the columns that are features: the notation of numbers, None for categories. Logs what is left out.
 
+    Args:
+        kinds: of :func:`column_kinds`.
+        table: of :func:`describe_columns`, for messages.
+        label_column: column of the labels, which is no feature.
+        path: the file, for messages.
+
     Raises:
-        DatasetError: a column is unclear, or none is a feature; the message has the table of all columns.
+        DatasetError: a column is unclear, or none is a feature; the message has the table.
     """
-    table = describe_columns(cells, kinds).to_string(index=False)
+    shown = table.to_string(index=False)
     unclear = [name for name, kind in kinds.items() if kind == UNCLEAR]
     if unclear:
         raise DatasetError(
-            f"{path}: the cells of {shorten(unclear)} are not all numbers of one notation.\n{table}\nChoose with --set "
+            f"{path}: the cells of {shorten(unclear)} are not all numbers of one notation.\n{shown}\nChoose with --set "
             f"'data.categorical_columns=[\"{unclear[0]}\"]', data.ignore_columns, data.number_columns or data.decimal"
         )
     left_out = {name: kind for name, kind in kinds.items() if kind in (EMPTY, ROWS)}
@@ -90,7 +96,7 @@ def feature_notations(
         _log.warning("%s: the column %r is left out (%s); data.number_columns takes it", path, name, kind)
     features = {name: kind for name, kind in kinds.items() if name not in {*left_out, label_column} and kind != IGNORED}
     if not features:
-        raise DatasetError(f"{path} has no column of features besides the labels:\n{table}")
+        raise DatasetError(f"{path} has no column of features besides the labels:\n{shown}")
     return {name: kind if isinstance(kind, Notation) else None for name, kind in features.items()}
 
 

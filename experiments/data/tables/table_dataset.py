@@ -134,7 +134,8 @@ def read(
     numbers = {*number_columns, *([label_column] if is_regression else [])}
     categories = {*categorical_columns, *([] if is_regression else [label_column])}
     kinds = column_kinds(cells, numbers=numbers, categories=categories, ignore=ignore_columns, decimal=decimal)
-    notations = feature_notations(cells, kinds, label_column=label_column, path=path)
+    table = describe_columns(cells, kinds)
+    notations = feature_notations(kinds, table=table, label_column=label_column, path=path)
     given = {part: Examples(rows.rows, rows.labels(label_column), rows.places) for part, rows in parts.items()}
     if is_regression:  # their mean is 0 and their standard deviation 1 here: the labels keep their units
         label = Column(label_column, kinds[label_column])
@@ -155,8 +156,7 @@ def read(
     encoding = TableEncoding.fit(train.inputs, notations=notations)
     features = {part: encoding.features(group.inputs, group.places) for part, group in examples.items()}
     tables = {part: Table(features[part], labels[part]) for part in examples}
-    columns = describe_columns(cells, kinds)
-    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=columns)
+    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=table)
 
 
 def _check_classes(train: Examples, column: str) -> None:
