@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import sys
+import warnings
 from typing import Annotated, NoReturn
 
 import typer
@@ -35,6 +36,7 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 def main() -> NoReturn:
     """Run the command; errors that a user can mend are one message without a traceback."""
     keep_memory()
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
     try:

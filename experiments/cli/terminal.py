@@ -75,6 +75,8 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 COUNT = {"min": 1, "max": 2**31 - 1}
 SEED = {"min": 0, "max": 2**63 - 1}
 """Bounds of options that are numbers of things, and of seeds: those of the settings, which take seconds to import."""
+MAX_WORD = 24
+"""Length of the longest word that a table does not fold."""
 MAX_RUNS = 10_000
 """Maximum number of runs of a preset."""
 
@@ -95,9 +97,20 @@ def say(text: str, *, style: str = "") -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table with no cell cut off, folded to the terminal's width as far as possible."""
-    widest = console.options.update(max_width=1_000)
-    width = max(console.width, console.measure(table, options=widest).minimum)
+    """Print a table, folded between words where the terminal is narrow, and wider than it where words do not fit."""
+    width, wide = console.width, console.options.update(max_width=10_000)
+    if console.measure(table, options=wide).maximum > width:
+        gaps = []
+        for column in table.columns:
+            lines = [str(text) for text in (column.header, *column.cells)]
+            longest = max(map(len, " ".join(lines).split()), default=1)
+            column.width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
+            gaps.append((max(0, max(map(len, lines)) - column.width), column))
+        needed = console.measure(table, options=wide).maximum
+        spare, width = max(0, width - needed), max(width, needed)
+        for gap, column in sorted(gaps, key=lambda pair: pair[0]):
+            column.width += min(spare, gap)
+            spare -= min(spare, gap)
     Console(width=width, quiet=console.quiet).print(table)
 
 

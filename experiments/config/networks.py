@@ -38,12 +38,11 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextNetwork(Network):
-    """Settings of a network for texts.
+class EncoderNetwork(Network):
+    """Settings of a pretrained encoder of texts that is trained further.
 
     Args:
-        encoder: name or folder of a Hugging Face encoder, whose frozen features are the tokens, or which is trained
-            further (``network.kind=encoder``).
+        encoder: name or folder of a Hugging Face encoder.
         max_length: number of tokens that are read of each text.
     """
 
@@ -57,14 +56,14 @@ NETWORKS = {
     "vit": settings_class("ViTSettings", Network, ViT, leave_out=_GIVEN, defaults={"kind": "vit"}),
     "text": settings_class(
         "TextSettings",
-        TextNetwork,
+        Network,
         TextTransformer,
         WordTokenizer.fit,
         leave_out=(*_GIVEN, "texts"),
         defaults={"kind": "text", "max_length": 512},
     ),
     "encoder": settings_class(
-        "EncoderSettings", TextNetwork, PretrainedClassifier, leave_out=_GIVEN, defaults={"kind": "encoder"}
+        "EncoderSettings", EncoderNetwork, PretrainedClassifier, leave_out=_GIVEN, defaults={"kind": "encoder"}
     ),
     "tabular": settings_class(
         "TabularSettings", Network, TabularTransformer, leave_out=_GIVEN, defaults={"kind": "tabular"}

@@ -27,6 +27,7 @@ class TrainSettings(TrainOptions):
             all; a mapping has weights by name of the class, of which others have 1. Metrics have no weights.
     """
 
+    accelerator: Literal["auto", "cpu", "gpu", "cuda"] = "auto"
     class_weights: Literal["balanced"] | dict[str, float] | None = None
 
     @property

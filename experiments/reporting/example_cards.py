@@ -16,12 +16,8 @@ SIDE = 128
 """Longest side of a picture in pixels, so that reports of photographs stay small."""
 
 
-def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
-    """Return examples by heading: six errors, the most confident first, and six of the highest uncertainty.
-
-    An example has its number in the test part, a picture (data URI) or a text if there is one, the true value, the
-    answer, its confidence or standard deviation, and whether it is right.
-    """
+def chosen(result: RunResult) -> dict[str, list[int]]:
+    """Return places of examples by heading: the six most confident errors, and the six most uncertain answers."""
     if result.probs is None:
         error = (result.numbers.mean - result.labels).abs().flatten()
         orders = {"The largest errors": error, "The most uncertain predictions": result.numbers.variance.flatten()}
@@ -30,11 +26,17 @@ def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
         wrong = confidence.where(answers != result.labels, -1)
         entropy = torch.special.entr(result.probs.double()).sum(-1)
         orders = {"The most confident errors": wrong, "The most uncertain answers": entropy}
-    chosen = {name: values.argsort(descending=True, stable=True)[:COUNT] for name, values in orders.items()}
-    return {
-        name: [_card(result, number) for number in numbers.tolist() if orders[name][number] >= 0]
-        for name, numbers in chosen.items()
-    }
+    order = {name: values.argsort(descending=True, stable=True)[:COUNT].tolist() for name, values in orders.items()}
+    return {name: [number for number in numbers if orders[name][number] >= 0] for name, numbers in order.items()}
+
+
+def cards(result: RunResult) -> dict[str, list[dict[str, object]]]:
+    """Return the chosen examples by heading.
+
+    An example has its number in the test part, a picture (data URI) or a text if there is one, the true value, the
+    answer, its confidence or standard deviation, and whether it is right.
+    """
+    return {name: [_card(result, number) for number in numbers] for name, numbers in chosen(result).items()}
 
 
 def _card(result: RunResult, number: int) -> dict[str, object]:

@@ -16,7 +16,7 @@ def render(template: str, **content: object) -> str:
     return _ENVIRONMENT.get_template(template).render(content)
 
 
-def _source(figure: Figure) -> str:
+def source(figure: Figure) -> str:
     """Return a figure as a data URI."""
     return f"data:image/svg+xml;base64,{base64.b64encode(to_svg(figure)).decode()}"
 
@@ -27,7 +27,8 @@ def _visible(value: object) -> object:
     return displayable(value).replace(" %", "\u00a0%") if is_plain else value
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share in percent with one decimal."""
     return MISSING if share != share else f"{100 * share:z.1f} %"
 
 
@@ -39,10 +40,5 @@ _ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters |= {
-    "source": _source,
-    "percent": _percent,
-    "number": format_number,
-    "value": format_value,
-    "unit": unit,
-}
+for _filter in (source, percent, format_number, format_value, unit):
+    _ENVIRONMENT.filters[_filter.__name__] = _filter

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
+from probattn.experiments.plots.gallery import gallery
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.experiments.reporting.example_cards import cards
+from probattn.experiments.reporting.example_cards import cards, chosen
 from probattn.experiments.reporting.html import render
 from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
@@ -36,15 +37,13 @@ class Section:
 def section(result: RunResult) -> Section:
     """Return the part of a report on one run, with its figures drawn."""
     content: dict[str, Any] = {"conclusion": conclusion(result), "figures": figures(result), "limit": CLASSES}
-    content |= {"intervals": {}, "displays": {}, "classes": None, "pairs": [], "cards": {}}
     if result.probs is None or result.has_predictions:
         content |= {"intervals": metric_intervals(result), "displays": displays(result.metrics), "cards": cards(result)}
     if result.has_predictions:
         content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
     domains = [("test data", result.metrics), *result.domains.items()]
-    content["domains"] = metrics_table(domains, corner="domain") if result.domains else None
-    variants = list(result.variants.items())
-    content["variants"] = metrics_table(variants, corner="each latent variable") if variants else None
+    content["domains"] = metrics_table(domains, corner="domain")
+    content["variants"] = metrics_table(list(result.variants.items()), corner="each latent variable")
     return Section(result, content)
 
 
@@ -58,7 +57,7 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     """
     results = [part.result for part in sections]
     summary, shifted = summary_table(results), shift_table(results)
-    drawn = _comparisons(results) if len(results) > 1 else {}
+    drawn = shared_figures(results) if len(results) > 1 else {}
     page = render("report.html", title=title, sections=sections, summary=summary, shifted=shifted, figures=drawn)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_bytes(Path(path), page.encode())
@@ -75,17 +74,14 @@ def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
 
 def figures(result: RunResult) -> dict[str, Figure]:
     """Draw the figures of a run by name; those that it has nothing for are left out."""
-    drawn = {
-        "shift": shift.boxes({result.label: result.shift}, metric="accuracy"),
-        "training": model_diagnostics.training(result.steps, result.epochs),
-        "spectrum": model_diagnostics.spectrum({result.label: result.spectra}),
-        "similarity": model_diagnostics.similarity({result.label: result.similarity}),
-    }
+    drawn = shared_figures([result]) | {"training": model_diagnostics.training(result.steps, result.epochs)}
     if result.has_predictions:
         drawn["reliability"] = classes.reliability(result.probs, result.labels)
-        drawn["risk_coverage"] = classes.risk_coverage({"this network": (result.probs, result.labels)})
         if len(result.classes) <= CLASSES:
             drawn["confusion"] = classes.confusion(confusion(result))
+        answers = result.images, result.probs, result.labels, result.classes
+        for name, numbers in zip(("confident_errors", "most_uncertain"), chosen(result).values(), strict=True):
+            drawn[name] = gallery(*answers, numbers=numbers)
         if result.ood:
             drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
     if result.numbers is not None:
@@ -105,12 +101,17 @@ def shift_table(results: Sequence[RunResult]) -> Table | None:
     return metrics_table(rows, corner="run, corrupted images") if rows else None
 
 
-def _comparisons(results: Sequence[RunResult]) -> dict[str, Figure]:
-    names = {f"{place}. {result.label}": result for place, result in enumerate(results, 1)}
-    answers = {name: (result.probs, result.labels) for name, result in names.items() if result.has_predictions}
+def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
+    """Draw the figures that can show several runs, by name; those without content are left out."""
+    names = [
+        f"{place}. {result.label}" if len(results) > 1 else result.label for place, result in enumerate(results, 1)
+    ]
+    runs = dict(zip(names, results, strict=True))
+    answers = {name: (result.probs, result.labels) for name, result in runs.items() if result.has_predictions}
     drawn = {
         "risk_coverage": classes.risk_coverage(answers) if answers else None,
-        "shift": shift.boxes({name: result.shift for name, result in names.items()}, metric="accuracy"),
-        "similarity": model_diagnostics.similarity({name: result.similarity for name, result in names.items()}),
+        "shift": shift.boxes({name: result.shift for name, result in runs.items()}, metric="accuracy"),
+        "similarity": model_diagnostics.similarity({name: result.similarity for name, result in runs.items()}),
+        "spectrum": model_diagnostics.spectrum({name: result.spectra for name, result in runs.items()}),
     }
     return {name: figure for name, figure in drawn.items() if figure is not None}

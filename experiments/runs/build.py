@@ -8,22 +8,17 @@ from torch import nn
 from probattn import guides
 from probattn.attention.base import LayerFactory
 from probattn.experiments.config.settings import Settings
-from probattn.experiments.data.batch_loader import TableLoader
+from probattn.experiments.data.batch_loader import BatchLoader as Loader
 from probattn.experiments.data.images.image_datasets import ImageDataset
-from probattn.experiments.data.images.image_loader import ImageLoader
 from probattn.experiments.data.text.text_dataset import TextDataset
-from probattn.experiments.data.text.text_loader import TextLoader
 from probattn.experiments.runs.likelihoods import class_weights, regression_likelihood
 from probattn.experiments.runs.sources import Dataset
 from probattn.experiments.runs.sources import load_data as load_data
 from probattn.inference.prediction.predict import GPU_CHUNK_SIZE
 from probattn.models import Classifier, PretrainedClassifier, Supervised, TabularTransformer, TextTransformer, ViT, last
 
-GPUS = ("gpu", "cuda")
-"""Values of ``train.accelerator`` that require a GPU."""
 MAX_VALIDATION_BATCH = 2048
 """Images of a batch of validation on a GPU."""
-Loader = ImageLoader | TextLoader | TableLoader
 
 
 class Loaders(NamedTuple):
@@ -59,12 +54,12 @@ def build_model(settings: Settings, dataset: Dataset) -> Supervised:
     if dataset.classes:
         weights = class_weights(settings.train.class_weights, dataset.classes, dataset.train.labels)
         return Classifier(_network(settings, dataset), num_data=examples, class_weights=weights)
-    regression = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
-    network = _tabular(settings, dataset, outputs=regression.outputs, units=regression.units)
-    for row in range(1, regression.outputs):  # the noise starts at the standard deviation of the labels
-        nn.init.zeros_(network.head.weight[row])
-        nn.init.zeros_(network.head.bias[row])
-    return Supervised(network, regression.likelihood, num_data=examples)
+    likelihood, in_units = regression_likelihood(settings.data, mean=dataset.label_mean, std=dataset.label_std)
+    units = (dataset.label_mean, dataset.label_std) if in_units else None
+    network = _tabular(settings, dataset, outputs=getattr(likelihood, "outputs", 1), units=units)
+    for parameter in network.head.parameters():
+        nn.init.zeros_(parameter[1:])  # the noise starts at the standard deviation of the labels
+    return Supervised(network, likelihood, num_data=examples)
 
 
 def loaders(settings: Settings, dataset: Dataset, *, device: str) -> Loaders:
@@ -89,7 +84,7 @@ def generator(settings: Settings) -> torch.Generator:
 
 def find_device(accelerator: str) -> str:
     """Return the device of a run with that ``train.accelerator``: ``"cuda"`` or ``"cpu"``."""
-    return "cuda" if accelerator in ("auto", *GPUS) and torch.cuda.is_available() else "cpu"
+    return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def fitted_parts(dataset: Dataset) -> dict[str, str]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings
@@ -34,6 +35,11 @@ class RunRecord:
     environment: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what ``dataclasses.asdict`` returns of a record."""
+        return cls(**content | {"settings": Settings.from_dict(content["settings"])})
+
     def write(self, folder: Path) -> None:
         """Write ``settings.json`` into a folder."""
         write_bytes(folder / SETTINGS, json.dumps(asdict(self), indent=2).encode(), tag="part")
@@ -49,8 +55,7 @@ def read_record(folder: Path) -> RunRecord:
     if not path.is_file():
         raise SettingsError(f"{folder} holds no run (no {SETTINGS}); train one with --out {folder}")
     try:
-        content = json.loads(path.read_bytes())
-        return RunRecord(**content | {"settings": Settings.from_dict(content["settings"])})
+        return RunRecord.from_dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SettingsError(f"{path} cannot be used: {error}; restore the file, or train the run again") from error
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -50,19 +49,11 @@ KNOWN = {
 """Likelihoods of regressions by name."""
 
 
-class Regression(NamedTuple):
-    """Likelihood of a regression, with the number of outputs and their units (mean and standard deviation), or None."""
+def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> tuple[nn.Module, bool]:
+    """Build the likelihood of a table's numbers, and say whether its single output is in the units of the labels.
 
-    likelihood: nn.Module
-    outputs: int
-    units: tuple[float, float] | None
-
-
-def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> Regression:
-    """Build the likelihood of a table's numbers; its initial scale is the standard deviation of the labels.
-
-    A class of your own has as many outputs as its attribute ``outputs`` says, 1 by default. If its constructor takes
-    ``scale``, its single output is in the units of the labels; otherwise outputs are the network's.
+    The initial scale is the standard deviation of the labels. A class of your own has as many outputs as its attribute
+    ``outputs`` says, 1 by default. One output is in the units of the labels if the constructor takes ``scale``.
 
     Args:
         data: settings of the table.
@@ -72,14 +63,13 @@ def regression_likelihood(data: TableSettings, *, mean: float, std: float) -> Re
         SettingsError: an unknown likelihood, or options that its constructor does not take.
     """
     constructor = KNOWN.get(data.likelihood) or find_object("likelihood", data.likelihood, KNOWN)
-    parameters = inspect.signature(constructor).parameters
-    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in parameters}
-    outputs = getattr(constructor, "outputs", 1)
+    takes = inspect.signature(constructor).parameters
+    units = {name: value for name, value in (("mean", mean), ("scale", std)) if name in takes}
     try:
         likelihood = constructor(**units | data.likelihood_options)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"data.likelihood={data.likelihood}: {error}; see data.likelihood_options") from error
-    return Regression(likelihood, outputs, (mean, std) if outputs == 1 and "scale" in parameters else None)
+    return likelihood, "scale" in takes and getattr(likelihood, "outputs", 1) == 1
 
 
 def class_weights(choice: str | Mapping[str, float] | None, classes: Sequence[str], labels: Tensor) -> Tensor | None:

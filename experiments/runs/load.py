@@ -89,19 +89,19 @@ def open_without_data(folder: Path) -> TrainedRun:
         return _opened(folder, record, blank_dataset(record.settings, folder))
 
 
-def build_for_prediction(settings: Settings, dataset: Dataset) -> tuple[Supervised, guides.Guide, str]:
-    """Build model and guide of a run on its device, which is the third value."""
-    device = find_device(settings.train.accelerator)
-    model, guide = (module.to(device) for module in build(settings, dataset))
-    return model, guide, device
+def build_run(folder: Path, record: RunRecord, dataset: Dataset, *, epoch: int, weights: str) -> TrainedRun:
+    """Build a run on its device, without its trained weights; ``weights`` is their digest."""
+    device = find_device(record.settings.train.accelerator)
+    model, guide = (module.to(device) for module in build(record.settings, dataset))
+    about = folder, record.name, record.settings, record.environment
+    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
 
 
 def _opened(folder: Path, record: RunRecord, dataset: Dataset) -> TrainedRun:
-    if not (folder / WEIGHTS).exists():
+    path = folder / WEIGHTS
+    if not path.exists():
         raise CheckpointError(f"{folder} has no {WEIGHTS}: the run has done no epoch; continue with train --resume")
-    content = checkpoint.read(folder / WEIGHTS)
-    model, guide, device = build_for_prediction(record.settings, dataset)
-    checkpoint.restore(content, model, guide, path=folder / WEIGHTS)
-    about = folder, record.name, record.settings, record.environment
-    epoch, weights = content["extra"]["epoch"], weights_digest(folder)
-    return TrainedRun(*about, dataset, model, guide, device=device, best_epoch=epoch, weights=weights)
+    content = checkpoint.read(path)
+    run = build_run(folder, record, dataset, epoch=content["extra"]["epoch"], weights=weights_digest(folder))
+    checkpoint.restore(content, run.model, run.guide, path=path)
+    return run

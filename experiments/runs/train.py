@@ -95,15 +95,11 @@ def check(settings: Settings, out: Path, *, resume: bool) -> "Fabric":
     Raises:
         FileExistsError, SettingsError: as for :func:`train`.
     """
-    accelerator = settings.train.accelerator
-    if accelerator in build.GPUS and not torch.cuda.is_available():
+    accelerator, devices = settings.train.accelerator, settings.train.devices
+    if accelerator in ("gpu", "cuda") and not torch.cuda.is_available():
         raise SettingsError(f"train.accelerator={accelerator}: PyTorch finds no GPU here; use auto or cpu")
-    devices = f"train.accelerator={accelerator}, train.devices={settings.train.devices}"
-    try:
-        fabric = make_fabric(accelerator, settings.train.devices)
-    except (TypeError, RuntimeError) as error:  # of Fabric
-        raise SettingsError(f"{devices}: {error}") from error
+    fabric = make_fabric(accelerator, devices)
     if fabric.world_size != world().size:
-        raise SettingsError(f"{devices} are {fabric.world_size} devices: torchrun starts a process for each")
+        raise SettingsError(f"train.devices={devices}: torchrun starts a process for each device")
     broadcast_result(lambda: check_free(out, settings, resume=resume))
     return fabric

@@ -1,8 +1,9 @@
 """Inputs of a prediction from files: images, texts and rows of tables; what cannot be read is named."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,28 +23,22 @@ class Inputs:
     """Inputs that were read, and those that could not be.
 
     Args:
-        names: where each was read, such as a file, or a file and its line.
-        values: images uint8 (C, H, W), texts, or rows: cells by column.
+        values: images uint8 (C, H, W), texts, or rows: cells by column; by name, such as a file and its line.
         failures: what could not be read, with the reason.
     """
 
-    names: list[str] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, value: Any) -> None:
-        """Add an input; an error is a failure, and so is a text without words or with half a surrogate pair."""
-        if isinstance(value, OSError):
-            self.failures[name] = value.strerror or str(value)
-        elif isinstance(value, DatasetError):
-            self.failures[name] = str(value)
-        elif isinstance(value, str) and not value.strip():
-            self.failures[name] = "there is no text"
-        elif isinstance(value, str) and not value.isascii() and value.encode(errors="replace").decode() != value:
+    @contextlib.contextmanager
+    def failing(self, name: str) -> Iterator[None]:
+        """Make an error of data or files, or half a surrogate pair, a failure of that name."""
+        try:
+            yield
+        except UnicodeEncodeError:
             self.failures[name] = "the text holds half of a surrogate pair, which is no character; remove it"
-        else:
-            self.names.append(name)
-            self.values.append(value)
+        except (DatasetError, OSError) as error:
+            self.failures[name] = getattr(error, "strerror", None) or str(error)
 
 
 def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options: Any) -> Inputs:
@@ -52,25 +47,19 @@ def read_images(paths: Iterable[Path], *, shape: tuple[int, int, int], **options
     Args:
         paths: files and folders; hidden files in folders are left out.
         shape: channels, height and width of the images.
-        options: as for :func:`~probattn.experiments.data.images.files.pixels`.
+        options: as for :func:`~probattn.experiments.data.images.files.read_pixels`.
     """
     inputs = Inputs()
     for path in paths:
-        try:
+        with inputs.failing(path_text(path)):
             files = list(find_files(path)) if path.is_dir() else [path]
             if not files:
-                inputs.failures[str(path)] = "the folder holds no files"
-        except (DatasetError, OSError) as error:
-            inputs.add(str(path), error)
-            continue
-        for file in files:
-            try:
-                if file != path and not is_image(file.name):
-                    raise DatasetError("the suffix is not that of an image")
-                value = torch.from_numpy(read_pixels(file, shape, **options))
-            except (DatasetError, OSError) as error:
-                value = error
-            inputs.add(path_text(file), value)
+                raise DatasetError("the folder holds no files")
+            for file in files:
+                with inputs.failing(path_text(file)):
+                    if file != path and not is_image(file.name):
+                        raise DatasetError("the suffix is not that of an image")
+                    inputs.values[path_text(file)] = torch.from_numpy(read_pixels(file, shape, **options))
     return inputs
 
 
@@ -83,21 +72,21 @@ def read_texts(paths: Iterable[Path], *, texts: Sequence[str], column: str, deli
         column: column of CSV files and key of JSON Lines.
         delimiter: between the cells of CSV; None: a tab in ``.tsv`` files, else a comma.
     """
+
+    def text_of(row: Any, place: str) -> str:
+        text = row[column] if isinstance(row, dict) else row
+        if not isinstance(text, str):
+            raise DatasetError(f"{column!r} is no text")
+        text.encode()  # refuses half of a surrogate pair
+        if not text.strip():
+            raise DatasetError("there is no text")
+        return text
+
     inputs = Inputs()
     for number, text in enumerate(texts, start=1):
-        inputs.add(f"text {number}", text)
-    for path in paths:
-        for place, row in _rows(path, delimiter):
-            text = row.get(column) if isinstance(row, Mapping) else row
-            if isinstance(row, Mapping) and column not in row:
-                known = shorten(list(row)) or "none"
-                text = DatasetError(f"there is no column {column!r}; name one with --column, there are {known}")
-            elif not isinstance(text, str | Exception):
-                text = DatasetError(f"{column!r} is no text")
-            inputs.add(place, text)
-            if isinstance(text, DatasetError) and path.suffix.lower() in SUFFIXES["csv"]:
-                break
-    return inputs
+        with inputs.failing(f"text {number}"):
+            inputs.values[f"text {number}"] = text_of(text, "")
+    return _read(inputs, paths, columns=[column], delimiter=delimiter, convert=text_of)
 
 
 def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str | None = None) -> Inputs:
@@ -108,48 +97,64 @@ def read_rows(paths: Iterable[Path], *, encoding: TableEncoding, delimiter: str 
         encoding: encoding of the columns that the model takes; other columns are not read.
         delimiter: as for :func:`read_texts`.
     """
-    inputs, columns = Inputs(), [column.name for column in encoding.columns]
+
+    def cells_of(row: Any, place: str) -> dict[str, Any]:
+        if isinstance(row, str):
+            raise DatasetError("this line is no row of a table: name a .csv, .tsv or .jsonl file")
+        encoding.features([row], [place])
+        return row
+
+    columns = [column.name for column in encoding.columns]
+    return _read(Inputs(), paths, columns=columns, delimiter=delimiter, convert=cells_of)
+
+
+def _read(
+    inputs: Inputs,
+    paths: Iterable[Path],
+    *,
+    columns: Sequence[str],
+    delimiter: str | None,
+    convert: Callable[[Any, str], Any],
+) -> Inputs:
+    """Add the converted rows of files to the inputs: cells by column, or lines of text."""
     for path in paths:
-        for place, row in _rows(path, delimiter):
-            missing = [name for name in columns if isinstance(row, Mapping) and name not in row]
-            if isinstance(row, str):
-                row = DatasetError("this file is no table: name a .csv, .tsv or .jsonl file")
-            elif missing:
-                there = f"it has {shorten(list(row))} (another character between the cells: --delimiter)"
-                row = DatasetError(f"{path} lacks the columns {shorten(missing)}, which the model takes; {there}")
-            elif isinstance(row, Mapping):
-                try:
-                    encoding.features([row], [place])
-                except DatasetError as error:
-                    row = error
-            inputs.add(place, row)
-            if missing:
-                break
+        with inputs.failing(path_text(path)):
+            for line, row in _rows(path, columns, delimiter):
+                place = f"{path_text(path)}:{line}"
+                with inputs.failing(place):
+                    is_json = path.suffix.lower() in SUFFIXES["jsonl"]
+                    inputs.values[place] = convert(_entry(row, columns) if is_json else row, place)
     return inputs
 
 
-def _rows(path: Path, delimiter: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield each row of a file with its place: cells by column, a line of text, or an error."""
+def _rows(path: Path, columns: Sequence[str], delimiter: str | None) -> Iterable[tuple[int, Any]]:
+    """Return the rows of CSV, or the lines of other files, with their numbers."""
     suffix = path.suffix.lower()
-    try:
-        if suffix in SUFFIXES["csv"]:
-            rows = read_file(path, kind="csv", delimiter=delimiter)
-            yield from zip((f"{path}:{line}" for line in rows.lines), rows.rows, strict=True)
-            return
-        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-        text = decode(content, where=str(path)).removeprefix("\ufeff")
-    except (DatasetError, OSError) as error:
-        yield str(path), error
-        return
-    is_json = suffix in SUFFIXES["jsonl"]
-    for number, line in enumerate(text.split("\n") if is_json else text.splitlines(), start=1):
-        if line.strip() or not is_json:
-            yield f"{path}:{number}", _entry(line) if is_json else line
+    if suffix in SUFFIXES["csv"]:
+        rows = read_file(path, kind="csv", delimiter=delimiter)
+        _check_columns(columns, rows.columns)
+        return zip(rows.lines, rows.rows, strict=True)
+    content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    text, is_json = decode(content, where=str(path)).removeprefix("\ufeff"), suffix in SUFFIXES["jsonl"]
+    lines = enumerate(text.split("\n") if is_json else text.splitlines(), start=1)
+    return [(number, line) for number, line in lines if line.strip() or not is_json]
 
 
-def _entry(line: str) -> Any:
+def _entry(line: str, columns: Sequence[str]) -> dict[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return DatasetError(f"this line is no JSON: {error}")
-    return entry if isinstance(entry, dict) else DatasetError("this line is no JSON object")
+        raise DatasetError(f"this line is no JSON: {error}") from error
+    if not isinstance(entry, dict):
+        raise DatasetError("this line is no JSON object")
+    _check_columns(columns, entry)
+    return entry
+
+
+def _check_columns(columns: Sequence[str], names: Collection[str]) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise DatasetError(
+            f"there is no column {shorten(missing)}, which the model takes, but {shorten(list(names)) or 'none'}; "
+            "name the column of the texts with --column, another character between cells with --delimiter"
+        )

@@ -16,6 +16,7 @@ from probattn.experiments.data.tables.table_dataset import Table, TableDataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.evaluation.calibration import Calibration
 from probattn.experiments.runs.load import TrainedRun, open_without_data
+from probattn.experiments.runs.sources import Part
 from probattn.experiments.sharing.answers import class_answers, number_answers
 from probattn.experiments.sharing.model_card import model_card
 from probattn.experiments.sharing.shared_folder import load_run, save_run
@@ -40,11 +41,11 @@ class Pipeline:
     calibration: Calibration | None
 
     @classmethod
-    def open(cls, name: str | Path, *, encoder: str | None = None) -> Self:
+    def open(cls, name: str | Path) -> Self:
         """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
         if Path(name).is_dir() and not (Path(name) / CONFIG).exists():
             return cls.from_run(name)
-        return cls.from_pretrained(name, encoder=encoder)
+        return cls.from_pretrained(name)
 
     @classmethod
     def from_run(cls, folder: str | Path) -> Self:
@@ -59,23 +60,20 @@ class Pipeline:
         return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, encoder: str | None = None, **options: Any
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """Load what :meth:`save_pretrained` wrote, from a folder or from the Hugging Face hub.
 
         On the same machine and with as many threads, it predicts bit for bit what the saved pipeline does.
 
         Args:
             pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
-            encoder: folder or name of the frozen encoder of a text model that has one; default: that of the settings.
             options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
 
         Raises:
             CheckpointError: the folder is damaged, or its files do not belong together.
             MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
         """
-        run = load_run(find_pretrained(pretrained_model_name_or_path, **options), encoder=encoder)
+        run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
         return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     def save_pretrained(self, save_directory: str | Path) -> None:
@@ -129,13 +127,13 @@ class Pipeline:
         Calibrated probabilities are scaled by the temperature, and then have no mutual information of their own.
 
         Args:
-            inputs: uint8 images ``(n, channels, height, width)`` of the size of :attr:`image_shape`, n texts, or n rows
+            inputs: n uint8 images ``(channels, height, width)`` of :attr:`image_shape`, n texts, or n rows
                 of a table, each a mapping of :attr:`columns` to cells.
             calibrated: apply the temperature, if the run has a calibration.
             num_samples, seed: of the posterior samples; default: those of the calibration.
 
         Raises:
-            TypeError: texts where images are expected, or the reverse.
+            TypeError: inputs of another kind.
             DatasetError: images of another size or number of channels; a row that the columns refuse.
             ValueError: no inputs, or an empty text.
         """
@@ -171,18 +169,14 @@ class Pipeline:
             return number_answers(prediction, names, calibration=calibration)
         return class_answers(prediction, names, self.classes, calibration=calibration, by_class=by_class)
 
-    def collate(self, values: Sequence[Any]) -> Any:
-        """Return inputs of files in the form that :meth:`predict` takes: a tensor of images, or a list."""
-        return values if self.image_shape is None else torch.stack(list(values))
-
-    def _data(self, inputs: Any) -> Images | Texts | Table:
+    def _data(self, inputs: Any) -> Part:
+        if isinstance(inputs, str):
+            raise TypeError("this model takes a sequence of inputs, got str")
         labels, data = torch.zeros(len(inputs), dtype=torch.long), self.run.dataset
-        takes = {ImageDataset: f"uint8 images {self.image_shape}", TableDataset: "a sequence of rows"}
-        if isinstance(data, ImageDataset) != isinstance(inputs, Tensor) or isinstance(inputs, str):
-            expected = takes.get(type(data), "a sequence of texts")
-            raise TypeError(f"this model takes {expected}, got {type(inputs).__name__}")
         if isinstance(data, ImageDataset):
-            return Images(inputs.cpu(), labels)
+            return Images(torch.stack(list(inputs)).cpu(), labels)
+        if isinstance(inputs, Tensor):
+            raise TypeError("this model takes a sequence of texts or rows, got a tensor")
         if isinstance(data, TableDataset):
             return Table(data.encoding.features(inputs, [f"row {n}" for n in range(1, len(inputs) + 1)]), labels)
         return Texts(tuple(inputs), labels)

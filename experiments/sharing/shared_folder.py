@@ -1,15 +1,15 @@
 """Runs in folders that can be shared: weights, settings, preprocessing and calibration, without the data."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.calibration import CALIBRATION
-from probattn.experiments.runs.load import TrainedRun, build_for_prediction
+from probattn.experiments.runs.folder import RunRecord
+from probattn.experiments.runs.load import TrainedRun, build_run
 from probattn.experiments.runs.sources import blank_dataset
 from probattn.inference.io.checkpoint import CheckpointError
 from probattn.inference.io.pretrained import CONFIG, WEIGHTS, read_config, save_pretrained
@@ -28,41 +28,30 @@ def save_run(run: TrainedRun, save_directory: Path, *, card: str) -> None:
         card: text of the model card.
     """
     files = {name: (run.folder / name).read_bytes() for name in FILES if (run.folder / name).exists()}
-    config = {
-        "name": run.name,
-        "settings": without_paths(asdict(run.settings)),
-        "environment": run.environment,
-        "epoch": run.best_epoch,
-        "weights": run.weights,
-    }
+    record = RunRecord(run.name, run.settings, run.environment)
+    config = {"run": without_paths(asdict(record)), "epoch": run.best_epoch, "weights": run.weights}
     save_pretrained(save_directory, run.model, run.guide, config=config, files=files, card=card)
 
 
-def load_run(folder: Path, *, encoder: str | None = None) -> TrainedRun:
+def load_run(folder: Path) -> TrainedRun:
     """Load a shared run, and leave PyTorch's random state as it is.
 
     Args:
         folder: of :func:`save_run`.
-        encoder: folder or name of the frozen encoder that computes the features; default: that of the settings.
 
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
-        DatasetError: a frozen encoder that is missing or another one.
+        DatasetError: its preprocessing is missing or damaged.
     """
     config = read_config(folder)
     try:
-        settings = Settings.from_dict(config["settings"])
-        name, environment, epoch, weights = (config[key] for key in ("name", "environment", "epoch", "weights"))
+        record, epoch, weights = RunRecord.from_dict(config["run"]), config["epoch"], config["weights"]
     except (SettingsError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no run that this version can build: {error}") from error
-    if encoder is not None:
-        settings = replace(settings, network=replace(settings.network, encoder=encoder))
     with torch.random.fork_rng(devices=[]):
-        dataset = blank_dataset(settings, folder)
-        model, guide, device = build_for_prediction(settings, dataset)
-    load_safetensors(folder / WEIGHTS, model, guide)
-    parts = folder, name, settings, environment, dataset, model, guide
-    return TrainedRun(*parts, device=device, best_epoch=epoch, weights=weights)
+        run = build_run(folder, record, blank_dataset(record.settings, folder), epoch=epoch, weights=weights)
+    load_safetensors(folder / WEIGHTS, run.model, run.guide)
+    return run
 
 
 def without_paths(values: Any) -> Any:

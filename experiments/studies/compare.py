@@ -150,7 +150,9 @@ def to_latex(comparison: Comparison) -> str:
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, note: str = "") -> None:
     """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode())
+    write_bytes(
+        folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace")
+    )
     pages = [f"# {title}\n\n{markdown(comparison_table(comparison))}" for title, comparison in compared.items()]
     write_bytes(folder / "comparison.md", "\n".join([*pages, note]).encode())
     tables = [f"% {title}\n{to_latex(comparison)}" for title, comparison in compared.items()]

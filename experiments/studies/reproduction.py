@@ -96,7 +96,8 @@ def plan(
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
         extra = {preset: [*text.split(), *fewer, *changes]}
-        jobs[preset, text] = study.plan([preset], seeds=seeds, epochs=epochs, out=folder, own=extra, data=data)
+        sizes = {"seeds": seeds, "epochs": epochs, "preset_changes": extra}
+        jobs[preset, text] = study.plan([preset], out=folder, data=data, **sizes)
     return Plan(name=name, cells=cells, jobs=jobs, is_reduced=is_reduced)
 
 

@@ -165,7 +165,7 @@ SCENARIOS = {
     "compare": Scenario(_evaluated_runs, ("compare", KEP, SOFTMAX, "--out", "comparison")),
     "study": Scenario(_nothing, ("study", KEP, SOFTMAX, "--out", "study", *_STUDY, *CHANGES)),
     "export program": Scenario(_evaluated_runs, ("export", KEP, "--out", "program.pt2")),
-    "export weights": Scenario(_evaluated_runs, ("export", KEP, "--out", "weights.safetensors")),
+    "export folder": Scenario(_evaluated_runs, ("export", KEP, "--out", "shared")),
 }
 
 

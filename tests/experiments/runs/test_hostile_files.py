@@ -28,9 +28,6 @@ from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.ood_sets import load as load_ood
-from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.provenance import Provenance
-from probattn.inference import CheckpointError
 
 FOLDERS = [Path(module.__file__).parent for module in (probattn, experiments, inference, models)]
 
@@ -100,14 +97,6 @@ class TestPickles:
         with pytest.raises(DatasetError, match="CIFAR-10 is not in "):
             cifar.read("cifar10", tmp_path)
 
-    def test_stored_predictions(self, tmp_path, evil):
-        origin = Provenance("", "", "", {}, "posterior", num_samples=1, seed=0, versions={})
-        path = tmp_path / "predictions" / "posterior" / "test.pt"
-        path.parent.mkdir(parents=True)
-        torch.save({"format": prediction_store.FORMAT, "sets": {"test": [0, evil]}}, path)
-        with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
-            prediction_store.load_predictions(tmp_path, ["test"], origin)
-
     def test_caches(self, tmp_path, evil):
         path = tmp_path / "cifar10.pt"
         path.write_bytes(pickle.dumps(evil))
@@ -159,7 +148,7 @@ def test_images(tmp_path, monkeypatch, content, read):
 
 
 def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    frozen = pytest.importorskip("probattn.experiments.data.text.encoders")
+    encoders = pytest.importorskip("probattn.experiments.data.text.encoders")
     pytest.importorskip("transformers")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
@@ -171,5 +160,5 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
     with pytest.raises(DatasetError, match="cannot load the encoder"):
-        frozen.FrozenEncoder(str(folder), max_length=8, cache=tmp_path)
+        encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()

@@ -15,10 +15,9 @@ def encoding(*columns):
 def test_cells_are_separated_by_the_character_of_training(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a;b\n1;x, y\n2;z\n")
-    assert [row["a"] for row in read_rows([path], encoding=encoding("a"), delimiter=";").values] == ["1", "2"]
+    assert [row["a"] for row in read_rows([path], encoding=encoding("a"), delimiter=";").values.values()] == ["1", "2"]
     inputs = read_texts([path], texts=(), column="b", delimiter=";")
-    assert inputs.values == ["x, y", "z"]
-    assert inputs.names == [f"{path}:2", f"{path}:3"]
+    assert inputs.values == {f"{path}:2": "x, y", f"{path}:3": "z"}
     assert read_texts([path], texts=(), column="b").failures
 
 
@@ -27,7 +26,7 @@ def test_a_file_without_the_columns_of_the_model_and_one_that_is_missing_are_one
     path.write_text("b,c\n1,2\n3,4\n")
     failures = read_rows([path, tmp_path / "none.csv", tmp_path], encoding=encoding("a")).failures
     assert len(failures) == 3
-    assert any("lacks the columns 'a'" in reason for reason in failures.values())
+    assert any("no column 'a'" in reason for reason in failures.values())
     assert {str(tmp_path / "none.csv"), str(tmp_path)} <= set(failures)
 
 
@@ -35,7 +34,7 @@ def test_half_a_surrogate_pair_stops_no_other_text(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "good \\ud83d"}\n{"text": "\\ud83d\\ude00 good"}\nno json\n{"text": 3}\n{"text": "x"}\n')
     inputs = read_texts([path], texts=["bad \udcff", "bad"], column="text")
-    assert inputs.values == ["bad", "\U0001f600 good", "x"]
+    assert list(inputs.values.values()) == ["bad", "\U0001f600 good", "x"]
     assert set(inputs.failures) == {"text 1", *(f"{path}:{line}" for line in (1, 3, 4))}
     assert "surrogate" in inputs.failures["text 1"]
 
@@ -44,7 +43,7 @@ def test_rows_that_cannot_be_read_stop_no_others(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n[2]\n{"a": "large"}\n{"a": 4}\n')
     inputs = read_rows([path], encoding=encoding("a"))
-    assert inputs.names == [f"{path}:1", f"{path}:4"]
+    assert list(inputs.values) == [f"{path}:1", f"{path}:4"]
     assert len(inputs.failures) == 2
 
 
@@ -52,8 +51,8 @@ def test_images_that_cannot_be_read_stop_no_others(photos):
     strange = os.fsencode(photos) + b"/\xff.png"
     os.link(photos / "wide.png", strange)  # a name that is not UTF-8
     inputs = read_images([photos, photos / "missing.png", photos / ("x" * 300)], shape=(3, 8, 8))
-    assert {value.shape for value in inputs.values} == {(3, 8, 8)}
-    assert sorted(inputs.names) == sorted(
+    assert {value.shape for value in inputs.values.values()} == {(3, 8, 8)}
+    assert sorted(inputs.values) == sorted(
         [str(photos / "more/fits.png"), str(photos / "wide.png"), str(photos / "\\xff.png")]
     )
     assert len(inputs.failures) == 3

