@@ -1,16 +1,12 @@
 """The system is asked for memory once, not at every step."""
 
-import ctypes
 import platform
 import resource
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-
-from probattn.experiments.runs.environment import keep_memory
 
 FAULTS = """
 import resource, sys, torch
@@ -57,20 +53,3 @@ def usual():
 def test_steps_are_given_no_new_pages(how, usual):
     assert usual >= PAGES
     assert faults(how) < usual / 5  # the heap may grow once more
-
-
-@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
-def test_where_there_is_no_such_allocator_nothing_happens(monkeypatch, error):
-    def refuse(name):
-        raise error
-
-    monkeypatch.setattr(ctypes, "CDLL", refuse)
-    assert keep_memory() is None
-
-
-def test_neither_maps_nor_trims_by_the_numbers_of_malloc_h(monkeypatch):
-    asked = []
-    library = SimpleNamespace(mallopt=lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    keep_memory()
-    assert dict(asked) == {-4: 0, -1: -1}  # M_MMAP_MAX, M_TRIM_THRESHOLD

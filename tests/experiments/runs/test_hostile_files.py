@@ -28,9 +28,6 @@ from probattn.experiments.data.images.corrupted_sets import corrupted_sets
 from probattn.experiments.data.images.files import read_pixels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.images.ood_sets import load as load_ood
-from probattn.experiments.evaluation import prediction_store
-from probattn.experiments.evaluation.provenance import Provenance
-from probattn.inference import CheckpointError
 
 FOLDERS = [Path(module.__file__).parent for module in (probattn, experiments, inference, models)]
 
@@ -99,14 +96,6 @@ class TestPickles:
         (folder / bad).write_bytes(pickle.dumps(evil, protocol=2))
         with pytest.raises(DatasetError, match="CIFAR-10 is not in "):
             cifar.read("cifar10", tmp_path)
-
-    def test_stored_predictions(self, tmp_path, evil):
-        origin = Provenance("", "", "", {}, "posterior", num_samples=1, seed=0, versions={})
-        path = tmp_path / "predictions" / "posterior" / "test.pt"
-        path.parent.mkdir(parents=True)
-        torch.save({"format": prediction_store.FORMAT, "sets": {"test": [0, evil]}}, path)
-        with pytest.raises(CheckpointError, match=r"test\.pt is damaged"):
-            prediction_store.load_predictions(tmp_path, ["test"], origin)
 
     def test_caches(self, tmp_path, evil):
         path = tmp_path / "cifar10.pt"
