@@ -3,14 +3,16 @@
 Needs the extra ``cli``.
 """
 
-import csv
-from collections import defaultdict
 from pathlib import Path
 
+import pandas as pd
+
+from probattn.experiments.evaluation.methods import row_label
 from probattn.experiments.evaluation.metric_display import DISPLAY
-from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, MetricsBySeed, compare
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
+from probattn.experiments.studies.compare import compare_results
 
 FIGURE = Path(__file__).parent / "figures" / "differences-from-softmax.svg"
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"
@@ -44,42 +46,25 @@ ROWS = {
 """Row of the figure → study, run, method and test set of the results."""
 
 
-def read(study: str) -> list[dict[str, str]]:
-    """Return the lines of a study's file."""
-    with (RESULTS / f"{study}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def by_seed(lines: list[dict[str, str]], *, set_: str) -> MetricsBySeed:
-    """Return ``RUN + METHOD`` → seed → metric → value on one test set."""
-    scores: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
-    for line in lines:
-        if line["set"] == set_:
-            values = {metric: float(line[metric]) for metric in METRICS}
-            scores[f"{line['run']} + {line['method']}"][int(line["seed"])] = values
-    return scores
-
-
 def cells(study: str, run: str, method: str, set_: str) -> dict[str, Cell]:
     """Return metric → cell with the difference from softmax attention by the same method.
 
     Raises:
         ValueError: another number of seeds than :data:`SEEDS`, or a difference from another baseline.
     """
-    lines, baseline = read(study), SOFTMAX[study]
-    if "seed" in lines[0]:
-        row, other = f"{run} + {method}", f"{baseline} + {method}"
-        scores = {name: seeds for name, seeds in by_seed(lines, set_=set_).items() if name in (row, other)}
-        metrics = {metric: DISPLAY[metric] for metric in METRICS}
-        result = dict(compare(scores, baselines={row: other}, metrics=metrics).cells[row])
-        counts = {cell.n for cell in result.values()} | {len(scores[other])}
+    results, baseline = pd.read_csv(RESULTS / f"{study}.csv"), SOFTMAX[study]
+    if "seed" in results:
+        row, twin = row_label(run, method), row_label(baseline, method)
+        compared = compare_results(results, set_, baselines={run: baseline, baseline: baseline})
+        counts = {compared.cells[name][metric].n for name in (row, twin) for metric in METRICS}
+        result = {metric: compared.cells[row][metric] for metric in METRICS}
     else:
         wanted = {"run": run, "method": method, "set": set_, "baseline": baseline, "baseline_method": method}
-        chosen = [line for line in lines if wanted.items() <= line.items() and line["metric"] in METRICS]
-        fields = ("mean", "std", "difference", "low", "high")
-        result = {line["metric"]: Cell((), *(float(line[key]) for key in fields)) for line in chosen}
-        counts = {int(line["n"]) for line in chosen}
-    if counts != {SEEDS} or len(result) != len(METRICS):
+        lines = results[(results[[*wanted]] == pd.Series(wanted)).all(axis=1)].set_index("metric")
+        counts = set(lines["n"].reindex(METRICS))
+        values = lines.reindex(METRICS)[["mean", "std", "difference", "low", "high"]]
+        result = {metric: Cell((), *numbers) for metric, *numbers in values.itertuples()}
+    if counts != {SEEDS}:
         raise ValueError(f"{run}, {method}, {set_} of {study} has other than {SEEDS} seeds beside {baseline}")
     return result
 

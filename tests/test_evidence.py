@@ -1,13 +1,12 @@
 """The committed results give the figure and the tables of the pages."""
 
-import csv
 import importlib.util
 import math
 import re
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -59,23 +58,16 @@ def evidence():
 
 
 def read(study):
-    with (RESULTS / f"{study}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return pd.read_csv(RESULTS / f"{study}.csv")
 
 
 def statistics(study):
-    """Return run, method, test set, metric → mean and standard deviation over seeds."""
-    lines = read(study)
-    if "mean" in lines[0]:
-        keys = ("run", "method", "set", "metric")
-        return {tuple(line[key] for key in keys): (float(line["mean"]), float(line["std"] or "nan")) for line in lines}
-    values = defaultdict(list)
-    for line in lines:
-        for metric in [*line][5:]:
-            values[line["run"], line["method"], line["set"], metric].append(float(line[metric] or "nan"))
-    return {
-        key: (np.mean(each), np.std(each, ddof=1) if each[1:] else math.nan, len(each)) for key, each in values.items()
-    }
+    """Return mean and standard deviation over seeds by run, method, test set and metric."""
+    lines, keys = read(study), ["run", "method", "set", "metric"]
+    if "mean" in lines:
+        return lines.groupby(keys)[["mean", "std"]].first()
+    long = lines.melt(id_vars=[*lines.columns[:5]], var_name="metric")
+    return long.groupby(keys)["value"].agg(["mean", "std"])
 
 
 def agrees(text, value):
@@ -109,8 +101,8 @@ def test_the_tables_of_the_results_page_are_those_of_the_files(heading):
             if key[2].startswith("ood"):
                 key = (*key[:3], "entropy_auroc")
             mean, _, std = cell.strip().partition(" ± ")
-            assert agrees(mean, DISPLAY[metric].scale * values[key][0]), (row, key)
-            assert not std or agrees(std, DISPLAY[metric].scale * values[key][1]), (row, key)
+            assert agrees(mean, DISPLAY[metric].scale * values.loc[key, "mean"]), (row, key)
+            assert not std or agrees(std, DISPLAY[metric].scale * values.loc[key, "std"]), (row, key)
             checked += 1
     assert checked > 40
 
@@ -124,30 +116,32 @@ def test_the_figure_is_that_of_the_committed_results(evidence):
     assert drawn == expected
 
 
-def test_a_study_with_fewer_seeds_or_another_baseline_is_refused(evidence, monkeypatch):
-    row = ("cifar10", "kep-svgp/cifar10", "posterior", "test")
-    assert evidence.cells(*row)["nll"].n == 5
+def test_a_study_with_fewer_seeds_or_another_baseline_is_refused(evidence, monkeypatch, tmp_path):
+    rows = [("cifar10", "kep-svgp/cifar10", "posterior", "test"), ("digits", "digits/kep-svgp", "posterior", "test")]
+    assert evidence.cells(*rows[0])["nll"].n == 5
+    lines = (RESULTS / "cifar10.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "cifar10.csv").write_text("\n".join(line for line in lines if "cifar10,4," not in line))
+    (tmp_path / "digits.csv").write_text((RESULTS / "digits.csv").read_text(encoding="utf-8"))
+    monkeypatch.setattr(evidence, "RESULTS", tmp_path)
+    assert evidence.cells(*rows[1])["nll"].low < 0
     monkeypatch.setitem(evidence.SOFTMAX, "digits", "digits/kernel")
-    lines = [line for line in evidence.read("cifar10") if line["seed"] != "4"]
-    monkeypatch.setattr(evidence, "read", lambda study: lines if study == "cifar10" else read(study))
-    for refused in (row, ("digits", "digits/kep-svgp", "posterior", "test")):
+    for row in rows:
         with pytest.raises(ValueError, match="other than 5 seeds"):
-            evidence.cells(*refused)
+            evidence.cells(*row)
 
 
 def test_imdbs_five_seeds_are_the_three_and_the_two_that_are_kept():
-    run, plain = ("kep-svgp/imdb", "posterior"), ("kep-svgp/imdb-softmax", "posterior")
-    seeds = {(line["run"], line["method"], line["seed"]): line for line in read("imdb-seeds")}
-    three, five = (
-        {line["metric"]: line for line in read(study) if (line["run"], line["method"]) == run and line["difference"]}
-        for study in ("imdb-three-seeds", "imdb")
+    seeds = (
+        read("imdb-seeds").query("method == 'posterior'").set_index(["run", "seed"])[["accuracy", "nll", "ece", "aurc"]]
     )
-    assert len(five) == 7
-    for metric, line in five.items():
-        mean, low, high = (float(three[metric][key]) for key in ("difference", "low", "high"))
-        pairs = [float(seeds[*run, seed][metric]) - float(seeds[*plain, seed][metric]) for seed in "34"]
-        squares = 3 * (2 * ((high - low) / 2 / stats.t.ppf(0.975, 2)) ** 2 + mean**2) + np.square(pairs).sum()
-        mean = (3 * mean + sum(pairs)) / 5
+    pairs = seeds.loc["kep-svgp/imdb"] - seeds.loc["kep-svgp/imdb-softmax"]
+    assert len(pairs) == 2
+    chosen = "run == 'kep-svgp/imdb' and method == 'posterior' and difference.notna()"
+    three, five = (read(study).query(chosen).set_index("metric") for study in ("imdb-three-seeds", "imdb"))
+    for metric, values in pairs.items():
+        mean, low, high = three.loc[metric, ["difference", "low", "high"]]
+        squares = 3 * (2 * ((high - low) / 2 / stats.t.ppf(0.975, 2)) ** 2 + mean**2) + np.square(values).sum()
+        mean = (3 * mean + values.sum()) / 5
         half = stats.t.ppf(0.975, 4) * math.sqrt((squares - 5 * mean**2) / 4 / 5)
         expected = pytest.approx([mean, mean - half, mean + half], rel=1e-6, abs=1e-9)
-        assert [float(line[key]) for key in ("difference", "low", "high")] == expected
+        assert five.loc[metric, ["difference", "low", "high"]].tolist() == expected

@@ -8,33 +8,22 @@ import typer
 from probattn.experiments.cli.terminal import COUNT, SEED, Data, say, show_metrics, split_words
 
 SHARE = {"min": 0.001, "max": 0.999}
+METHODS = "Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."
 
 
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold them.")],
     data: Data = None,
-    num_samples: Annotated[
-        int | None, typer.Option(**COUNT, help="Number of posterior samples; default train.num_samples.")
-    ] = None,
+    num_samples: Annotated[int | None, typer.Option(**COUNT, help="Posterior samples; default those of train.")] = None,
     seed: Annotated[int, typer.Option(**SEED, help="Seed of the posterior samples.")] = 0,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="Also evaluate refit, temperature, mc-dropout, laplace, sv-dkl or, e.g., refit+temperature."),
-    ] = None,
-    shift: Annotated[
-        bool, typer.Option("--shift", help="Also evaluate on corrupted images (CIFAR-C or generated).")
-    ] = False,
+    method: Annotated[list[str] | None, typer.Option(help=METHODS)] = None,
+    shift: Annotated[bool, typer.Option("--shift", help="Also evaluate on corrupted images.")] = False,
     corruptions: Annotated[str, typer.Option(help="standard (15), all (19) or comma-separated names.")] = "standard",
     severities: Annotated[str, typer.Option(help="Comma-separated severities of the corruptions.")] = "1,2,3,4,5",
-    ood: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,…", help="Also evaluate on OOD images: default, svhn, lsun-crop, … or a folder."),
-    ] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="OOD images: default, svhn, letters, … or a folder.")] = None,
     level: Annotated[float, typer.Option(**SHARE, help="Share of labels in prediction sets and intervals.")] = 0.9,
     max_risk: Annotated[float, typer.Option(**SHARE, help="Largest error rate of accepted answers.")] = 0.05,
-    convergence: Annotated[
-        bool, typer.Option(help="Test whether the posterior has converged, by refitting it on small training sets.")
-    ] = True,
+    convergence: Annotated[bool, typer.Option(help="Test whether the posterior has converged, by a refit.")] = True,
 ) -> None:
     """Evaluate runs on their test data: tables, scores.csv, calibration.json, predictions/ and report.html."""
     from probattn.experiments.config.validation import SettingsError

@@ -56,9 +56,6 @@ def predict(
         int | None, typer.Option(**COUNT, help="Number of posterior samples; default: that of the evaluation.")
     ] = None,
     seed: Annotated[int | None, typer.Option(**SEED, help="Seed of the samples; default: of the evaluation.")] = None,
-    encoder: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Frozen encoder of a shared text model that has one.")
-    ] = None,
 ) -> None:
     """Predict images, texts or rows of tables: class, confidence, uncertainty and the classes that are likely enough.
 
@@ -77,7 +74,7 @@ def predict(
         format = {".jsonl": "jsonl", ".csv": "csv"}.get(out.suffix.lower())
     if out is not None and format in (None, "table"):
         raise ValueError(f"{out}: answers are written as .csv or .jsonl; choose another name with --out, or --format")
-    pipeline = Pipeline.open(run, encoder=encoder)
+    pipeline = Pipeline.open(run)
     read, answers = _read(pipeline, inputs or [], text or [], column=column, delimiter=delimiter), pd.DataFrame()
     if read.values:
         options = {"calibrated": calibration, "by_class": sets == "by-class", "num_samples": num_samples, "seed": seed}

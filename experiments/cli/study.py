@@ -20,54 +20,32 @@ from probattn.experiments.cli.terminal import (
     split_words,
 )
 
-Out = Annotated[Path, typer.Option(callback=check_folder, help="Folder of tables (Markdown, LaTeX, CSV) and a figure.")]
+Out = Annotated[Path, typer.Option(callback=check_folder, help="Folder of the tables and the figure, or of a study.")]
+SWEEP = "[PRESET:]KEY=VALUE,…"
+RESULTS = "Evaluated runs, folders that hold them, or a results.csv."
 
 
 def compare(
-    results: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Evaluated runs, folders that hold them, or a results.csv.")
-    ],
-    out: Out = Path("runs/comparison"),
+    results: Annotated[list[Path], typer.Argument(metavar="RUN…", help=RESULTS)], out: Out = Path("runs/comparison")
 ) -> None:
     """Compare evaluated runs: mean ± standard deviation over seeds, paired with the softmax twin by the same method."""
     _compare(results, out)
 
 
 def study(
-    presets: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET]…", help="Presets; default those of --layers on digits.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="Your file, folder or Hugging Face data set, or the folder of the data sets."
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated layers of each preset, such as softmax,kep-svgp,package.module:Class."),
-    ] = None,
+    presets: Annotated[list[str] | None, typer.Argument(help="Presets; default digits/softmax.")] = None,
+    data: Annotated[str | None, typer.Option(metavar="PATH", help="Your data, or the folder of the data sets.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="NAME,…", help="Layers, also package.module:Class.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=MAX_RUNS, help="Runs of each preset and layer.")] = 5,
-    epochs: Annotated[
-        int | None, typer.Option(**COUNT, help="Epochs of each run, a warm start included; default the preset's.")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(**COUNT, help="Epochs of each run; default the preset's.")] = None,
     set_: SettingChanges = None,
     encoder: Encoder = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[PRESET:]KEY=VALUE,…", help="Choose a setting on validation data; several form a grid."),
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Methods besides the posterior predictive, or none; default all that suit.")
-    ] = None,
+    sweep: Annotated[list[str] | None, typer.Option(metavar=SWEEP, help="Choose a value on validation data.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Methods, or none; default all that suit.")] = None,
     shift: Annotated[bool | None, typer.Option(help="Evaluate on corrupted images; default for images.")] = None,
-    ood: Annotated[
-        list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit the images.")
-    ] = None,
+    ood: Annotated[list[str] | None, typer.Option(help="OOD images, folders or none; default those that suit.")] = None,
     workers: Annotated[int, typer.Option(**COUNT, help="Runs at a time; default one per core.")] = CORES,
-    out: Annotated[Path, typer.Option(callback=check_folder, help="Folder of the runs and of the comparison.")] = Path(
-        "runs/study"
-    ),
+    out: Out = Path("runs/study"),
 ) -> None:
     """Train presets with several layers and seeds on any data, evaluate and compare them."""
     with interruptible("the same command continues where it stopped"):
@@ -97,10 +75,10 @@ def study(
             values = sweeps.parse(sweep, names)
             tuned = {key for lists in values.values() for key in lists}
             table = sweeps.sweep(values, workers=workers, say=say, **plan)
-            own = dict(table[table["chosen"]].set_index("preset")["changes"])
-            note = "Chosen on validation data of seed 0: " + "; ".join(f"{k} {', '.join(v)}" for k, v in own.items())
+            best = dict(table[table["chosen"]].set_index("preset")["changes"])
+            note = "Chosen on validation data of seed 0: " + "; ".join(f"{k} {', '.join(v)}" for k, v in best.items())
             say(f"{table.to_string(index=False)}\n{note}")
-            jobs = studies.plan(names, seeds=seeds, own=own, **plan)
+            jobs = studies.plan(names, seeds=seeds, preset_changes=best, **plan)
         say(f"{len(jobs)} runs, {min(workers, len(jobs))} at a time; a run takes a minute or many")
         studies.run_study(jobs, workers=workers, say=say, **options)
         _compare([job.folder for job in jobs], out, tuned=tuned, note=note)

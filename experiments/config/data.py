@@ -32,6 +32,8 @@ def _columns(names: Any) -> Any:
 
 
 def _colour(name: str) -> str:
+    if name.lower() not in ImageColor.colormap and not name.startswith("#"):
+        raise ValueError(f"data.background={name} is no colour: take one such as white, black or #808080")
     ImageColor.getrgb(name)
     return name
 

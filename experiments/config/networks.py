@@ -39,12 +39,11 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextNetwork(Network):
-    """Settings of a network for texts.
+class EncoderNetwork(Network):
+    """Settings of a pretrained encoder of texts that is trained further.
 
     Args:
-        encoder: name or folder of a Hugging Face encoder, whose frozen features are the tokens, or which is trained
-            further (``network.kind=encoder``).
+        encoder: name or folder of a Hugging Face encoder.
         max_length: number of tokens that are read of each text.
     """
 
@@ -63,8 +62,8 @@ def _settings(kind: str, base: type[Network], *constructors: Callable[..., Any],
 
 NETWORKS = {
     "vit": _settings("vit", Network, ViT),
-    "text": _settings("text", TextNetwork, TextTransformer, WordTokenizer.fit, max_length=512),
-    "encoder": _settings("encoder", TextNetwork, PretrainedClassifier),
+    "text": _settings("text", Network, TextTransformer, WordTokenizer.fit, max_length=512),
+    "encoder": _settings("encoder", EncoderNetwork, PretrainedClassifier),
     "tabular": _settings("tabular", Network, TabularTransformer),
 }
 """Settings of each network by its kind."""

@@ -25,6 +25,8 @@ class BatchLoader:
     order: Tensor | None = None
 
     def __init__(self, num_data: int, *, batch_size: int, shuffle: bool, generator: torch.Generator | None) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.generator = torch.Generator() if generator is None else generator
         self.num_data, self.batch_size, self.shuffle = num_data, batch_size, shuffle
 

@@ -3,11 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from probattn.experiments.data.errors import DatasetError
@@ -58,18 +56,14 @@ def digest(value: Any) -> str:
     """Return the SHA-256 digest of a value in hexadecimal digits; equal values have equal digests in every process.
 
     Args:
-        value: tensors, arrays, bytes, values of JSON, and mappings (in any order), sequences and data classes of them.
-            Tensors count with dtype and shape, not with their device.
+        value: tensors, bytes, values of JSON, and mappings (in any order) and sequences of them. Tensors count with
+            dtype and shape, not with their device.
     """
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
     kind = "sequence" if isinstance(value, list | tuple) else type(value).__name__
     if isinstance(value, Mapping):
         value = [[key, value[key]] for key in sorted(value, key=repr)]
-    if isinstance(value, np.ndarray):
-        content = f"{value.dtype.str} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes()
+    if isinstance(value, torch.Tensor):
+        content = f"{value.dtype} {tuple(value.shape)} ".encode() + value.cpu().numpy().tobytes()
     elif isinstance(value, list | tuple):
         content = "".join(map(digest, value)).encode()
     else:

@@ -96,7 +96,7 @@ def evaluate(
             scores[methods.POSTERIOR][f"class/{row['class']}"] = values
         frame = to_frame(scores, run=result.label, seed=run.settings.train.seed or 0)
         calibration.save(folder)
-        write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode())
+        write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
         content = {
             "run": run.name,
             "options": draws | shifted | levels | {"methods": names, "ood": tuple(ood), "data": root and str(root)},

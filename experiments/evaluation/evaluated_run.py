@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,12 +43,16 @@ class EvaluatedRun:
         """Seed of the training."""
         return self.settings.train.seed or 0
 
-    def predictions(self, names: Iterable[str], method: str) -> dict[str, Prediction]:
+    @property
+    def draws(self) -> dict[str, int]:
+        """Number and seed of the posterior samples of the scores."""
+        return {name: self.content["options"][name] for name in ("num_samples", "seed")}
+
+    def predictions(self, names: Collection[str], method: str) -> dict[str, Prediction]:
         """Return the stored predictions by a method on those of some test sets that the scores were computed from."""
-        draws = {name: self.content["options"][name] for name in ("num_samples", "seed")}
-        stored = predictions.load(self.folder, method, key={"files": self.content["files"], **draws})
-        digests = self.content["data"]
-        fresh = [name for name in names if name in digests and stored.get(name, {}).get("digest") == digests[name]]
+        stored = predictions.load(self.folder, method, key={"files": self.content["files"], **self.draws})
+        digests = {name: digest for name, digest in self.content["data"].items() if name in names}
+        fresh = [name for name, digest in digests.items() if stored.get(name, {}).get("digest") == digest]
         return {name: predictions.to_prediction(stored[name]) for name in fresh}
 
 
@@ -88,14 +92,10 @@ def check_comparable(runs: Sequence[EvaluatedRun]) -> None:
         SettingsError: two runs that cannot be compared; says in what they differ.
     """
     for one, other in itertools.combinations(runs, 2):
-        mine, theirs = (
-            {name: digest for name, digest in run.content["data"].items() if name != "valid"} for run in (one, other)
-        )
+        mine, theirs = (run.draws | run.content["data"] | {"valid": ""} for run in (one, other))
         shifts = [{name for name in data if name.startswith("shift/")} for data in (mine, theirs)]
-        names = (set(mine) & set(theirs)) | (set.union(*shifts) if all(shifts) else set())
+        names = mine.keys() & theirs.keys() | (set.union(*shifts) if all(shifts) else set())
         differing = sorted(name for name in names if mine.get(name) != theirs.get(name))
-        options = one.content["options"], other.content["options"]
-        differing += [name for name in ("num_samples", "seed") if options[0][name] != options[1][name]]
         if differing:
             raise SettingsError(
                 f"{one.folder} and {other.folder} were evaluated on other {', '.join(differing[:3])}: evaluate both on "

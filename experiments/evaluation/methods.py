@@ -96,12 +96,12 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
 
 def title(name: str) -> str:
     """Return the name of a method for tables; empty for the posterior predictive alone."""
-    return " + ".join(filter(None, (TITLES.get(part, part) for part in name.split("+"))))
+    return " + ".join(filter(None, (TITLES[part] for part in name.split("+"))))
 
 
 def row_label(run: str, method: str) -> str:
     """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
-    return " + ".join(filter(None, (run, title(method))))
+    return f"{run}, {method}" if method.startswith(ENSEMBLE) else " + ".join(filter(None, (run, title(method))))
 
 
 def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:

@@ -1,6 +1,6 @@
 """Result of one evaluated run: everything that a report displays, and how it is gathered from the run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from probattn.experiments.runs.load import TrainedRun
 from probattn.inference import Prediction, attention_spectra, metrics, posterior_summary, predict, token_similarity
 from probattn.inference.diagnostics.attention import Spectrum
 from probattn.inference.diagnostics.convergence import SiteConvergence
-from probattn.inference.training.options import TrainOptions
 from probattn.inference.training.run_log import read_log
 from probattn.messages import is_latent
 
@@ -60,7 +59,7 @@ class RunResult:
     is_table: bool = False  # neither images nor texts
     convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
     spread: dict[str, float] | None = None  # entropy and mutual information of validation data; None for regression
-    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early, see describe_unfinished
+    unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
     @property
     def label(self) -> str:
@@ -108,6 +107,9 @@ def run_result(
         corruption, _, severity = name.partition("/")
         shift.setdefault(corruption, {})[int(severity)] = values
     done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
+    options = run.settings.train
+    last = max((record["epoch"] for record in epochs), default=options.epochs)
+    stopped = last < options.epochs and not (options.patience and last - run.best_epoch >= options.patience)
     return RunResult(
         name=run.name,
         command=train_command(run.name, run.settings),
@@ -134,28 +136,8 @@ def run_result(
         by_class=calibration.by_class(test, run.dataset.classes) if run.dataset.classes else [],
         domains=nested(scores, "domain"),
         ood={name.removeprefix("ood/"): part for name, part in predictions.items() if name.startswith("ood/")},
-        unfinished=describe_unfinished(run.settings.train, epochs_done=last_epoch(epochs), best_epoch=run.best_epoch),
+        unfinished=f"{last} of {options.epochs} epochs" if stopped else "",
     )
-
-
-def last_epoch(records: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the last epoch of the records of a run's log; None without an epoch."""
-    return max((record["epoch"] for record in records if record["kind"] == "epoch"), default=None)
-
-
-def describe_unfinished(options: TrainOptions, *, epochs_done: int | None, best_epoch: int) -> str:
-    """Return "30 of 40 epochs" for a run that was stopped before its last epoch, else an empty string.
-
-    Args:
-        options: the run's options; training that ended by ``patience`` is finished.
-        epochs_done: finished epochs; None if they are unknown.
-        best_epoch: the epoch with the best validation metric.
-    """
-    if epochs_done is None or epochs_done >= options.epochs:
-        return ""
-    if options.patience is not None and epochs_done - best_epoch >= options.patience:
-        return ""
-    return f"{epochs_done} of {options.epochs} epochs"
 
 
 def _variants(run: TrainedRun, drawn: Prediction, examples: list, *, num_samples: int) -> dict[str, dict[str, float]]:

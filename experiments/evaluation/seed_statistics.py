@@ -117,10 +117,10 @@ def compare(
     if sorted(row for rows in groups.values() for row in rows) != sorted(scores):
         raise ValueError(f"groups must hold each of {', '.join(scores)} once, got {groups}")
     cells = {row: {key: _cell(scores, row, baselines.get(row), key, resampled) for key in metrics} for row in scores}
-    return Comparison(dict(metrics), groups, baselines, cells, _best(cells, groups, metrics), note)
+    return Comparison(dict(metrics), groups, baselines, cells, best_rows(cells, groups, metrics), note)
 
 
-def _best(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
+def best_rows(cells: Mapping, groups: Mapping[str, Sequence[str]], metrics: Mapping[str, MetricDisplay]) -> dict:
     """Return, by metric, the rows with the best displayed mean of their group."""
     best: dict[str, frozenset[str]] = {}
     for key, metric in metrics.items():

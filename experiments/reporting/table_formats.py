@@ -2,6 +2,7 @@
 
 import re
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -19,7 +20,8 @@ TEX = str.maketrans(
 
 def terminal(table: Table) -> RichTable:
     """Return a table for the terminal, which folds names and, on a narrow one, numbers at spaces."""
-    rich = RichTable(caption=Text(displayable(table.note)) if table.note else None, caption_justify="left")
+    note = Text(displayable(table.note)) if table.note else None
+    rich = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption=note, caption_justify="left")
     for place, name in enumerate(table.frame.columns):
         heading = displayable(name).replace(" ", "\n", 1) if place else displayable(name)
         width = max((len(word) for text in table.frame.iloc[:, place] for word in text.split()), default=1)

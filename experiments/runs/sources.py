@@ -11,19 +11,17 @@ import torch
 from probattn.experiments.config.data import OWN, DataSettings, OwnDataSettings, data_function
 from probattn.experiments.config.settings import Settings
 from probattn.experiments.config.validation import SettingsError
-from probattn.experiments.data import cache
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.images import image_datasets
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own import hugging_face_sets, images, texts
 from probattn.experiments.data.own.examples import Shares
-from probattn.experiments.data.root import data_root
 from probattn.experiments.data.sealed_files import read_preprocessing
 from probattn.experiments.data.tables import table_dataset
 from probattn.experiments.data.tables.encoding import TableEncoding
 from probattn.experiments.data.tables.table_dataset import Table, TableDataset
-from probattn.experiments.data.text import text_dataset, tokens
+from probattn.experiments.data.text import text_dataset
 from probattn.experiments.data.text.labelled_texts import Texts
 from probattn.experiments.data.text.text_dataset import TextDataset
 
@@ -79,7 +77,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
         folder: holds ``preprocessing.json``, and for texts ``tokenizer.json`` or ``encoder.json``.
 
     Raises:
-        DatasetError: a file is missing or damaged, or another frozen encoder.
+        DatasetError: a file is missing or damaged.
     """
     saved, labels, name = read_preprocessing(folder), torch.zeros(1, dtype=torch.long), settings.data.name
     try:
@@ -95,8 +93,7 @@ def blank_dataset(settings: Settings, folder: Path) -> Dataset:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DatasetError(f"the preprocessing in {folder} is damaged ({error!r}); restore it from a copy") from error
     blank = Texts(("text",), labels)
-    fitted = tokens.fit(settings.network, blank, cache=data_root(None) / cache.FOLDER)
-    return TextDataset(name, classes, *[blank] * 3, fitted, {}).for_run(folder)
+    return text_dataset.from_parts(name, classes, *[blank] * 3, network=settings.network).for_run(folder)
 
 
 def _load_own(settings: Settings, root: Path | None) -> Dataset:

@@ -41,11 +41,11 @@ class Pipeline:
     calibration: Calibration | None
 
     @classmethod
-    def open(cls, name: str | Path, *, encoder: str | None = None) -> Self:
+    def open(cls, name: str | Path) -> Self:
         """Open the folder of a run, or else what :meth:`from_pretrained` takes; errors are those of the two."""
         if Path(name).is_dir() and not (Path(name) / CONFIG).exists():
             return cls.from_run(name)
-        return cls.from_pretrained(name, encoder=encoder)
+        return cls.from_pretrained(name)
 
     @classmethod
     def from_run(cls, folder: str | Path) -> Self:
@@ -60,23 +60,20 @@ class Pipeline:
         return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *, encoder: str | None = None, **options: Any
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> Self:
         """Load what :meth:`save_pretrained` wrote, from a folder or from the Hugging Face hub.
 
         On the same machine and with as many threads, it predicts bit for bit what the saved pipeline does.
 
         Args:
             pretrained_model_name_or_path: folder, or the name of a model of the hub, such as ``"user/model"``.
-            encoder: folder or name of the frozen encoder of a text model that has one; default: that of the settings.
             options: of the download, such as ``revision``, as for ``huggingface_hub.snapshot_download``.
 
         Raises:
             CheckpointError: the folder is damaged, or its files do not belong together.
             MissingExtraError: there is no folder of that name, and ``huggingface_hub`` is not installed.
         """
-        run = load_run(find_pretrained(pretrained_model_name_or_path, **options), encoder=encoder)
+        run = load_run(find_pretrained(pretrained_model_name_or_path, **options))
         return cls(run, Calibration.load(run.folder, weights=run.weights))
 
     def save_pretrained(self, save_directory: str | Path) -> None:

@@ -1,6 +1,6 @@
 """Runs in folders that can be shared: weights, settings, preprocessing and calibration, without the data."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +33,21 @@ def save_run(run: TrainedRun, save_directory: Path, *, card: str) -> None:
     save_pretrained(save_directory, run.model, run.guide, config=config, files=files, card=card)
 
 
-def load_run(folder: Path, *, encoder: str | None = None) -> TrainedRun:
+def load_run(folder: Path) -> TrainedRun:
     """Load a shared run, and leave PyTorch's random state as it is.
 
     Args:
         folder: of :func:`save_run`.
-        encoder: folder or name of the frozen encoder that computes the features; default: that of the settings.
 
     Raises:
         CheckpointError: the folder is damaged, or its files do not belong together.
-        DatasetError: a frozen encoder that is missing or another one.
+        DatasetError: its preprocessing is missing or damaged.
     """
     config = read_config(folder)
     try:
         record, epoch, weights = RunRecord.from_dict(config["run"]), config["epoch"], config["weights"]
     except (SettingsError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{folder / CONFIG} describes no run that this version can build: {error}") from error
-    if encoder is not None:
-        network = replace(record.settings.network, encoder=encoder)
-        record = replace(record, settings=replace(record.settings, network=network))
     with torch.random.fork_rng(devices=[]):
         run = build_run(folder, record, blank_dataset(record.settings, folder), epoch=epoch, weights=weights)
     load_safetensors(folder / WEIGHTS, run.model, run.guide)

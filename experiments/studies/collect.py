@@ -89,7 +89,7 @@ def to_rows(runs: Runs) -> pd.DataFrame:
     for label, members in runs.items():
         frames += [run.scores.assign(run=label) for run in members]
         if ensemble := _ensemble(members):
-            frames.append(to_frame({ENSEMBLE: ensemble}, run=label, seed=0))
+            frames.append(to_frame({f"{ENSEMBLE} of {len(members)}": ensemble}, run=label, seed=0))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -134,12 +134,12 @@ def differ_in_layer_only(one: Settings, other: Settings, *, tuned: Collection[st
 
 def resampled(runs: Runs, name: str) -> Resampled:
     """Return the metrics on resampled examples of a test set, for each row of a single seed with stored predictions."""
-    found: dict = {}
+    values: dict = {}
     for label, members in runs.items():
         for method in members[0].scores["method"].unique() if len(members) == 1 else ():
             for prediction in members[0].predictions([name], method).values():
-                found[row_label(label, method)] = resampled_metrics(prediction)
-    return found
+                values[row_label(label, method)] = resampled_metrics(prediction)
+    return values
 
 
 def _kind(run: EvaluatedRun) -> tuple[str, ...]:

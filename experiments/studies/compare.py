@@ -1,6 +1,7 @@
 """Comparisons of runs over seeds, from results in the wide form: tables in Markdown and LaTeX, and a figure."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ import pandas as pd
 
 from probattn.experiments.config.validation import SettingsError
 from probattn.experiments.evaluation.methods import ENSEMBLE, POSTERIOR, row_label
-from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY
+from probattn.experiments.evaluation.metric_display import DETECTORS, OOD_DISPLAY, MetricDisplay, displays
 from probattn.experiments.evaluation.scores import KEYS, mean_shift
-from probattn.experiments.evaluation.seed_statistics import Comparison, Resampled, compare
+from probattn.experiments.evaluation.seed_statistics import Cell, Comparison, Resampled, best_rows, compare
 from probattn.experiments.plots.differences import differences
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.table_formats import latex, markdown
@@ -50,27 +51,18 @@ def compare_results(
         what = f"on {' and '.join(f'{size:g}' for size in sizes)} examples" if sizes else "nowhere"
         raise ValueError(f"runs were scored on {subject} {what}: compare runs that were scored on the same test data")
     baselines = _softmax(frame["run"].unique()) if baselines is None else baselines
-    rows, scores = {}, {}
-    for (run, method), group in frame.groupby(["run", "method"], sort=False):
-        row = row_label(run, method)
-        if method == ENSEMBLE:
-            row = f"{run}, ensemble of {((frame['run'] == run) & (frame['method'] == POSTERIOR)).sum()}"
-        rows[row], values = (run, method), group.dropna(axis=1, how="all").set_index("seed")
-        scores[row] = values.drop(columns=[key for key in KEYS if key in values]).to_dict("index")
-    ensembles = [row for row, (_, method) in rows.items() if method == ENSEMBLE]
-    groups = {"single models": [row for row in rows if row not in ensembles], "ensembles": ensembles}
-    pairs = {row: _baseline(*key, baselines, scores) for row, key in rows.items() if key[1] != ENSEMBLE}
-    columns = None
-    if subject.startswith("ood/"):
-        known = {key for seeds in scores.values() for values in seeds.values() for key in values}
-        columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
-        columns = {key: display for key, display in columns.items() if key in known}
+    scores, keys = {}, {}
+    for key, group in frame.groupby(["run", "method"], sort=False):
+        values = group.dropna(axis=1, how="all").set_index("seed")
+        row = row_label(*key)
+        keys[row], scores[row] = key, values.drop(columns=[key for key in KEYS if key in values]).to_dict("index")
+    pairs = {row: _baseline(*key, baselines, scores) for row, key in keys.items() if not key[1].startswith(ENSEMBLE)}
     single = frame["seed"].nunique() == 1 and bool(resampled)
     return compare(
         scores,
         baselines={row: other for row, other in pairs.items() if other in scores and other != row},
-        groups=groups if ensembles else None,
-        metrics=columns,
+        groups=_groups(scores),
+        metrics=_columns(subject, metric, {key for seeds in scores.values() for run in seeds.values() for key in run}),
         resampled=resampled,
         note=f"n = {sizes[0]:,g}." + (f" {SINGLE_SEED}" if single else ""),
     )
@@ -88,21 +80,40 @@ def comparisons(
         results, baselines: as for :func:`compare_results`.
         resampled: function of the name of a test set to the values on its resampled examples.
     """
-    names, compared = list(results["set"].unique()), {}
-    for name in names:
-        if name == "test" or name.startswith("domain/"):
-            title = f"Test data{name.removeprefix('test').replace('domain/', ', ')}"
-            values = resampled(name) if resampled else None
-            compared[title] = compare_results(results, name, baselines=baselines, resampled=values)
-    if any(name.startswith("shift/") for name in names):
-        compared["Corrupted test images, mean"] = compare_results(results, "shift", baselines=baselines)
-    for name in (name for name in names if name.startswith("ood/")):
-        for metric, display in OOD_DISPLAY.items():
-            if any(
-                column.endswith(f"_{metric}") for column in results[results["set"] == name].dropna(axis=1, how="all")
-            ):
-                title = f"Detection of {name.removeprefix('ood/')}, {display.title}"
-                compared[title] = compare_results(results, name, metric=metric, baselines=baselines)
+    compared = {}
+    for subject, metric in _subjects(results["set"]):
+        if _columns(subject, metric, set(results[results["set"] == subject].dropna(axis=1, how="all"))) != {}:
+            values = resampled(subject) if resampled and metric == "" and subject != "shift" else None
+            options = {"metric": metric, "baselines": baselines, "resampled": values}
+            compared[_title(subject, metric)] = compare_results(results, subject, **options)
+    return compared
+
+
+def from_statistics(lines: pd.DataFrame) -> dict[str, Comparison]:
+    """Return the comparisons on all subjects by title, of statistics over seeds that were stored without the seeds.
+
+    Args:
+        lines: columns ``run, method, set, metric, mean, std, n, baseline, baseline_method, difference, low, high``.
+    """
+    compared, names = {}, lines["set"].replace("^shift/.*", "shift", regex=True)
+    for subject, metric in _subjects(lines["set"]):
+        cells: dict[str, dict[str, Cell]] = {}
+        baselines, known = {}, set(lines[names == subject]["metric"])
+        columns = _columns(subject, metric, known) or {
+            key: value for key, value in displays(known).items() if key in known
+        }
+        for line in lines[(names == subject) & lines["metric"].isin(columns)].to_dict("records"):
+            numbers = {key: None if pd.isna(line[key]) else line[key] for key in ("std", "difference", "low", "high")}
+            row = cells.setdefault(row_label(line["run"], line["method"]), dict.fromkeys(columns, Cell((), math.nan)))
+            row[line["metric"]] = Cell((line["mean"],) * int(line["n"]), line["mean"], **numbers)
+            if not pd.isna(line["baseline"]):
+                other = row_label(line["baseline"], line.get("baseline_method", POSTERIOR))
+                baselines[row_label(line["run"], line["method"])] = other
+        if cells:
+            groups = _groups(cells)
+            compared[_title(subject, metric)] = Comparison(
+                columns, groups, baselines, cells, best_rows(cells, groups, columns)
+            )
     return compared
 
 
@@ -124,6 +135,8 @@ def read(paths: Sequence[Path], *, tuned: Collection[str] = ()) -> tuple[pd.Data
     if len(tables) < len(paths):
         raise SettingsError("compare either folders of runs or tables of results, not both")
     results = pd.concat(map(pd.read_csv, tables), ignore_index=True)
+    if {"metric", "mean", "std"} <= set(results):
+        return results, from_statistics(results)
     if missing := [key for key in KEYS if key not in results]:
         raise SettingsError(f"{tables[0]} lacks the columns {', '.join(missing)}: results have {', '.join(KEYS)}")
     return results, comparisons(results)
@@ -137,7 +150,9 @@ def to_latex(comparison: Comparison) -> str:
 def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison], *, note: str = "") -> None:
     """Write ``results.csv``, all tables as ``comparison.md`` and ``comparison.tex``, and ``differences.svg``."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode())
+    write_bytes(
+        folder / "results.csv", results.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace")
+    )
     pages = [f"# {title}\n\n{markdown(comparison_table(comparison))}" for title, comparison in compared.items()]
     write_bytes(folder / "comparison.md", "\n".join([*pages, note]).encode())
     tables = [f"% {title}\n{to_latex(comparison)}" for title, comparison in compared.items()]
@@ -148,9 +163,41 @@ def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison
         save_figure(folder / "differences.svg", figure)
 
 
+def _subjects(sets: pd.Series) -> list[tuple[str, str]]:
+    """Return the subjects of test sets, OOD sets with each metric of detection."""
+    names = list(sets.unique())
+    plain = [name for name in names if name == "test" or name.startswith("domain/")]
+    plain += ["shift"] if any(name.startswith("shift/") for name in names) else []
+    detected = [(name, metric) for name in names if name.startswith("ood/") for metric in OOD_DISPLAY]
+    return [(name, "") for name in plain] + detected
+
+
+def _title(subject: str, metric: str) -> str:
+    if metric:
+        return f"Detection of {subject.removeprefix('ood/')}, {OOD_DISPLAY[metric].title}"
+    if subject == "shift":
+        return "Corrupted test images, mean"
+    return f"Test data{subject.removeprefix('test').replace('domain/', ', ')}"
+
+
+def _columns(subject: str, metric: str, known: Collection[str]) -> dict[str, MetricDisplay] | None:
+    """Return the detectors of an OOD set that are among known metrics; None for other subjects."""
+    if not subject.startswith("ood/"):
+        return None
+    columns = {f"{key}_{metric}": OOD_DISPLAY[metric]._replace(title=title) for key, title in DETECTORS.items()}
+    return {key: display for key, display in columns.items() if key in known}
+
+
+def _groups(rows: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
+    """Return single models and ensembles as groups; one group without ensembles."""
+    ensembles = tuple(row for row in rows if f", {ENSEMBLE}" in row)
+    single = tuple(row for row in rows if row not in ensembles)
+    return {"single models": single, "ensembles": ensembles} if ensembles else {"": single}
+
+
 def _softmax(runs: Iterable[str]) -> dict[str, str]:
     """Return the softmax run of each run: itself, or the one whose name begins most alike."""
-    softmax = [run for run in runs if "softmax" in run]
+    softmax = [run for run in runs if "softmax" in run.partition(" (")[0]]
     closest = {
         run: max(softmax, key=lambda other: len(os.path.commonprefix([run, other])), default=run) for run in runs
     }

@@ -2,66 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from probattn.inference.diagnostics.posterior_draws import record
 from probattn.inference.prediction.predict import predict
-
-
-@dataclass(frozen=True, eq=False)
-class SiteComparison:
-    """Comparison of a guide's draws of one site with the reference; scalars constant there (padding) are ignored.
-
-    Args:
-        guide, site: names.
-        mean, std: of the guide's draws, for each scalar.
-        reference_mean, reference_std: of the reference's draws, for each scalar.
-        correlation_error: root mean square difference of the correlations between the site's scalars; NaN for a single
-            scalar or a point mass.
-    """
-
-    guide: str
-    site: str
-    mean: Tensor
-    std: Tensor
-    reference_mean: Tensor
-    reference_std: Tensor
-    correlation_error: float
-
-    @property
-    def mean_error(self) -> float:
-        """Root mean square error of the posterior mean, in posterior standard deviations."""
-        error = (self.mean - self.reference_mean) / self.reference_std
-        return error[self.reference_std > 0].square().mean().sqrt().item()
-
-    @property
-    def std_ratio(self) -> float:
-        """Ratio of the guide's to the reference's standard deviation, averaged over scalars; ideally 1."""
-        return (self.std / self.reference_std)[self.reference_std > 0].mean().item()
-
-
-@dataclass(frozen=True, eq=False)
-class PosteriorComparison:
-    """Comparison of all guides with the reference; ``print`` displays a table.
-
-    Args:
-        sites: one entry per guide and site.
-        predictive: by guide, the total variation distance of the predictive probabilities to the reference's, averaged
-            over examples, in [0, 1]; NaN for likelihoods other than categorical.
-    """
-
-    sites: tuple[SiteComparison, ...]
-    predictive: dict[str, float]
-
-    def __str__(self) -> str:
-        lines = ["guide                     mean error  std ratio  correlation error  predictive TV  site"]
-        for row in self.sites:
-            numbers = f"{row.mean_error:10.3f}{row.std_ratio:11.3f}{row.correlation_error:19.3f}"
-            lines.append(f"{row.guide:26}{numbers}{self.predictive[row.guide]:15.3f}  {row.site}")
-        return "\n".join(lines)
 
 
 def compare_posteriors(
@@ -71,10 +18,11 @@ def compare_posteriors(
     *,
     reference: Mapping[str, Tensor],
     num_samples: int = 1000,
-) -> PosteriorComparison:
+) -> pd.DataFrame:
     """Compare draws of guides, and the resulting predictions, with reference draws of the posterior.
 
-    With S independent draws, the mean error of an exact guide is still about S^−½ standard deviations.
+    With S independent draws, the mean error of an exact guide is still about S^−½ standard deviations. Scalars that are
+    constant in the reference (padding) are ignored.
 
     Args:
         model: the model.
@@ -83,22 +31,37 @@ def compare_posteriors(
         reference: draws by site, such as those of Pyro's ``MCMC(NUTS(model), ...)``.
         num_samples: number of draws of each guide.
 
+    Returns:
+        A row for each guide and site, with columns
+
+        - ``guide``, ``site``;
+        - ``mean_error``: root mean square error of the posterior mean, in posterior standard deviations;
+        - ``std_ratio``: ratio of the guide's to the reference's standard deviation, a mean over scalars, ideally 1;
+        - ``correlation_error``: root mean square difference of the correlations between the site's scalars, NaN for a
+          single scalar or a point mass;
+        - ``predictive``: total variation distance of the predictive probabilities of the guide to the reference's, a
+          mean over examples, in [0, 1]; NaN for likelihoods other than categorical.
+
     Raises:
-        ValueError: reference draws of other sites than the model's latent ones.
+        KeyError: reference draws of other sites than the model's latent ones.
     """
     count = len(next(iter(reference.values()), ()))
-    expected = predict(model, reference, [batch], num_samples=count, seed=0).probs
-    sites, predictive = [], {}
+    expected, rows = predict(model, reference, [batch], num_samples=count, seed=0).probs, []
     for name, guide in guides.items():
         with record(num_samples) as drawn:
             probs = predict(model, guide, [batch], num_samples=num_samples).probs
-        predictive[name] = math.nan if expected is None else 0.5 * (probs - expected).abs().sum(-1).mean().item()
+        distance = math.nan if expected is None else 0.5 * (probs - expected).abs().sum(-1).mean().item()
         for site, draws in drawn.latents.items():
             truth = reference[site].to(draws)
-            error = (_correlations(draws) - _correlations(truth)).square().nanmean().sqrt().item()
-            moments = draws.mean(0), draws.std(0), truth.mean(0), truth.std(0)
-            sites.append(SiteComparison(name, site, *moments, correlation_error=error))
-    return PosteriorComparison(tuple(sites), predictive)
+            std, varies = truth.std(0), truth.std(0) > 0
+            measures = {
+                "mean_error": ((draws.mean(0) - truth.mean(0)) / std)[varies].square().mean().sqrt(),
+                "std_ratio": (draws.std(0) / std)[varies].mean(),
+                "correlation_error": (_correlations(draws) - _correlations(truth)).square().nanmean().sqrt(),
+            }
+            values = {key: value.item() for key, value in measures.items()}
+            rows.append({"guide": name, "site": site, **values, "predictive": distance})
+    return pd.DataFrame(rows)
 
 
 def _correlations(draws: Tensor) -> Tensor:

@@ -46,9 +46,8 @@ def posterior_check(
         say: called with a line of text when a part of the check begins, and with NUTS' diagnostics.
 
     Returns:
-        A line a guide: error of the mean in posterior standard deviations, ratio of the standard deviations, RMS
-        error of the correlations, total variation of the predictions, k̂, effective draws of :data:`DRAWS`, and the
-        p-value of uniform SBC ranks; NaN where a guide has no such number.
+        A row a guide: the columns of :func:`compare_posteriors`, ``khat`` and ``effective`` draws of PSIS,
+        and ``calibration_p``, the p-value of uniform SBC ranks; NaN where a guide has no such number.
     """
     torch.manual_seed(seed)
     x, y = _digits()
@@ -60,15 +59,12 @@ def posterior_check(
     say(f"NUTS: {warmup_steps} + {num_samples} draws")
     draws = _nuts(model, (x, y), num_samples=num_samples, warmup_steps=warmup_steps, say=say)
     say("comparison of the guides with NUTS, and importance ratios")
-    comparison = compare_posteriors(model, families, (x, y), reference=draws, num_samples=DRAWS)
-    rows = {}
-    for site in comparison.sites:
-        rows[site.guide] = {"mean error": site.mean_error, "sd ratio": site.std_ratio}
-        rows[site.guide] |= {"correlation error": site.correlation_error}
-        rows[site.guide] |= {"predictive TV": comparison.predictive[site.guide]}
-        if site.guide != "delta":  # a point mass has no density
-            ratios = psis_khat(model, families[site.guide], (x, y), num_samples=DRAWS)
-            rows[site.guide] |= {"k̂": ratios.khat, "effective": ratios.ess}
+    table = compare_posteriors(model, families, (x, y), reference=draws, num_samples=DRAWS)
+    table = table.set_index("guide").drop(columns="site")
+    for name in families:
+        if name != "delta":  # a point mass has no density
+            ratios = psis_khat(model, families[name], (x, y), num_samples=DRAWS)
+            table.loc[name, ["khat", "effective"]] = ratios.khat, ratios.ess
     for name in CALIBRATED if simulations else ():
         say(f"calibration of {name}: {simulations} simulations, with a posterior of {epochs // 5} epochs each")
 
@@ -78,8 +74,8 @@ def posterior_check(
             return posterior_draws(model, guide, [batch], num_samples=99)
 
         sbc = simulation_based_calibration(model, x, infer, num_simulations=simulations)
-        rows[name]["calibration p"] = sbc.p_value
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("guide")
+        table.loc[name, "calibration_p"] = sbc.p_value
+    return table
 
 
 def _trained(x: Tensor, y: Tensor, say: Callable[[str], None]) -> Classifier:

@@ -57,7 +57,7 @@ def plan(
     epochs: int | None = None,
     layers: Sequence[str] = (),
     changes: Sequence[str] = (),
-    own: Mapping[str, Sequence[str]] | None = None,
+    preset_changes: Mapping[str, Sequence[str]] | None = None,
     data: Path | str | None = None,
 ) -> list[Job]:
     """Return the runs of a study: all presets and layers with the first seed, then with the next.
@@ -70,19 +70,19 @@ def plan(
         layers: layers of each preset, as presets of its family have them, or else as
             :func:`~probattn.experiments.config.layer_choice.with_layer`; none takes the presets' own.
         changes: changed settings, ``key=value``; those of ``layers`` count for the layers that have them.
-        own: preset → further changes of its runs, which are in ``PRESET/KEY=VALUE,…/seed-SEED``.
+        preset_changes: preset → further changes of its runs, which are in ``PRESET/KEY=VALUE,…/seed-SEED``.
         data: a user's own data, or the folder of the data sets.
 
     Raises:
         SettingsError: an unknown preset or layer, or changes that are invalid or set the seed.
     """
-    check_seedless([*changes, *(change for further in (own or {}).values() for change in further)])
+    check_seedless([*changes, *(change for further in (preset_changes or {}).values() for change in further)])
     of_layers = {change.partition("=")[0] for change in changes if change.startswith("layer.") and layers}
     jobs, used = {}, set()
     for name, settings in _variants(names, layers):
         options = {f"layer.{option.name}" for option in fields(settings.layer)}
         used |= options & of_layers
-        further = tuple((own or {}).get(name, ()))
+        further = tuple((preset_changes or {}).get(name, ()))
         applied = [change for change in changes if change.partition("=")[0] not in of_layers - options]
         is_own = data is not None and isinstance(settings.data, OwnDataSettings)
         if data is not None and not is_own and not Path(data).is_dir():

@@ -61,10 +61,10 @@ def sweep(
     jobs, rows = {}, {}
     for name, lists in values.items():
         for chosen in itertools.product(*lists.values()):
-            own = tuple(f"{key}={value}" for key, value in zip(lists, chosen, strict=True))
-            (job,) = plan([name], seeds=1, own={name: own}, **options)
+            changes = tuple(f"{key}={value}" for key, value in zip(lists, chosen, strict=True))
+            (job,) = plan([name], seeds=1, preset_changes={name: changes}, **options)
             jobs[job.folder] = job
-            rows[job.folder] = {"preset": name, "changes": own, "metric": job.settings.train.monitor or "nll"}
+            rows[job.folder] = {"preset": name, "changes": changes, "metric": job.settings.train.monitor or "nll"}
     with contextlib.closing(finished(validation_value, list(jobs.values()), workers)) as results:
         for number, (job, value) in enumerate(results, 1):
             rows[job.folder]["value"] = value

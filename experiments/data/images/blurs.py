@@ -20,7 +20,7 @@ def scale(images: np.ndarray) -> float:
     return min(images.shape[-2:]) / SIDE
 
 
-def defocus(images: np.ndarray, rng: Generator, radius: float, alias: float) -> np.ndarray:
+def defocus_blur(images: np.ndarray, rng: Generator, radius: float, alias: float) -> np.ndarray:
     """Convolve with a disk of `radius` pixels, smoothed with a Gaussian of `alias` pixels."""
     rim = max(1, round(scale(images)))
     reach = int(radius * scale(images)) + rim
@@ -32,7 +32,7 @@ def defocus(images: np.ndarray, rng: Generator, radius: float, alias: float) -> 
     return conv2d(pad(flat, (reach,) * 4, mode="reflect"), kernel[None, None]).numpy().reshape(images.shape)
 
 
-def glass(images: np.ndarray, rng: Generator, sigma: float, iterations: int) -> np.ndarray:
+def glass_blur(images: np.ndarray, rng: Generator, sigma: float, iterations: int) -> np.ndarray:
     """Blur, replace each pixel by a random neighbour, `iterations` times, and blur again.
 
     The paper swaps pixels. The program of CIFAR-C's own files copies the neighbour, 0 or 1 pixels up and left, since
@@ -42,26 +42,26 @@ def glass(images: np.ndarray, rng: Generator, sigma: float, iterations: int) -> 
     n, _, height, width = images.shape
     rows, columns = np.arange(height)[:, None], np.arange(width)
     inner = (reach < rows) & (rows <= height - reach) & (reach < columns) & (columns <= width - reach)
-    blurred = gaussian(images, rng, sigma)
+    blurred = gaussian_blur(images, rng, sigma)
     for _ in range(iterations):
         down, right = inner * rng.integers(-reach, reach, size=(2, n, height, width))
         blurred = take_pixels(blurred, rows + down, columns + right)
-    return gaussian(blurred, rng, sigma)
+    return gaussian_blur(blurred, rng, sigma)
 
 
-def motion(images: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
+def motion_blur(images: np.ndarray, rng: Generator, radius: float, sigma: float) -> np.ndarray:
     """Blur along a line at a random angle within 45° of the horizontal."""
     angles = rng.uniform(-45, 45, size=len(images))
     return blur_along(images, radius * scale(images), sigma * scale(images), angles)
 
 
-def zoom(images: np.ndarray, rng: Generator, end: float) -> np.ndarray:
+def zoom_blur(images: np.ndarray, rng: Generator, end: float) -> np.ndarray:
     """Average the image and its enlargements by 1, 1.01, … below `end`."""
     factors = np.arange(1, end, 0.01)  # rounding includes the ends 1.06 and 1.11, as in the original
     return (images + sum(enlarge(images, factor) for factor in factors)) / (len(factors) + 1)
 
 
-def gaussian(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
+def gaussian_blur(images: np.ndarray, rng: Generator, sigma: float) -> np.ndarray:
     """Convolve with a Gaussian of `sigma` pixels."""
     return gaussian_filter(images, (0, 0, sigma * scale(images), sigma * scale(images)), mode="nearest")
 
@@ -78,18 +78,14 @@ def elastic_transform(images: np.ndarray, rng: Generator, amplitude: float, sigm
     moved = corners + rng.uniform(-jitter * side, jitter * side, size=(n, 3, 2))
     points = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1)
     # Maps output to input positions.
-    affine = np.linalg.solve(_homogeneous(moved), np.broadcast_to(corners, moved.shape))
-    sources = 2 * (_homogeneous(points) @ affine[:, None]) / last - 1
-    images = _sample_mirrored(images, sources, align_corners=True)
+    affine = np.linalg.solve(np.insert(moved, 2, 1, axis=2), np.broadcast_to(corners, moved.shape))
+    sources = points @ affine[:, None, :2] + affine[:, None, 2:]
+    images = _sample_mirrored(images, 2 * sources / last - 1, align_corners=True)
 
     noise = rng.uniform(-1, 1, size=(n, 2, SIDE, SIDE))
     blurred = gaussian_filter(noise, (0, 0, SIDE * sigma, SIDE * sigma), mode="reflect", truncate=3)
     shifts = resize_like((amplitude * side * blurred).astype(np.float32), images).transpose(0, 2, 3, 1)
     return _sample_mirrored(images, (2 * (points + shifts) + 1) / (last + 1) - 1, align_corners=False)
-
-
-def _homogeneous(points: np.ndarray) -> np.ndarray:
-    return np.concatenate([points, np.ones_like(points[..., :1])], axis=-1)
 
 
 def _sample_mirrored(images: np.ndarray, points: np.ndarray, *, align_corners: bool) -> np.ndarray:

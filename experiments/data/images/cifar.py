@@ -22,19 +22,16 @@ from probattn.experiments.data.own.images import list_images
 
 
 class CifarSpec(NamedTuple):
-    """Title, torchvision class and complete size of a CIFAR data set."""
+    """Title, torchvision class, and the number of classes, training and test images of a CIFAR data set."""
 
     title: str
     source: type[CIFAR10]
     num_classes: int
-    num_train: int
-    num_test: int
+    num_train: int = 50_000
+    num_test: int = 10_000
 
 
-CIFAR = {
-    "cifar10": CifarSpec("CIFAR-10", CIFAR10, 10, 50_000, 10_000),
-    "cifar100": CifarSpec("CIFAR-100", CIFAR100, 100, 50_000, 10_000),
-}
+CIFAR = {"cifar10": CifarSpec("CIFAR-10", CIFAR10, 10), "cifar100": CifarSpec("CIFAR-100", CIFAR100, 100)}
 
 
 @contextlib.contextmanager

@@ -116,5 +116,5 @@ def _compose(image: Image.Image, background: str) -> Image.Image:
     composed = Image.alpha_composite(Image.new("RGBA", layers.size, background), layers).convert("RGB")
     (lowest, highest), contrast = layers.getchannel("A").getextrema(), max(b - a for a, b in composed.getextrema())
     if lowest < highest and contrast < _MIN_CONTRAST:
-        raise ValueError(f"it is transparent and cannot be seen on {background}: choose another data.background")
+        raise ValueError(f"it is transparent and cannot be seen on {background}: set another data.background=COLOUR")
     return composed

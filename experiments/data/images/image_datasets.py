@@ -102,8 +102,7 @@ def load(
     if name == "digits":
         classes, whole = _digits()
         fifth = round(len(whole) / 5)
-        sizes = (len(whole) - 2 * fifth, fifth, fifth)
-        train, valid, test = split(whole, sizes=sizes, generator=generator)
+        train, valid, test = split(whole, sizes=(len(whole) - 2 * fifth, fifth, fifth), generator=generator)
     else:
         classes, whole, test = cifar.read(name, data_root(root))
         tenth = len(whole) // 10
@@ -122,7 +121,7 @@ def from_parts(
         DatasetError: a colour channel of all training images has one value everywhere.
     """
     mean, std = channel_statistics(train.images)
-    if min(std) == 0:
+    if min(std) < 1e-9:
         raise DatasetError("in one colour channel all training images have the same value everywhere: take others")
     return ImageDataset(name, classes, train, valid, test, mean, std, augment=augment)
 

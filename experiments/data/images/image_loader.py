@@ -34,7 +34,7 @@ class ImageLoader(BatchLoader):
         batch_size, device: as given.
 
     Raises:
-        ValueError: ``batch_size`` is below 1, there are no images, or ``generator`` is not on the CPU.
+        ValueError: there are no images.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ImageLoader(BatchLoader):
         super().__init__(len(data), batch_size=batch_size, shuffle=shuffle, generator=generator)
         if not len(data):
             raise ValueError("no batch to yield: there are no images")
-        self.device = torch.device(device)
-        self.augment, self._data = augment, data.to(device)
+        self.device, self.augment = torch.device(device), augment
+        self._images, self._labels = data.images.to(device), data.labels.to(device)
         self._mean, self._std = (
             torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1) for values in (mean, std)
         )
@@ -64,9 +64,10 @@ class ImageLoader(BatchLoader):
         if self.shuffle:
             order = torch.randperm(self.num_data, generator=self.generator)
         for indices in order.to(self.device, non_blocking=True).split(self.batch_size):
-            batch = self._data.select(indices)
-            images = crop_flip(batch.images, generator=self.generator) if self.augment else batch.images
-            yield (images.float() / 255 - self._mean) / self._std, batch.labels
+            images = self._images[indices]
+            if self.augment:
+                images = crop_flip(images, generator=self.generator)
+            yield (images.float() / 255 - self._mean) / self._std, self._labels[indices]
 
 
 def crop_flip(images: Tensor, *, padding: int = 4, generator: torch.Generator) -> Tensor:

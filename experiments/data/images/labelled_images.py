@@ -40,17 +40,8 @@ class Images:
         """Return a copy of the images at ``indices``, int64 (m,), in that order."""
         return type(self)(self.images[indices], self.labels[indices])
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same images on ``device``."""
-        return type(self)(self.images.to(device), self.labels.to(device))
-
 
 def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and population standard deviation per channel of uint8 (n, C, H, W), scaled to 0..1."""
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    # Counting the 256 levels is exact and needs no float copy of the data.
-    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]).double()
-    weights = counts / counts.sum(1, keepdim=True)
-    mean = weights @ levels
-    variance = (weights * (levels - mean[:, None]) ** 2).sum(1)
-    return tuple(mean.tolist()), tuple(variance.sqrt().tolist())
+    statistics = [torch.std_mean(channel.double() / 255, correction=0) for channel in images.unbind(1)]
+    return tuple(mean.item() for _, mean in statistics), tuple(std.item() for std, _ in statistics)

@@ -37,12 +37,6 @@ ARCHIVES = {
 }
 NAMES = ("svhn", *cifar.CIFAR, *ARCHIVES, "letters", "patches")
 """The names of :func:`load`."""
-_OF_CIFAR = ("lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop")
-_DEFAULTS = {
-    "digits": ("letters", "patches"),
-    "cifar10": ("svhn", "cifar100", *_OF_CIFAR),
-    "cifar100": ("svhn", "cifar10", *_OF_CIFAR),
-}
 
 
 def default_names(in_distribution: str) -> tuple[str, ...]:
@@ -54,9 +48,12 @@ def default_names(in_distribution: str) -> tuple[str, ...]:
     Raises:
         ValueError: a data set without default sets.
     """
-    if in_distribution not in _DEFAULTS:
-        raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
-    return _DEFAULTS[in_distribution]
+    if in_distribution == "digits":
+        return "letters", "patches"
+    if in_distribution in cifar.CIFAR:
+        (other,) = cifar.CIFAR.keys() - {in_distribution}
+        return "svhn", other, "lsun-crop", "lsun-resize", "textures", "tinyimagenet-crop"
+    raise ValueError(f"no default OOD sets for {in_distribution!r}: name some of {', '.join(NAMES)}")
 
 
 def load(
@@ -95,26 +92,23 @@ def load(
 def _sources(name: str, root: Path, size: int) -> Iterable[Path | Image.Image]:
     if name in ARCHIVES:
         return _archive(ARCHIVES[name], root)
-    if name in NAMES:
-        return map(Image.fromarray, _arrays(name, root, size))
-    if "/" in name or os.sep in name or name.startswith((".", "~")):
-        return _find_images(Path(name).expanduser())
-    near = get_close_matches(name, NAMES, n=3) or NAMES
-    raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path such as ./photos")
-
-
-def _arrays(name: str, root: Path, size: int) -> Iterable[np.ndarray]:
-    """Return pixels (h, w) or (h, w, 3) of each image."""
     if name == "letters":
-        return ood_generated.letters(size=size)
-    if name == "patches":
-        return ood_generated.patches()
-    if name in cifar.CIFAR:
-        return cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
-    url, file, _ = SVHN.split_list["test"]
-    folder = root if (root / file).is_file() else root / "svhn"
-    with cifar.downloading("SVHN", str(folder.absolute()), url):
-        return SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
+        arrays = ood_generated.letters(size=size)
+    elif name == "patches":
+        arrays = ood_generated.patches()
+    elif name == "svhn":
+        url, file, _ = SVHN.split_list["test"]
+        folder = root if (root / file).is_file() else root / "svhn"
+        with cifar.downloading("SVHN", str(folder.absolute()), url):
+            arrays = SVHN(folder, split="test", download=True).data.transpose(0, 2, 3, 1)
+    elif name in cifar.CIFAR:
+        arrays = cifar.read(name, root)[2].images.permute(0, 2, 3, 1).numpy()
+    elif "/" in name or os.sep in name or name.startswith((".", "~")):
+        return _find_images(Path(name).expanduser())
+    else:
+        near = get_close_matches(name, NAMES, n=3) or NAMES
+        raise ValueError(f"unknown OOD set {name!r}: choose one of {', '.join(near)}, or a folder's path like ./photos")
+    return map(Image.fromarray, arrays)
 
 
 def _archive(archive: Archive, root: Path) -> list[Path]:

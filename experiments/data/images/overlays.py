@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.ndimage import binary_propagation, correlate, correlate1d, distance_transform_edt, uniform_filter
 
-from probattn.experiments.data.images.blurs import SIDE, blur_along, enlarge, gaussian, resize_like
+from probattn.experiments.data.images.blurs import SIDE, blur_along, enlarge, gaussian_blur, resize_like
 from probattn.experiments.data.images.pixelwise import luma, paint
 
 Generator = np.random.Generator
@@ -36,11 +36,8 @@ def frost(images: np.ndarray, rng: Generator, keep: float, strength: float) -> n
     blurred along three random lines, with the photographs' colour, brightness and contrast. Either may be harder for a
     model.
     """
-    n = len(images)
-    needles = sum(
-        blur_along(rng.standard_normal((n, 1, SIDE, SIDE), dtype=np.float32), 6, 3, rng.uniform(0, 360, size=n))
-        for _ in range(3)
-    )
+    n, shape = len(images), (len(images), 1, SIDE, SIDE)
+    needles = sum(blur_along(rng.standard_normal(shape, np.float32), 6, 3, rng.uniform(0, 360, n)) for _ in range(3))
     needles /= needles.std(axis=(-2, -1), keepdims=True)
     level = rng.uniform(*_LEVEL, size=(n, 1, 1, 1)).astype(np.float32)
     ice = resize_like(level + _CONTRAST * needles, images)
@@ -87,9 +84,9 @@ def spatter(images: np.ndarray, rng: Generator, *severity: float) -> np.ndarray:
             of water or the blur of the rims of mud in pixels; 1 for mud and 0 for water.
     """
     mean, std, sigma, threshold, strength, mud = severity
-    liquid = gaussian(rng.normal(mean, std, size=(len(images), 1, SIDE, SIDE)).astype(np.float32), rng, sigma)
+    liquid = gaussian_blur(rng.normal(mean, std, size=(len(images), 1, SIDE, SIDE)).astype(np.float32), rng, sigma)
     if mud:
-        cover = gaussian((liquid > threshold).astype(np.float32), rng, strength)
+        cover = gaussian_blur((liquid > threshold).astype(np.float32), rng, strength)
         cover = resize_like(np.where(cover < 0.8, 0, cover), images)
         return images * (1 - cover) + cover * paint(MUD, images)
     levels = np.floor(255 * np.where(liquid < threshold, 0, liquid)[:, 0].clip(0, 1))

@@ -1,5 +1,6 @@
 """Labelled examples of a user's files, their division into parts, and the classes of their labels."""
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ PARTS = {
     "valid": ("valid", "validation", "val", "eval", "evaluation", "dev", "development"),
     "test": ("test", "testing"),
 }
-"""Names of the files, folders or splits of each part, which are recognised in upper and lower case."""
+"""Names of the files, folders or splits of each part, recognised in any case, also as ``training_set``."""
+_SUFFIX = re.compile(r"[-_ ]?(set|data|images)$")  # of names such as training_set
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200e\u200f\u2060\ufeff"))
 _JOINERS = "\u200c\u200d"
 
@@ -69,7 +71,7 @@ def find_parts(entries: Mapping[str, Any]) -> dict[str, Any]:
     """
     parts = {}
     for part, spellings in PARTS.items():
-        names = [name for name in entries if normal_name(name).casefold() in spellings]
+        names = [name for name in entries if _SUFFIX.sub("", normal_name(name).casefold()) in spellings]
         if len(names) > 1:
             raise DatasetError(f"{' and '.join(names)} are both the {part} part: remove or rename one")
         if names:
@@ -93,9 +95,8 @@ def divide(
     Raises:
         DatasetError: a part without examples; a class with too few to be in each part.
     """
-    for part, examples in given.items():
-        if not len(examples):
-            raise DatasetError(f"the {part} part holds no examples")
+    if empty := [part for part, examples in given.items() if not len(examples)]:
+        raise DatasetError(f"the {empty[0]} part holds no examples")
     generator = torch.Generator().manual_seed(seed)
     parts, train = dict(given), given["train"]
     missing = {part: share for part, share in shares._asdict().items() if part not in given}
@@ -104,8 +105,7 @@ def divide(
     if limit is not None and limit < len(parts["train"]):
         fraction = limit / len(parts["train"])
         for part in ("train", "valid"):
-            _, kept = _take(parts[part], [fraction], generator, by_class=by_class, at_most=True)
-            parts[part] = kept
+            parts[part] = _take(parts[part], [fraction], generator, by_class=by_class, at_most=True)[1]
     return {part: parts[part] for part in PARTS}
 
 
@@ -117,11 +117,9 @@ def class_names(train: Examples) -> tuple[str, ...]:
     """
     names = set(train.labels)
     if len(names) < 2:
-        raise DatasetError(
-            f"all training examples have the label {next(iter(names))!r} ({train.places[0]} and others); a classifier "
-            "needs two classes at least"
-        )
-    return tuple(sorted(names, key=_by_number if all(map(_is_integer, names)) else str))
+        raise DatasetError(f"all training examples, such as {train.places[0]}, have the label {train.labels[0]!r}")
+    are_integers = all(re.fullmatch("-?[0-9]+", name) for name in names)
+    return tuple(sorted(names, key=int if are_integers else str))
 
 
 def class_indices(examples: Examples, classes: Sequence[str]) -> torch.Tensor:
@@ -130,13 +128,12 @@ def class_indices(examples: Examples, classes: Sequence[str]) -> torch.Tensor:
     Raises:
         DatasetError: a label that no training example has.
     """
-    index = {name: at for at, name in enumerate(classes)}
+    indices = {name: index for index, name in enumerate(classes)}
     for label, place in zip(examples.labels, examples.places, strict=True):
-        if label not in index:
-            raise DatasetError(
-                f"{place} has the label {label!r}, which no training example has; its labels are {shorten(classes)}"
-            )
-    return torch.tensor([index[label] for label in examples.labels])
+        if label not in indices:
+            known = shorten(classes)
+            raise DatasetError(f"{place} has the label {label!r}, which no training example has; they have {known}")
+    return torch.tensor([indices[label] for label in examples.labels])
 
 
 def shorten(names: Sequence[str], *, most: int = 8) -> str:
@@ -153,28 +150,20 @@ def _take(
     Every part gets one example of each class at least; with ``at_most`` a single example goes to the part.
     """
     groups: dict[str, list[int]] = {}
-    for at, label in enumerate(examples.labels):
-        groups.setdefault(label if by_class else "", []).append(at)
-    taken: list[list[int]] = [[] for _ in (0, *shares)]
+    for index, label in enumerate(examples.labels):
+        groups.setdefault(label if by_class else "", []).append(index)
+    parts: list[list[int]] = [[] for _ in (0, *shares)]
     for label, group in groups.items():
-        order = [group[at] for at in torch.randperm(len(group), generator=generator).tolist()]
+        order = [group[index] for index in torch.randperm(len(group), generator=generator).tolist()]
         for number, share in enumerate(shares, start=1):
             size = max(1, int(share * len(group)))
-            taken[number] += order[:size]
+            parts[number] += order[:size]
             order = order[size:]
         if not order and shares and not at_most:
             where = f"the class {label!r}" if by_class else "the training part"
             raise DatasetError(
-                f"{where} has {len(group)} example{'s' * (len(group) > 1)} ({examples.places[group[0]]}), too few for "
-                f"{len(shares) + 1} parts: add more, or give each part a file or folder of its own"
+                f"{where} has examples ({len(group)}, such as {examples.places[group[0]]}) for fewer than {len(parts)} "
+                "parts: add more, or give each part a file or folder"
             )
-        taken[0] += order
-    return [examples.select(sorted(indices)) for indices in taken]
-
-
-def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdecimal() and text.isascii()
-
-
-def _by_number(text: str) -> int:
-    return int(text)
+        parts[0] += order
+    return [examples.select(sorted(indices)) for indices in parts]

@@ -3,24 +3,15 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.images.files import (
-    SUFFIXES,
-    decode_all,
-    find_files,
-    is_hidden,
-    is_image,
-    path_text,
-    read_pixels,
-)
+from probattn.experiments.data.images.files import decode_all, find_files, is_hidden, is_image, path_text, read_pixels
 from probattn.experiments.data.images.labelled_images import Images
 from probattn.experiments.data.own.examples import (
     Examples,
-    Shares,
     class_indices,
     class_names,
     divide,
@@ -39,9 +30,7 @@ class ImageParts(NamedTuple):
     test: Images
 
 
-def read(
-    path: Path, *, image_size: int, shares: Shares, seed: int, limit: int | None, background: str = "white"
-) -> ImageParts:
+def read(path: Path, *, image_size: int, background: str = "white", **division: Any) -> ImageParts:
     """Read ``PATH/train/CLASS/*.jpg``, with ``valid`` and ``test`` if they are there, or ``PATH/CLASS/*.jpg``.
 
     Parts have any of the names of :data:`~probattn.experiments.data.own.examples.PARTS`. All folders below that of a
@@ -50,7 +39,7 @@ def read(
     Args:
         path: the folder.
         image_size, background: size and colour (see :func:`~probattn.experiments.data.images.files.pixels`).
-        shares, seed, limit: as for :func:`~probattn.experiments.data.own.examples.divide`.
+        division: ``shares``, ``seed`` and ``limit`` as for :func:`~probattn.experiments.data.own.examples.divide`.
 
     Raises:
         DatasetError: a class without images; a file that is no image, cannot be decoded, or lies outside of the
@@ -60,19 +49,12 @@ def read(
         raise DatasetError(f"{path} is no folder; name your folder of images with --data FOLDER")
     decode = partial(read_pixels, shape=(3, image_size, image_size), background=background)
     given = {part: list_images(folder) for part, folder in _part_folders(path).items()}
-    return from_examples(given, decode=decode, shares=shares, seed=seed, limit=limit)
+    return from_examples(given, decode=decode, **division)
 
 
-def from_examples(
-    given: dict[str, Examples],
-    *,
-    decode: Callable[[object], np.ndarray],
-    shares: Shares,
-    seed: int,
-    limit: int | None,
-) -> ImageParts:
+def from_examples(given: dict[str, Examples], *, decode: Callable[[object], np.ndarray], **division: Any) -> ImageParts:
     """Return the parts of examples, whose inputs are decoded by threads; arguments and errors as for :func:`read`."""
-    parts = divide(given, shares=shares, seed=seed, limit=limit, by_class=True)
+    parts = divide(given, by_class=True, **division)
     classes = class_names(parts["train"])
     labels = {part: class_indices(examples, classes) for part, examples in parts.items()}
     images = {part: Images(decode_all(decode, parts[part].inputs), labels[part]) for part in parts}
@@ -91,13 +73,6 @@ def _part_folders(path: Path) -> dict[str, Path]:
             f"{f'beside them {shorten(others)}' if others else 'no training part'}: move the folders of classes for "
             "training into one named train, and what is neither a part nor a class elsewhere"
         )
-    inner = [_folders(folder).keys() for folder in folders.values()]
-    alike = any(inner) and all(names == inner[0] for names in inner)
-    if not parts and alike and any("train" in name.casefold() or "test" in name.casefold() for name in folders):
-        raise DatasetError(
-            f"the folders {shorten(list(folders))} of {path} all hold the folders {shorten(sorted(inner[0]))}: if they "
-            "are parts, name them train, valid and test; if they are classes, move them into a folder named train"
-        )
     return parts or {"train": path}
 
 
@@ -109,14 +84,9 @@ def list_images(folder: Path) -> Examples:
     """Return the images of each class's folder, whose inputs are paths."""
     files = list(find_files(folder))
     for file in files:
-        if file.parent == folder:
-            raise DatasetError(
-                f"{path_text(file)} lies outside of the classes' folders: move it into one, or elsewhere"
-            )
-        if not is_image(file.name):
-            raise DatasetError(
-                f"{path_text(file)} has none of the suffixes of images ({', '.join(SUFFIXES)}): move it elsewhere"
-            )
+        if file.parent == folder or not is_image(file.name):
+            problem = "is in no class's folder" if file.parent == folder else "has no suffix of an image"
+            raise DatasetError(f"{path_text(file)} {problem}: move it elsewhere")
     names = [file.relative_to(folder).parts[0] for file in files]
     empty = _folders(folder).keys() - set(names)
     if empty or not names:

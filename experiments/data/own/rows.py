@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.own.examples import PARTS, find_parts, normal_name, shorten
+from probattn.experiments.data.own.examples import find_parts, normal_name, shorten
 from probattn.experiments.data.text.labelled_texts import decode
 
 SUFFIXES = {"csv": (".csv", ".tsv"), "jsonl": (".jsonl", ".ndjson")}
@@ -64,13 +64,11 @@ class Rows:
         """
         for setting, column in wanted.items():
             if column not in self.columns:
-                marks = [mark for mark in ";\t|" if mark in self.columns[0]] if len(self.columns) == 1 else []
-                near = get_close_matches(column, self.columns, n=1)
-                advice = f"choose one{f', such as {near[0]!r},' if near else ''} with --set data.{setting}=NAME"
-                if marks:
-                    advice = f"set the character between its cells with --set 'data.delimiter={marks[0]}'"
+                near = get_close_matches(column, self.columns, n=1) or ["NAME"]
+                marks = [mark for mark in ";\t|" if len(self.columns) == 1 and mark in self.columns[0]]
+                advice = f"--set 'data.delimiter={marks[0]}'" if marks else f"--set 'data.{setting}={near[0]}'"
                 columns = shorten(self.columns, most=20)
-                raise DatasetError(f"{self.source} has no column {column!r}; its columns are {columns}: {advice}")
+                raise DatasetError(f"{self.source} has no column {column!r}, but {columns}: choose one with {advice}")
 
     def text(self, column: str) -> list[str]:
         """Return the cells of a column as texts without white space around them.
@@ -83,8 +81,7 @@ class Rows:
             is_number = isinstance(cell, int | float) and math.isfinite(cell)
             texts.append(str(cell).strip() if is_number or isinstance(cell, str) else "")
             if not texts[-1]:
-                shown = "empty" if isinstance(cell, str) else f"{cell!r}, expected a text or a number"
-                raise DatasetError(f"{place}: {column!r} is {shown}; fill it in, or leave the row out")
+                raise DatasetError(f"{place}: {column!r} is {cell!r}, expected a text; fill it in, or remove the row")
         return texts
 
     def labels(self, column: str) -> list[str]:
@@ -107,13 +104,10 @@ def read_parts(path: Path, *, kind: str, delimiter: str | None = None) -> dict[s
     if path.is_dir():
         names = [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES[kind]]
         files = find_parts({file.stem: file for file in names if not file.name.startswith(".")})
-        others = shorten([file.name for file in names if file not in files.values()])
+        others = shorten([file.name for file in names if file not in files.values()]) or "none"
         if "train" not in files:
-            raise DatasetError(
-                f"{path} has no file train{SUFFIXES[kind][0]}, but {shorten([file.name for file in names]) or 'none'}; "
-                f"name its parts {', '.join(PARTS)}, or give one file with --data FILE"
-            )
-        if others:
+            raise DatasetError(f"{path} has no file train{SUFFIXES[kind][0]} (others: {others}): give one with --data")
+        if others != "none":
             _log.warning("%s: %s have no name of a part and are left out", path, others)
     parts = {part: read_file(file, kind=kind, delimiter=delimiter) for part, file in files.items()}
     for rows in parts.values():
@@ -133,7 +127,7 @@ def read_file(path: Path, *, kind: str, delimiter: str | None = None) -> Rows:
     delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
     rows = _read_csv(text, delimiter, source) if kind == "csv" else _read_json_lines(text, source)
     if not rows:
-        raise DatasetError(f"{source} holds no rows{' below the names of its columns' if kind == 'csv' else ''}")
+        raise DatasetError(f"{source} holds no rows")
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     cells = [[row.get(name) for name in columns] for row in rows.values()]
     return Rows(source, pd.DataFrame(cells, columns=columns, index=list(rows), dtype=object))
@@ -143,7 +137,7 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
     """Return the cells of each row by the line at which it begins; pandas fills short rows and knows no lines."""
     rows = _parse(text, delimiter, csv.QUOTE_MINIMAL, source) if delimiter != "\t" else _parse_tabs(text, source)
     first, *lines = rows or [1]
-    names = [normal_name(name) for name in rows.get(first, [])]
+    names = list(map(normal_name, rows.get(first, [])))
     while names and not names[-1] and not any("".join(rows[line][len(names) - 1 :]) for line in lines):
         names.pop()  # a delimiter at the end of the first line
     names = [name or f"Unnamed: {position}" for position, name in enumerate(names)]
@@ -152,9 +146,9 @@ def _read_csv(text: str, delimiter: str, source: str) -> dict[int, dict[str, str
     for line in lines:
         if len(rows[line]) not in (len(names), len(rows[first])):
             raise DatasetError(
-                f"{source}, line {line} has {len(rows[line])} cells, and the first line names {len(names)} columns "
-                f"({shorten(names)}); texts with commas or line breaks need double quotes around them, and another "
-                "character between cells is set with data.delimiter (in predict --delimiter)"
+                f"{source}, line {line} has {len(rows[line])} cells, and the first line names {len(names)} columns; "
+                "texts with delimiters or line breaks need double quotes around them, and data.delimiter (in predict "
+                "--delimiter) sets another delimiter"
             )
     return {line: dict(zip(names, rows[line], strict=False)) for line in lines}
 
@@ -165,9 +159,8 @@ def _parse_tabs(text: str, source: str) -> dict[int, list[str]]:
     try:
         quoted = _parse(text, "\t", csv.QUOTE_MINIMAL, source)
     except DatasetError:
-        return plain
-    is_table = len({len(cells) for cells in plain.values()}) == 1
-    return plain if is_table and len(quoted) < len(plain) else quoted
+        quoted = plain
+    return plain if len(quoted) < len(plain) and len(set(map(len, plain.values()))) == 1 else quoted
 
 
 def _parse(text: str, delimiter: str, quoting: int, source: str) -> dict[int, list[str]]:

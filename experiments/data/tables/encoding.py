@@ -64,9 +64,8 @@ class Column:
         for number, cell, place in zip(numbers, cells, places, strict=True):
             if number is None or (math.isnan(number) and not self.missing):
                 raise DatasetError(
-                    f"{place}: {self.name!r} is {repr(cell) if cell else 'empty'}, in a column of numbers; put a "
-                    f"number there (at most {LARGEST:g}), remove the row, or make it a column of categories with --set "
-                    f"'data.categorical_columns=[\"{self.name}\"]'"
+                    f"{place}: {self.name!r} is {cell!r}, in a column of numbers; put a number there (at most "
+                    f"{LARGEST:g}), remove the row, or name the column in data.categorical_columns"
                 )
         scaled = [0.0 if math.isnan(number) else (number - self.mean) / self.std for number in numbers]
         return [scaled, [float(math.isnan(number)) for number in numbers]][: len(self.sizes)]

@@ -1,8 +1,7 @@
 """Data sets of tables, for classes or for regression."""
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,8 +17,8 @@ from probattn.experiments.data.own.examples import Examples, class_indices, clas
 from probattn.experiments.data.own.rows import read_parts
 from probattn.experiments.data.sealed_files import digest, write_preprocessing
 from probattn.experiments.data.tables.columns import column_kinds, describe_columns, feature_notations
-from probattn.experiments.data.tables.encoding import TableEncoding
-from probattn.experiments.data.tables.numbers import LARGEST, Notation, readings
+from probattn.experiments.data.tables.encoding import Column, TableEncoding
+from probattn.experiments.data.tables.numbers import readings
 
 Task = Literal["classes", "regression"]
 """Kinds of labels: names of classes, or numbers."""
@@ -126,19 +125,22 @@ def read(
         DatasetError: missing columns, no features, columns whose kind is unclear, or cells and labels that cannot be
             used.
     """
-    parts = read_parts(path, kind="csv", delimiter=delimiter)
+    parts, is_regression = read_parts(path, kind="csv", delimiter=delimiter), task == "regression"
     chosen = {"ignore_columns": ignore_columns, "categorical_columns": categorical_columns}
     for setting, columns in (chosen | {"label_column": [label_column], "number_columns": number_columns}).items():
         for column in columns:
             parts["train"].check_columns(**{setting: column})
-    cells, is_regression = parts["train"].cells, task == "regression"
+    cells = parts["train"].cells
     numbers = {*number_columns, *([label_column] if is_regression else [])}
     categories = {*categorical_columns, *([] if is_regression else [label_column])}
     kinds = column_kinds(cells, numbers=numbers, categories=categories, ignore=ignore_columns, decimal=decimal)
     notations = feature_notations(cells, kinds, label_column=label_column, path=path)
     given = {part: Examples(rows.rows, rows.labels(label_column), rows.places) for part, rows in parts.items()}
-    if is_regression:
-        given = {part: _with_numbers(group, label_column, kinds[label_column]) for part, group in given.items()}
+    if is_regression:  # their mean is 0 and their standard deviation 1 here: the labels keep their units
+        label = Column(label_column, kinds[label_column])
+        given = {
+            part: replace(group, labels=label.features(group.labels, group.places)[0]) for part, group in given.items()
+        }
     else:
         _check_classes(given["train"], label_column)
     examples = divide(given, by_class=not is_regression, **division)
@@ -153,17 +155,8 @@ def read(
     encoding = TableEncoding.fit(train.inputs, notations=notations)
     features = {part: encoding.features(group.inputs, group.places) for part, group in examples.items()}
     tables = {part: Table(features[part], labels[part]) for part in examples}
-    description = describe_columns(cells, kinds)
-    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=description)
-
-
-def _with_numbers(examples: Examples, column: str, notation: Notation) -> Examples:
-    """Return examples whose labels are numbers; raise DatasetError for one that is none."""
-    numbers = [notation.read(label) for label in examples.labels]
-    for number, label, place in zip(numbers, examples.labels, examples.places, strict=True):
-        if number is None or math.isnan(number):
-            raise DatasetError(f"{place}: {column!r} is {label!r}, expected a number (at most {LARGEST:g})")
-    return Examples(examples.inputs, numbers, examples.places)
+    columns = describe_columns(cells, kinds)
+    return TableDataset(name, classes, encoding, label_column, **tables, **scale, columns=columns)
 
 
 def _check_classes(train: Examples, column: str) -> None:

@@ -6,7 +6,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
@@ -41,20 +41,12 @@ def read_cola(root: Path) -> list[Texts]:
     Raises:
         DatasetError: the files are missing, incomplete or damaged.
     """
-    parts, source = [], _source("cola", root)
-    for part, expected in LINES.items():
-        where = f"{source.absolute()}, {part}.tsv"
-        try:
-            content = io.StringIO(decode(_cola_file(source, f"{part}.tsv"), where=where))
-            options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "dtype": str}
-            lines = pd.read_csv(content, header=None, **options)
-            texts = Texts(tuple(lines[3].str.strip()), torch.tensor([("0", "1").index(label) for label in lines[1]]))
-        except (OSError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
-            raise _broken("cola", f"cannot read {where}: {error}") from error
-        if lines.shape != (expected, 4):
-            raise _broken("cola", f"{where} has (lines, columns) {lines.shape}, expected {(expected, 4)}")
-        parts.append(texts)
-    return parts
+    source = _source("cola", root)
+    try:
+        files = {path.stem: decode(content, where=str(path)) for path, content in _files(source, wanted=_of_cola)}
+        return [_sentences(files[part], number) for part, number in LINES.items()]
+    except (OSError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile) as error:
+        raise _broken("cola", f"CoLA in {source.absolute()} is damaged: {error}") from error
 
 
 def read_imdb(root: Path) -> Texts:
@@ -73,7 +65,7 @@ def read_imdb(root: Path) -> Texts:
     def extract() -> list[str]:
         folders: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
         try:
-            for path, content in _imdb_files(source):
+            for path, content in _files(source, wanted=_of_imdb):
                 text = _BREAK.sub(" ", decode(content, where=f"{source.absolute()}/{path}")).strip()
                 folders["/".join(path.parts[-3:-1])] |= {path.name: text} if text else {}
         except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, zlib.error) as error:
@@ -86,6 +78,16 @@ def read_imdb(root: Path) -> Texts:
     texts = cache.read_or_compute(root / cache.FOLDER / "imdb.pt", stamp=stamp, compute=extract)
     labels = torch.tensor([int(folder.endswith("pos")) for folder in FOLDERS]).repeat_interleave(PER_FOLDER)
     return Texts(tuple(texts), labels)
+
+
+def _sentences(content: str, number: int) -> Texts:
+    """Return the sentences and labels of a file of CoLA; raise ValueError if they are not ``number``."""
+    options = {"sep": "\t", "quoting": 3, "lineterminator": "\n", "keep_default_na": False, "dtype": str}
+    lines = pd.read_csv(io.StringIO(content), header=None, **options)
+    if lines.shape != (number, 4):
+        raise ValueError(f"expected {number:,} lines of 4 columns, got {lines.shape}")
+    labels = [("0", "1").index(label) for label in lines[1]]
+    return Texts(tuple(lines[3].str.strip()), torch.tensor(labels))
 
 
 def _source(name: str, root: Path) -> Path:
@@ -101,26 +103,28 @@ def _broken(name: str, problem: str) -> DatasetError:
     return DatasetError(f"{problem}. Put {_SOURCES[name]} there, {remedy}.")
 
 
-def _cola_file(source: Path, name: str) -> bytes:
-    """Return a file of CoLA's folder, or of the folder ``raw`` of an archive."""
+def _files(source: Path, *, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield path and content of the files of a folder or an archive, of which ``wanted`` takes the path."""
     if source.is_dir():
-        return (source / name).read_bytes()
-    with zipfile.ZipFile(source) as archive:
-        paths = [path for path in archive.namelist() if PurePosixPath(path).match(f"raw/{name}")]
-        return archive.read(next(path for path in paths if not path.startswith("__MACOSX")))
+        for file in source.rglob("*"):
+            if wanted(path := PurePosixPath(source.name, file.relative_to(source))):
+                yield path, file.read_bytes()
+    elif source.suffix == ".zip":
+        with zipfile.ZipFile(source) as archive:
+            for path in filter(wanted, map(PurePosixPath, archive.namelist())):
+                yield path, archive.read(str(path))
+    else:
+        with tarfile.open(source) as archive:
+            for member in archive:
+                if member.isfile() and wanted(path := PurePosixPath(member.name)):
+                    yield path, archive.extractfile(member).read()
+            while archive.fileobj.read(2**20):  # the checksum is at the end
+                pass
 
 
-def _imdb_files(source: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield path and content of each review, from a folder or an archive of it."""
-    if source.is_dir():
-        for folder in FOLDERS:
-            for file in (source / folder).glob("[!.]*.txt"):
-                yield PurePosixPath(folder, file.name), file.read_bytes()
-        return
-    with tarfile.open(source) as archive:
-        for member in archive:
-            path = PurePosixPath(member.name)
-            if member.isfile() and "/".join(path.parts[-3:-1]) in FOLDERS and path.match("[!.]*.txt"):
-                yield path, archive.extractfile(member).read()
-        while archive.fileobj.read(2**20):  # the checksum is at the end
-            pass
+def _of_cola(path: PurePosixPath) -> bool:
+    return path.match("raw/*.tsv") and path.stem in LINES and "__MACOSX" not in path.parts
+
+
+def _of_imdb(path: PurePosixPath) -> bool:
+    return path.match("[!.]*.txt") and "/".join(path.parts[-3:-1]) in FOLDERS

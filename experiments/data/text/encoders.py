@@ -1,4 +1,4 @@
-"""Encoders of Hugging Face, frozen or trained further; code that comes with a model is never run."""
+"""Pretrained encoders of Hugging Face that are trained further; code that comes with a model is never run."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,11 +8,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from probattn.experiments.data.cache import read_or_compute
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.sealed_files import digest, read_json, write_json
+from probattn.experiments.data.sealed_files import read_json, write_json
 from probattn.inference.imports import extra
 
 
@@ -91,67 +89,6 @@ class PretrainedEncoder:
             from tokenizers import Tokenizer
             from transformers import AutoConfig
         return cls(AutoConfig.for_model(**saved["config"]), Tokenizer.from_str(json.dumps(saved["tokenizer"])), None)
-
-
-class FrozenEncoder:
-    """Pretrained encoder that is not trained further; its last hidden states are the features.
-
-    Args:
-        name, max_length: as for :meth:`PretrainedEncoder.load`.
-        cache: folder of cached features, created if it is missing; nothing is cached if it is not writable.
-
-    Attributes:
-        identity: digest of configuration and weights, independent of their location.
-    """
-
-    def __init__(self, name: str, *, max_length: int, cache: Path) -> None:
-        self._tokens = PretrainedEncoder.load(name, max_length=max_length)
-        self._model = load_model(name).requires_grad_(False)
-        self._cache = cache
-        config = {key: value for key, value in self._model.config.to_dict().items() if key != "_name_or_path"}
-        weights = {key: value for key, value in self._model.state_dict().items() if not key.startswith("pooler.")}
-        self.identity = digest([json.dumps(config, sort_keys=True, default=str), weights])
-
-    def encode_batch(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Tensor]:
-        """Return the last hidden states of each text's tokens, special ones included, float32 (n_i, width).
-
-        They are cached under a digest of the encoder's weights and configuration and of the tokens.
-        """
-        tokens = self._tokens.encode_batch(texts)
-        lengths, stamp = [len(ids) for ids in tokens], digest([self.identity, tokens])
-
-        def compute() -> Tensor:
-            order = sorted(range(len(tokens)), key=lengths.__getitem__)
-            batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-            features = {index: state for batch in batches for index, state in self._states(batch, tokens)}
-            return torch.cat([features[index] for index in range(len(tokens))])
-
-        cached = read_or_compute(self._cache / f"frozen-{stamp[:32]}.pt", stamp=stamp, compute=compute)
-        return list(cached.split(lengths))
-
-    @torch.no_grad()
-    def _states(self, batch: list[int], tokens: list[Tensor]) -> list[tuple[int, Tensor]]:
-        ids = [tokens[index] for index in batch]
-        mask = pad_sequence([torch.ones_like(sequence) for sequence in ids], batch_first=True)
-        padded = pad_sequence(ids, batch_first=True, padding_value=self._model.config.pad_token_id or 0)
-        states = self._model(input_ids=padded, attention_mask=mask).last_hidden_state
-        return [(index, state[: len(tokens[index])]) for index, state in zip(batch, states, strict=True)]
-
-    def embedding(self, dim: int) -> nn.Module:
-        """Return a linear map of the features."""
-        return nn.Linear(self._model.config.hidden_size, dim)
-
-    def save(self, path: Path) -> None:
-        """Write the encoder's identity."""
-        write_json(path, {"identity": self.identity})
-
-    @staticmethod
-    def read(make: Callable[[], "FrozenEncoder"], path: Path) -> "FrozenEncoder":
-        """Return the encoder that ``make`` returns; raise DatasetError if it is not the one that wrote ``path``."""
-        encoder = make()
-        if read_json(path)["identity"] != encoder.identity:
-            raise DatasetError(f"the encoder's weights differ from those that {path.parent} was trained with")
-        return encoder
 
 
 def load_model(name: str) -> nn.Module:

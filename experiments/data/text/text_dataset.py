@@ -1,7 +1,6 @@
 """Text data sets: CoLA and IMDB, split by a seed, with tokens fitted to the training part only."""
 
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.experiments.data import cache
 from probattn.experiments.data.root import data_root
 from probattn.experiments.data.sealed_files import write_preprocessing
 from probattn.experiments.data.splits import split, subsample
@@ -21,7 +19,6 @@ from probattn.experiments.data.text.tokens import Tokens
 
 NAMES = tuple(corpora.CLASSES)
 """The names of :func:`load`."""
-Root = str | os.PathLike[str] | None
 IMDB_SIZES = (35_000, 5_000, 10_000)
 """Training, validation and test part of the KEP-SVGP paper (appendix D.1)."""
 
@@ -78,7 +75,9 @@ class TextDataset:
         return replace(self, tokens=self.tokens.for_run(folder))
 
 
-def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: int | None = None) -> TextDataset:
+def load(
+    name: str, network: Any, *, root: str | Path | None = None, seed: int = 0, limit: int | None = None
+) -> TextDataset:
     """Load a text data set, split off its validation part, and fit the tokens to the training part.
 
     ``cola``: a tenth of the in-domain training sentences is the validation part, stratified by class; the in-domain
@@ -109,20 +108,17 @@ def load(name: str, network: Any, *, root: Root = None, seed: int = 0, limit: in
         train, valid, test = split(corpora.read_imdb(folder), sizes=IMDB_SIZES, generator=generator)
     if limit is not None:
         train, valid = subsample(train, (valid,), limit=limit, num_classes=2, generator=generator)
-    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, root=root, domains=domains)
+    return from_parts(name, corpora.CLASSES[name], train, valid, test, network=network, domains=domains)
 
 
-def from_parts(
-    name: str, classes: tuple[str, ...], *parts: Texts, network: Any, root: Root = None, **options: Any
-) -> TextDataset:
+def from_parts(name: str, classes: tuple[str, ...], *parts: Texts, network: Any, **options: Any) -> TextDataset:
     """Return the data set of three parts, with tokens fitted to the first.
 
     Args:
         name, classes, parts, options: of :class:`TextDataset`.
-        network, root: as for :func:`load`.
+        network: as for :func:`load`.
     """
-    fitted = tokens.fit(network, parts[0], cache=data_root(root) / cache.FOLDER)
-    return TextDataset(name, classes, *parts, tokens=fitted, **options)
+    return TextDataset(name, classes, *parts, tokens=tokens.fit(network, parts[0]), **options)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""Tokens of a text data set: words with their spelling, features of a frozen encoder, or ids of an encoder to train."""
+"""Tokens of a text data set: words with their spelling, or those of a pretrained encoder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from probattn.experiments.data.errors import DatasetError
-from probattn.experiments.data.text.encoders import FrozenEncoder, PretrainedEncoder
+from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.labelled_texts import Texts, well_formed
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
 TOKENIZER, ENCODER = "tokenizer.json", "encoder.json"
 """Files of the preprocessing in a run's folder."""
-Encoder = WordTokenizer | FrozenEncoder | PretrainedEncoder
+Encoder = WordTokenizer | PretrainedEncoder
 """Conversions of texts to tensors."""
 
 
@@ -42,7 +42,7 @@ class Tokens:
         return self.encoder.encode_batch(well_formed(texts))
 
     def embedding(self, dim: int) -> nn.Module:
-        """Return the module that maps tokens to ``dim`` numbers each; an encoder to train has its own."""
+        """Return the embedding of words; a pretrained encoder has its own."""
         return self.encoder.embedding(dim)
 
     def save_preprocessing(self, folder: Path) -> None:
@@ -54,7 +54,7 @@ class Tokens:
         """Return the tokens that the run in ``folder`` was trained with.
 
         Raises:
-            DatasetError: the file is missing, or the frozen encoder is another one.
+            DatasetError: the file is missing.
             DamagedFileError: it is damaged.
         """
         if not (folder / self.file).exists():
@@ -63,20 +63,11 @@ class Tokens:
         return Tokens(self.file, partial(_identity, encoder), self.read)
 
 
-def fit(network: Any, train: Texts, *, cache: Path) -> Tokens:
-    """Return the tokens of a network's settings, fitted to the training part.
-
-    Args:
-        network: settings of a network for texts, see :mod:`probattn.experiments.config.networks`.
-        train: training part.
-        cache: folder of the features of frozen encoders.
-    """
+def fit(network: Any, train: Texts) -> Tokens:
+    """Return the tokens of a network's settings (see :mod:`probattn.experiments.config.networks`), fitted to texts."""
     if network.kind == "encoder":
         make = partial(PretrainedEncoder.load, network.encoder, max_length=network.max_length)
         return Tokens(ENCODER, make, PretrainedEncoder.read)
-    if network.encoder is not None:
-        frozen = partial(FrozenEncoder, network.encoder, max_length=network.max_length, cache=cache)
-        return Tokens(ENCODER, frozen, partial(FrozenEncoder.read, frozen))
     options = {name: getattr(network, name) for name in ("max_length", "min_count", "max_words", "spelling")}
     return Tokens(TOKENIZER, partial(WordTokenizer.fit, train.texts, **options), WordTokenizer.load)
 

@@ -89,16 +89,6 @@ class WordTokenizer:
         spelled = (BEGIN, END, *_ranked(characters, min_count)) if spelling else ()
         return cls(_ranked(words, min_count)[:max_words], spelled, max_length, spelling, unit)
 
-    @property
-    def num_words(self) -> int:
-        """Number of word ids, with padding and the unknown word: the size of an embedding table."""
-        return len(self.words) + _NUM_SPECIAL
-
-    @property
-    def num_characters(self) -> int:
-        """Number of character ids, with padding and the unknown character: the size of an embedding table."""
-        return len(self.characters) + _NUM_SPECIAL
-
     @cached_property
     def pipeline(self) -> Any:
         """Hugging Face tokenizer of the words: normalisation, splitting, ids and truncation."""
@@ -135,9 +125,8 @@ class WordTokenizer:
 
     def embedding(self, dim: int) -> nn.Module:
         """Return the embedding of words, and of their spelling if the tokenizer has it."""
-        if self.spelling:
-            return SpelledEmbedding(self.num_words, self.num_characters, dim)
-        return WordEmbedding(self.num_words, dim)
+        words, characters = len(self.words) + _NUM_SPECIAL, len(self.characters) + _NUM_SPECIAL
+        return SpelledEmbedding(words, characters, dim) if self.spelling else WordEmbedding(words, dim)
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as JSON, atomically.

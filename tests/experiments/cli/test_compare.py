@@ -45,7 +45,7 @@ def test_a_study_trains_evaluates_and_compares_what_it_swept(command, tmp_path, 
     assert (code, err) == (0, "")
     assert "Chosen on validation data of seed 0: digits/softmax train.lr=" in text
     frame = pd.read_csv(tmp_path / "study" / "results.csv")
-    assert set(frame["method"]) == {"posterior", "ensemble"}
+    assert set(frame["method"]) == {"posterior", "ensemble of 2"}
     assert frame["run"].nunique() == 2
     assert len({*(tmp_path / "study").rglob("best.pt")}) == 2 * 3
     assert "Chosen on" in (tmp_path / "study" / "comparison.md").read_text()

@@ -40,7 +40,7 @@ def test_every_preset_builds_and_its_warm_start_fits(name):
     settings = PRESETS[name].with_changes(["network.depth=2"])
     if settings.network.kind == "text":
         texts = Texts(("one word", "and another"), torch.arange(2))
-        tokens = fit(settings.network, texts, cache=None)
+        tokens = fit(settings.network, texts)
         dataset = TextDataset("made up", ("a", "b"), texts, texts, texts, tokens, {})
         guide_checks.check(*build(settings, dataset))
         return

@@ -1,10 +1,8 @@
 """Digests, JSON files that carry one, and the cache: what is read is what was written, or an error."""
 
-import dataclasses
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from probattn.experiments.data.sealed_files import DamagedFileError, digest, rea
 VALUES = [
     None, True, 1, 1.0, "1", b"1", "", b"", [], {}, [1, 2], [2, 1], [[1], 2], [1, [2]], {"a": 1}, {"a": "1"}, {"b": 1},
     ["ab", "c"], ["a", "bc"], [None, None], -0.0, 0.0, torch.zeros(2), torch.zeros(2, 1), torch.zeros(2).double(),
-    torch.tensor([0, 1]), torch.tensor([1, 0]), torch.zeros(0), "\ud800", np.zeros((2, 2)),
+    torch.tensor([0, 1]), torch.tensor([1, 0]), torch.zeros(0), "\ud800",
 ]  # fmt: skip
 
 
@@ -24,9 +22,8 @@ def test_different_values_have_different_digests():
 
 def test_equal_values_have_equal_digests():
     matrix = torch.randn(3, 4)
-    assert digest(matrix.T) == digest(matrix.T.contiguous()) == digest(matrix.T.numpy())
-    record = dataclasses.make_dataclass("Record", ["b", "a"])
-    assert digest({"a": 1, "b": matrix}) == digest({"b": matrix.clone(), "a": 1}) == digest(record(matrix, 1))
+    assert digest(matrix.T) == digest(matrix.T.contiguous())
+    assert digest({"a": (1, 2), "b": matrix}) == digest({"b": matrix.clone(), "a": [1, 2]})
 
 
 def test_json_comes_back_and_numbers_that_json_lacks_become_null(tmp_path):

@@ -148,7 +148,7 @@ def test_images(tmp_path, monkeypatch, content, read):
 
 
 def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    frozen = pytest.importorskip("probattn.experiments.data.text.encoders")
+    encoders = pytest.importorskip("probattn.experiments.data.text.encoders")
     pytest.importorskip("transformers")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(builtins, "input", lambda *question: pytest.fail("asked whether to run it"))
@@ -160,5 +160,5 @@ def test_code_that_comes_with_an_encoder_is_neither_run_nor_offered(tmp_path, mo
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text(json.dumps(content))
     with pytest.raises(DatasetError, match="cannot load the encoder"):
-        frozen.FrozenEncoder(str(folder), max_length=8, cache=tmp_path)
+        encoders.PretrainedEncoder.load(str(folder), max_length=8)
     assert not marker.exists()

@@ -109,11 +109,11 @@ def test_the_ensemble_of_runs_is_the_mean_of_their_probabilities(tmp_path):
         folders.append(evaluated(tmp_path / str(seed), "digits/softmax", seed=seed, data=dict.fromkeys(sets, "digest")))
         store(folders[-1], dict.fromkeys(sets, member))
     frame = collect.rows(folders)
-    (row,) = frame[frame["method"] == "ensemble"].to_dict("records")  # not all have letters
+    (row,) = frame[frame["method"] == "ensemble of 3"].to_dict("records")  # not all have letters
     assert (row["run"], row["set"], row["n"]) == ("digits/softmax", "test", 40)
     expected = metrics.evaluate(mix(members))
     assert {key: row[key] for key in expected} == pytest.approx(expected)
-    assert "ensemble" not in set(collect.rows(folders[:1])["method"])
+    assert set(collect.rows(folders[:1])["method"]) == {"posterior"}
 
 
 def test_runs_on_different_data_are_not_compared(tmp_path):

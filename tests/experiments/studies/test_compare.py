@@ -77,10 +77,27 @@ def test_subjects_are_test_domains_the_mean_over_corruptions_and_detectors_of_ea
 
 
 def test_ensembles_are_a_group_of_their_own_without_a_baseline():
-    by = {"posterior": (0.1, 0.2), "ensemble": (0.3,)}
+    by = {"posterior": (0.1, 0.2), "ensemble of 2": (0.3,)}
     table = compare_results(frame({"softmax": by, "kep": by}))
     assert table.groups["ensembles"] == ("softmax, ensemble of 2", "kep, ensemble of 2")
     assert table.baselines == {"kep": "softmax"}
+
+
+def test_statistics_that_are_stored_without_their_seeds_are_compared(tmp_path):
+    keys = ("run", "method", "set", "metric", "mean", "std", "n", "baseline", "difference", "low", "high")
+    lines = [
+        ("softmax", "posterior", "test", "accuracy", 0.9, 0.1, 5, None, None, None, None),
+        ("kep", "posterior", "test", "accuracy", 0.8, 0.1, 5, "softmax", -0.1, -0.2, -0.05),
+        ("kep", "posterior", "shift/mean/1-3-5", "nll", 0.5, 0.1, 5, None, None, None, None),
+        ("kep", "ensemble of 5", "ood/letters", "entropy_auroc", 0.7, None, 1, None, None, None, None),
+    ]
+    pd.DataFrame(lines, columns=keys).to_csv(tmp_path / "study.csv", index=False)
+    _, found = compare.read([tmp_path / "study.csv"])
+    assert list(found) == ["Test data", "Corrupted test images, mean", "Detection of letters, AUROC"]
+    cell = found["Test data"].cells["kep"]["accuracy"]
+    assert (cell.n, cell.mean, cell.low, cell.significant) == (5, 0.8, -0.2, True)
+    assert found["Test data"].baselines == {"kep": "softmax"}
+    assert found["Detection of letters, AUROC"].rows == ("kep, ensemble of 5",)
 
 
 def test_latex_has_rows_and_paired_intervals():

@@ -40,12 +40,12 @@ def test_defocus_is_an_aliased_disk_smoothed_by_three_pixels(images, rng, severi
     rim = np.outer(weights_of_three(alias), weights_of_three(alias))
     kernel = ndimage.convolve(np.pad(DISKS[severity], 3), rim, mode="constant")
     expected = by_plane(images, lambda plane: ndimage.convolve(plane.astype(float), kernel, mode="mirror"))
-    assert np.allclose(blurs.defocus(images, rng, radius, alias), expected, atol=1e-5)
+    assert np.allclose(blurs.defocus_blur(images, rng, radius, alias), expected, atol=1e-5)
 
 
 def test_glass_is_what_the_original_loop_does(images):
     sigma, delta, iterations = 0.4, 1, 2
-    out = blurs.glass(images, np.random.default_rng(1), sigma, iterations)
+    out = blurs.glass_blur(images, np.random.default_rng(1), sigma, iterations)
 
     rng = np.random.default_rng(1)
     moves = [rng.integers(-delta, delta, size=(2, 3, 32, 32)) for _ in range(iterations)]
@@ -65,7 +65,7 @@ def test_glass_is_what_the_original_loop_does(images):
 
 def test_glass_scales_its_delta():
     images = np.arange(96 * 96, dtype=np.float32).reshape(1, 1, 96, 96)
-    rows, columns = np.divmod(blurs.glass(images, np.random.default_rng(0), 0, 1)[0, 0].astype(int), 96)
+    rows, columns = np.divmod(blurs.glass_blur(images, np.random.default_rng(0), 0, 1)[0, 0].astype(int), 96)
     down, right = rows - np.arange(96)[:, None], columns - np.arange(96)
     assert set(down.ravel()) == set(right.ravel()) == {-3, -2, -1, 0, 1, 2}
 
@@ -73,7 +73,7 @@ def test_glass_scales_its_delta():
 def test_motion_blur_is_imagemagicks(rng):
     radius, sigma, n = 9, 2.5, 12
     images = rng.random((n, 1, 32, 32)).astype(np.float32)
-    out = blurs.motion(images, np.random.default_rng(5), radius, sigma)
+    out = blurs.motion_blur(images, np.random.default_rng(5), radius, sigma)
     angles = np.random.default_rng(5).uniform(-45, 45, size=n)
     weights = [math.exp(-(i**2) / (2 * sigma**2)) for i in range(19)]
     for image, result, angle in zip(images[:, 0], out[:, 0], angles, strict=True):
@@ -102,7 +102,7 @@ def test_zoom_blur_averages_scipys_zooms(images, rng, end, count):
             total += large[trim : trim + 32, trim : trim + 32]
         return (plane + total) / (count + 1)
 
-    assert np.allclose(blurs.zoom(images, rng, end), by_plane(images, blurred), atol=1e-5)
+    assert np.allclose(blurs.zoom_blur(images, rng, end), by_plane(images, blurred), atol=1e-5)
 
 
 @pytest.mark.parametrize(("side", "width"), [(32, 32), (64, 64), (32, 64), (64, 96)])
@@ -111,7 +111,7 @@ def test_gaussian_blur_scales_with_the_shorter_side(rng, side, width):
     expected = by_plane(
         images, lambda plane: ndimage.gaussian_filter(plane.astype(float), 0.7 * side / 32, mode="nearest")
     )
-    assert np.allclose(blurs.gaussian(images, rng, 0.7), expected, atol=1e-5)
+    assert np.allclose(blurs.gaussian_blur(images, rng, 0.7), expected, atol=1e-5)
 
 
 def test_elastic_transform_of_nothing_is_the_image(images, rng):

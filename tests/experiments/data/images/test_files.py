@@ -46,10 +46,11 @@ def saved(mode, tmp_path, suffix=".png"):
     """A file whose left half is black and opaque, and whose right half is transparent."""
     alpha = np.zeros((8, 8), np.uint8)
     alpha[:, :4] = 255
-    image = Image.merge("LA", [Image.new("L", (8, 8), 0), Image.fromarray(alpha)]).convert(mode)
-    image.save(tmp_path / f"icon{suffix}", lossless=True) if suffix == ".webp" else image.save(
-        tmp_path / f"icon{suffix}"
-    )
+    image = Image.new("P", (8, 8))
+    image.putpalette([0, 0, 0])
+    image = image.convert(mode)
+    image.putalpha(Image.fromarray(alpha))
+    image.save(tmp_path / f"icon{suffix}", lossless=True)
     return (tmp_path / f"icon{suffix}").read_bytes()
 
 
@@ -59,6 +60,7 @@ ENCODINGS = {
     "WebP": lambda folder: saved("RGBA", folder, ".webp"),
     "TIFF": lambda folder: saved("RGBA", folder, ".tif"),
     "GIF": lambda folder: saved("RGBA", folder, ".gif"),
+    "palette and alpha": lambda folder: saved("PA", folder, ".tif"),
     "palette": lambda _: png(8, 3, bytes(4) + bytes([1] * 4), (b"PLTE", bytes(6)), (b"tRNS", bytes([255, 0]))),
     "1 bit": lambda _: png(1, 0, bytes([0b00001111]), (b"tRNS", b"\0\1")),
     "2 bits": lambda _: png(2, 0, bytes([0, 0b01010101]), (b"tRNS", b"\0\1")),

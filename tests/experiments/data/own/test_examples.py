@@ -61,9 +61,9 @@ def test_a_limit_reduces_training_and_validation_part_and_not_the_test_part():
 
 
 def test_a_class_with_too_few_examples_is_named_with_its_place():
-    with pytest.raises(DatasetError, match=r"the class 'b' has 2 examples \(line 6\), too few for 3 parts"):
+    with pytest.raises(DatasetError, match=r"the class 'b' has examples \(2, such as line 6\) for fewer than 3"):
         split(["a"] * 6 + ["b"] * 2)
-    with pytest.raises(DatasetError, match="the training part has 1 example "):
+    with pytest.raises(DatasetError, match="the training part has examples .1,"):
         split(["1.0"], by_class=False)
 
 
@@ -81,7 +81,7 @@ def test_classes_that_are_numbers_are_in_their_order():
 def test_a_label_that_training_does_not_have_is_named_with_its_place():
     with pytest.raises(DatasetError, match="line 1 has the label 'c', which no training example has"):
         class_indices(examples(["a", "c"]), ("a", "b"))
-    with pytest.raises(DatasetError, match="all training examples have the label 'a'"):
+    with pytest.raises(DatasetError, match="all training examples.* have the label 'a'"):
         class_names(examples(["a", "a"]))
 
 

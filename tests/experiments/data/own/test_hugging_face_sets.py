@@ -52,7 +52,7 @@ def test_texts_have_the_names_of_their_classes(texts):
 def test_a_missing_label_and_a_missing_column_are_named(texts):
     with pytest.raises(DatasetError, match="split test, row 0: 'label' is None"):
         read_texts(texts, text_column="text", **COMMON)
-    with pytest.raises(DatasetError, match="no column 'sentence'; its columns are 'text', 'label'"):
+    with pytest.raises(DatasetError, match="no column 'sentence', but 'text', 'label'"):
         read_texts(texts, text_column="sentence", **COMMON)
     with pytest.raises(DatasetError, match="it has 'train', 'test': set data.train_split"):
         read_texts(texts, text_column="text", **(COMMON | {"splits": Splits("all", None, None)}))

@@ -1,7 +1,6 @@
 """Encoders of Hugging Face: tokens, frozen features and weights; nothing is read from the network."""
 
 import json
-import shutil
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import torch
 
 from probattn.experiments.data.errors import DatasetError
 from probattn.experiments.data.sealed_files import DamagedFileError
-from probattn.experiments.data.text.encoders import FrozenEncoder, PretrainedEncoder
+from probattn.experiments.data.text.encoders import PretrainedEncoder
 from probattn.experiments.data.text.tokens import fit
 from probattn.inference.imports import MissingExtraError
 
@@ -32,13 +31,9 @@ def load(folder, max_length=10):
     return PretrainedEncoder.load(str(folder), max_length=max_length)
 
 
-def frozen(folder, max_length=10):
-    return FrozenEncoder(str(folder), max_length=max_length, cache=folder.parent / "cache")
-
-
-def tokens(folder, kind):
-    network = SimpleNamespace(kind=kind, encoder=str(folder), max_length=10)
-    return fit(network, None, cache=folder.parent / "cache")
+def tokens(folder):
+    network = SimpleNamespace(kind="encoder", encoder=str(folder), max_length=10)
+    return fit(network, None)
 
 
 def test_the_ids_are_those_of_the_encoders_tokenizer_without_its_padding(folder):
@@ -67,47 +62,8 @@ def test_the_weights_are_read_from_the_folder_and_in_a_run_not(tmp_path, folder)
     assert torch.equal(*states)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 64])
-def test_features_are_those_of_one_text_at_a_time_in_evaluation_mode(folder, batch_size):
-    features = frozen(folder).encode_batch(TEXTS, batch_size=batch_size)
-    model = BertModel.from_pretrained(folder).eval()
-    with torch.no_grad():
-        for ids, states in zip(load(folder).encode_batch(TEXTS), features, strict=True):
-            torch.testing.assert_close(states, model(input_ids=ids[None]).last_hidden_state[0], rtol=1e-4, atol=1e-5)
-
-
-def test_features_are_computed_once_and_anew_for_other_weights_texts_or_lengths(folder, monkeypatch):
-    passes = []
-    forward = BertModel.forward
-    monkeypatch.setattr(BertModel, "forward", lambda self, **data: passes.append(1) or forward(self, **data))
-    first = frozen(folder).encode_batch(TEXTS)
-    assert all(map(torch.equal, frozen(folder).encode_batch(TEXTS), first))
-    assert len(passes) == 1
-    frozen(folder).encode_batch(TEXTS[:2])
-    frozen(folder, max_length=4).encode_batch(TEXTS)
-    shutil.rmtree(folder)
-    write_encoder(folder, seed=7)
-    assert not torch.equal(frozen(folder).encode_batch(TEXTS)[0], first[0])
-    assert len(passes) == 4
-
-
-def test_a_run_takes_its_own_encoder_only(tmp_path, folder):
-    run = tmp_path / "run"
-    run.mkdir()
-    fitted = tokens(folder, "text")
-    with pytest.raises(DatasetError, match=r"encoder\.json is missing"):
-        fitted.for_run(run)
-    fitted.save_preprocessing(run)
-    assert all(map(torch.equal, tokens(folder, "text").for_run(run).encode(TEXTS), fitted.encode(TEXTS)))
-    assert fitted.embedding(3)(fitted.encode(TEXTS)[0]).shape == (6, 3)
-    shutil.rmtree(folder)
-    write_encoder(folder, seed=7)
-    with pytest.raises(DatasetError, match="weights differ"):
-        tokens(folder, "text").for_run(run)
-
-
 def test_a_damaged_file_of_a_run_is_refused(tmp_path, folder):
-    fitted = tokens(folder, "encoder")
+    fitted = tokens(folder)
     fitted.save_preprocessing(tmp_path)
     path = tmp_path / "encoder.json"
     content = path.read_bytes()
@@ -119,7 +75,7 @@ def test_a_damaged_file_of_a_run_is_refused(tmp_path, folder):
 
 
 def test_nothing_is_read_before_it_is_needed(tmp_path):
-    fitted = tokens(tmp_path / "absent", "encoder")
+    fitted = tokens(tmp_path / "absent")
     with pytest.raises(DatasetError, match=r"cannot load the encoder .*absent.* Give a folder with config\.json"):
         fitted.encode(["a"])
 
@@ -150,7 +106,7 @@ def test_weights_that_lack_some_are_refused(folder):
     weights.pop(next(name for name in weights if "attention.self.query.weight" in name))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DatasetError, match="lacks weights of its encoder"):
-        frozen(folder)
+        load(folder).network()
 
 
 @pytest.mark.parametrize("max_length", [2, 17])

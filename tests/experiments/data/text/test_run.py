@@ -81,26 +81,6 @@ def test_a_layer_of_fixed_length_is_refused_before_the_folder_is_made(command, t
     assert not out.exists()
 
 
-@pytest.mark.usefixtures("no_network")
-def test_a_run_on_the_features_of_a_hugging_face_encoder(command, corpus, tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
-    from tiny_encoder import write_encoder
-
-    write_encoder(tmp_path / "bert")
-    monkeypatch.chdir(tmp_path)
-    options = changes(**{"network.encoder": "bert", "train.epochs": 1, "network.max_length": 12})
-    code, _, err = command("train", "kep-svgp/cola", "--out", "run", *options)
-    assert code == 0, err
-    assert not (tmp_path / "run" / "tokenizer.json").exists()
-    monkeypatch.chdir(corpus)  # the run knows where its encoder lies
-    assert len(open_run(tmp_path / "run", root=corpus).dataset.test) == 30
-    shutil.rmtree(tmp_path / "bert")
-    write_encoder(tmp_path / "bert", seed=7)
-    code, _, err = command("evaluate", tmp_path / "run")
-    assert code == 1
-    assert "weights differ" in " ".join(err.split())
-
-
 def test_resuming_with_other_data_is_refused_and_leaves_the_words_of_the_run(command, trained, corpus):
     before = (trained / "tokenizer.json").read_bytes()
     path = corpus / "cola_public" / "raw" / "in_domain_train.tsv"

@@ -15,7 +15,7 @@ from probattn.experiments.data.text.text_dataset import from_parts, load
 from probattn.experiments.data.text.tokens import fit
 from probattn.experiments.data.text.word_tokenizer import WordTokenizer
 
-OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0, "encoder": None}
+OPTIONS = {"max_length": 12, "min_count": 1, "max_words": None, "spelling": 0}
 PLAIN = SimpleNamespace(kind="text", **OPTIONS)
 SPELLED = SimpleNamespace(kind="text", **OPTIONS | {"spelling": 6})
 
@@ -100,18 +100,18 @@ def test_a_missing_or_damaged_tokenizer_is_named(corpus, tmp_path, content, erro
 @pytest.mark.parametrize("network", [PLAIN, SPELLED])
 def test_the_embedding_reads_what_the_tokens_are(network):
     texts = Texts(("one word", "and another one"), torch.arange(2))
-    tokens = fit(network, texts, cache=None)
+    tokens = fit(network, texts)
     first, second = tokens.encode(texts.texts)
     embedding = tokens.embedding(4)
     assert embedding(first[None]).shape == (1, 2, 4)
     torch.testing.assert_close(embedding(second[None])[0, 2], embedding(first[None])[0, 0])
 
 
-def test_half_of_a_surrogate_pair_becomes_a_replacement_and_others_stay(tmp_path):
+def test_half_of_a_surrogate_pair_becomes_a_replacement_and_others_stay():
     texts = ("half \ud83d", "both \ud83d\ude00", "plain", "ends \ude00")
     assert well_formed(texts) == ["half \ufffd", "both \U0001f600", "plain", "ends \ufffd"]
     whole = Texts(texts, torch.tensor([0, 1, 0, 1]))
-    dataset = from_parts("own", ("a", "b"), whole, whole, whole, network=SPELLED, root=tmp_path)
+    dataset = from_parts("own", ("a", "b"), whole, whole, whole, network=SPELLED)
     (x, _, mask), *_ = dataset.batches(whole, batch_size=4)
     assert mask.sum(1).tolist() == [2, 2, 1, 2]
     assert (x[:, :, 0][mask] > 1).all()
@@ -130,7 +130,7 @@ def test_texts_without_spaces_are_read_by_character(texts, caplog, tmp_path):
     whole = Texts(tuple(texts), torch.arange(len(texts)) % 2)
     network = SimpleNamespace(**vars(PLAIN) | {"min_count": 2, "max_length": 50})
     with caplog.at_level(logging.WARNING):
-        tokens = from_parts("own", ("a", "b"), whole, whole, whole, network=network, root=tmp_path).tokens
+        tokens = from_parts("own", ("a", "b"), whole, whole, whole, network=network).tokens
         encoded = tokens.encode(whole.texts)
     assert "each character is a token" in caplog.text
     assert [len(ids) for ids in encoded] == [len(text) for text in texts]
