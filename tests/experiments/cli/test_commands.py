@@ -5,7 +5,6 @@ import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import load
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
@@ -60,24 +59,6 @@ def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(
     code, _, err = command("export", kep, "--out", tmp_path / "program.pt2")
     assert code == 0, err
     assert (tmp_path / "program.pt2").stat().st_size > 1000
-
-
-def test_the_demo_compares_layers_and_continues_where_it_stopped(command, tmp_path, monkeypatch, tiny):
-    for name in (KEP, SOFTMAX):
-        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(tiny))
-    demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1, "--epochs", 3)
-    code, text, _ = command(*demo)
-    assert code == 0
-    for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", KEP, SOFTMAX):
-        assert word in text
-    assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
-    weights = {path: path.read_bytes() for path in (tmp_path / "demo").rglob("last.pt")}
-    assert len(weights) == 2
-    assert command(*demo)[0] == 0
-    assert {path: path.read_bytes() for path in weights} == weights
-    code, _, err = command("demo", "--out", tmp_path / "demo", "--layers", "softmax,gcp")
-    assert code == 1
-    assert "gcp" in err
 
 
 @pytest.mark.parametrize(
