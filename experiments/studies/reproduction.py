@@ -96,7 +96,9 @@ def plan(
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
         extra = {preset: [*text.split(), *fewer, *changes]}
-        jobs[preset, text] = study.plan([preset], seeds=seeds, epochs=epochs, out=folder, own=extra, data=data)
+        jobs[preset, text] = study.plan(
+            [preset], seeds=seeds, epochs=epochs, out=folder, preset_changes=extra, data=data
+        )
     return Plan(name=name, cells=cells, jobs=jobs, is_reduced=is_reduced)
 
 
