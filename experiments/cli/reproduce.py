@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.markdown import Markdown
-from rich.table import Table
+from rich.table import Column, Table
 
 from probattn.experiments.cli import terminal
 from probattn.experiments.cli.terminal import say
@@ -60,7 +60,7 @@ def reproduce(
 def _show_entries() -> None:
     from probattn.experiments.studies import paper_cells, reproduction
 
-    table = Table("name", "what", "source", "data", "runs")
+    table = Table(Column("name", no_wrap=True), "what", "source", "data", Column("runs", justify="right"))
     for name, entry in paper_cells.entries().iterrows():
         cells = paper_cells.cells(str(name))
         runs = len(reproduction.models(cells)) * reproduction.number_of_seeds(entry.trials)

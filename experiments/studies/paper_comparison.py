@@ -43,7 +43,8 @@ def results(plan: Plan, done: Sequence[Model]) -> pd.DataFrame:
 
 def by_seed(frame: pd.DataFrame, *, method: str, sets: Sequence[str], metric: str) -> pd.Series:
     """Return the mean of metrics, joined by ``+``, over test sets, by seed; seeds without all of them are left out."""
-    chosen = frame[(frame["method"] == method) & frame["set"].isin(sets)].set_index("seed")
+    methods = frame["method"].str.replace(r"^ensemble of \d+$", "ensemble", regex=True)
+    chosen = frame[(methods == method) & frame["set"].isin(sets)].set_index("seed")
     means = chosen.reindex(columns=metric.split("+")).mean(axis=1, skipna=False).groupby(level=0)
     return means.agg(lambda values: values.mean(skipna=False) if len(values) == len(sets) else math.nan).dropna()
 

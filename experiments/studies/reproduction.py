@@ -95,8 +95,9 @@ def plan(
     folder = out / ("runs-cpu" if is_reduced else "runs")
     for preset, text in models(cells):
         epochs, fewer = paper_cells.reduced(preset) if is_reduced else (None, [])
-        own = {preset: [*text.split(), *fewer, *changes]}
-        jobs[preset, text] = study.plan([preset], seeds=seeds, epochs=epochs, out=folder, preset_changes=own, data=data)
+        extra = {preset: [*text.split(), *fewer, *changes]}
+        sizes = {"seeds": seeds, "epochs": epochs, "preset_changes": extra}
+        jobs[preset, text] = study.plan([preset], out=folder, data=data, **sizes)
     return Plan(name=name, cells=cells, jobs=jobs, is_reduced=is_reduced)
 
 

@@ -1,12 +1,14 @@
 """Each command from beginning to end on tiny digits, as its user would type it."""
 
+import functools
+
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
-from probattn.experiments.config import presets
 from probattn.experiments.data.images.image_datasets import load
+from probattn.experiments.studies import study
 
 KEP, SOFTMAX = "digits/kep-svgp", "digits/softmax"
 
@@ -63,18 +65,16 @@ def test_a_run_predicts_and_is_exported_and_the_shared_folder_predicts_the_same(
 
 
 def test_the_demo_compares_layers_and_continues_where_it_stopped(command, tmp_path, monkeypatch, tiny):
-    for name in (KEP, SOFTMAX):
-        monkeypatch.setitem(presets.PRESETS, name, presets.preset(name).with_changes(tiny))
+    monkeypatch.setattr(study, "plan", functools.partial(study.plan, changes=tiny))
     demo = ("demo", "--out", tmp_path / "demo", "--layers", "softmax,kep-svgp", "--workers", 1, "--epochs", 3)
     code, text, _ = command(*demo)
     assert code == 0
     for word in ("ACC", "MCC", "AURC", "AUROC", "FPR95", "ECE", "NLL", "Brier", KEP, SOFTMAX):
         assert word in text
     assert text.endswith(f"report: {tmp_path / 'demo' / 'report.html'}\n")
-    weights = {path: path.read_bytes() for path in (tmp_path / "demo").rglob("last.pt")}
-    assert len(weights) == 2
-    assert command(*demo)[0] == 0
-    assert {path: path.read_bytes() for path in weights} == weights
+    weights = (tmp_path / "demo" / KEP / "seed-0" / "last.pt").read_bytes()
+    assert command(*demo)[:2] == (0, text)
+    assert (tmp_path / "demo" / KEP / "seed-0" / "last.pt").read_bytes() == weights
     code, _, err = command("demo", "--out", tmp_path / "demo", "--layers", "softmax,gcp")
     assert code == 1
     assert "gcp" in err
