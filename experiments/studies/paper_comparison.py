@@ -111,14 +111,16 @@ def markdown(plan: Plan, table: pd.DataFrame) -> str:
         about += "Welch's, or of our seeds alone where the paper gives no standard deviation or trials (see the CSV)."
     lines = [f"# {plan.title}", "", f"{about} {paper_cells.entries()['note'][plan.name]}".strip()]
     for block, cells in table.groupby("block", sort=False):
-        heads = dict.fromkeys(zip(cells["title"], cells["scale"], strict=True))
-        titles = [f"{title} {unit(scale)}".strip() for title, scale in heads]
-        lines += ["", f"## {block}", "", f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
-        for row, group in cells.groupby("row", sort=False):
-            lines.append(f"| {row} | {' | '.join(_ours(cell) for cell in group.itertuples())} |")
-            if group["value"].notna().any():
-                theirs = (_number(cell.value, cell.std, cell) for cell in group.itertuples())
-                lines.append(f"| *the paper* | {' | '.join(theirs)} |")
+        rows = list(cells.itertuples())
+        texts = {"head": [f"{cell.title} {unit(cell.scale)}".strip() for cell in rows], "ours": list(map(_ours, rows))}
+        texts |= {"paper": [_number(cell.value, cell.std, cell) for cell in rows]}
+        names, heads = cells["row"].unique(), list(dict.fromkeys(texts["head"]))
+        wide = cells[["row"]].assign(**texts).pivot(index="row", columns="head").fillna("–")
+        lines += ["", f"## {block}", "", f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+        for name in names:
+            lines.append(f"| {name} | {' | '.join(wide['ours'].loc[name, heads])} |")
+            if cells["value"].notna().any():
+                lines.append(f"| *the paper* | {' | '.join(wide['paper'].loc[name, heads])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -126,15 +128,12 @@ def _ours(cell: Any) -> str:
     text = _number(cell.ours, cell.ours_std, cell)
     if math.isnan(cell.difference):
         return text
-    star = "\\*" if cell.low > 0 or cell.high < 0 else ""
-    interval = (
-        "" if math.isnan(cell.low) else f" [{_number(cell.low, math.nan, cell)}, {_number(cell.high, math.nan, cell)}]"
-    )
-    return f"{text}, {'+' if cell.difference >= 0 else ''}{_number(cell.difference, math.nan, cell)}{interval}{star}"
+    gap, low, high = (_number(value, math.nan, cell) for value in (cell.difference, cell.low, cell.high))
+    sign, star = "+" if cell.difference >= 0 else "", "\\*" if cell.low > 0 or cell.high < 0 else ""
+    return f"{text}, {sign}{gap}" + ("" if math.isnan(cell.low) else f" [{low}, {high}]{star}")
 
 
 def _number(value: float, std: float, cell: Any) -> str:
     """Return a number with the decimals of the papers, and its standard deviation if it has one."""
     decimals = 3 if cell.scale == 1 and cell.set != "log" else 2
-    texts = [f"{number:z.{decimals}f}" for number in (value, std) if not math.isnan(number)]
-    return " ± ".join(texts) or "–"
+    return " ± ".join(f"{number:z.{decimals}f}" for number in (value, std) if not math.isnan(number)) or "–"
