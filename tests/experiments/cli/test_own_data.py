@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from probattn.experiments.data.sealed_files import read_preprocessing
-
 PAGE = Path(__file__).parents[3] / "docs" / "your-own-data.md"
 COMMANDS = [
     shlex.split(line.removeprefix("probattn "), comments=True)
