@@ -81,6 +81,8 @@ def train(
                 existing(Path(data))
         elif data is not None:
             root = existing(Path(data))
+            if root.is_file():
+                fail(f"{data} is a file, and this preset takes the folder of the data sets; correct --data")
         settings = settings.with_changes(changes)
         if epochs is not None:
             settings = _more_epochs(settings, epochs) if started else settings.with_total_epochs(epochs)

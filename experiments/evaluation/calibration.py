@@ -166,7 +166,7 @@ class Calibration:
         if not path.exists():
             return None
         try:
-            calibration = cls.from_json(json.loads(path.read_bytes()))
+            calibration = TypeAdapter(cls).validate_json(path.read_bytes())
         except ValueError as error:
             raise CheckpointError(f"{path} is damaged ({error}): evaluate the run again") from error
         if calibration.weights != weights:

@@ -112,7 +112,6 @@ def evaluate(
             "best_epoch": run.best_epoch,
             "unfinished": result.unfinished,
             "versions": {library: version(library) for library in ("probattn", "torch", "pyro-ppl")},
-            "trained_on": run.environment,
             "evaluated_on": environment(run.device),
         }
         write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())

@@ -10,9 +10,8 @@ import torch
 from probattn.inference import Prediction
 from probattn.inference.io.files import read_archive, write_archive
 from probattn.inference.prediction.mixture import innermost, values
+from probattn.inference.prediction.result import PER_EXAMPLE
 
-FIELDS = ("probs", "expected_entropy", "energy", "mask", "labels")
-"""Stored fields of predictions of classes."""
 LAWS = {"Normal": ("loc", "scale"), "StudentT": ("df", "loc", "scale")}
 """Likelihoods of numbers whose parameters are stored; predictions with others are made anew each time."""
 Stored = dict[str, dict[str, Any]]
@@ -37,30 +36,25 @@ def load(folder: Path, method: str, *, key: Mapping[str, Any]) -> Stored:
 def save(folder: Path, method: str, stored: Stored, *, key: Mapping[str, Any]) -> None:
     """Write a method's predictions."""
     (folder / "predictions").mkdir(exist_ok=True)
-    known = {name: fields for name, fields in stored.items() if fields.get("law", "Normal") in LAWS}
+    known = {name: fields for name, fields in stored.items() if "components" not in fields}
     write_archive(folder / "predictions" / f"{method}.pt", {"key": dict(key), "sets": known}, tag="part")
 
 
 def to_fields(prediction: Prediction, digest: str) -> dict[str, Any]:
-    """Return the fields of a prediction that are stored, and those of an unknown law whole."""
-    if prediction.probs is not None:
-        fields = {name: getattr(prediction, name) for name in FIELDS}
-        return {"digest": digest} | {name: value if value is None else value.cpu() for name, value in fields.items()}
-    law = type(innermost(prediction.components[0])).__name__
-    if law not in LAWS:
-        return {"digest": digest, "law": law, "prediction": prediction}
-    parameters = {
-        name: torch.cat([values(part, name) for part in prediction.components], 1).cpu() for name in LAWS[law]
-    }
-    moments = {name: getattr(prediction, name).cpu() for name in ("mean", "variance", "labels")}
-    return {"digest": digest, "law": law, "parameters": parameters, **moments}
+    """Return the fields of a prediction that are stored, and the components of an unknown law."""
+    tensors = {name: getattr(prediction, name) for name in PER_EXAMPLE}
+    fields = {name: value if value is None else value.cpu() for name, value in tensors.items()} | {"digest": digest}
+    parts = prediction.components
+    law = type(innermost(parts[0])).__name__ if parts else ""
+    if law and law not in LAWS:
+        return fields | {"law": law, "components": parts}
+    parameters = {name: torch.cat([values(part, name) for part in parts], 1).cpu() for name in LAWS.get(law, ())}
+    return fields | {"law": law, "parameters": parameters}
 
 
 def to_prediction(fields: Mapping[str, Any]) -> Prediction:
     """Return the prediction of stored fields."""
-    if "prediction" in fields:
-        return fields["prediction"]
-    if "law" not in fields:
-        return Prediction(**{name: fields[name] for name in FIELDS})
-    law = getattr(dist, fields["law"])(**fields["parameters"]).to_event(1)
-    return Prediction(components=(law,), **{name: fields[name] for name in ("mean", "variance", "labels")})
+    components = fields.get("components", ())
+    if fields["law"] in LAWS:
+        components = (getattr(dist, fields["law"])(**fields["parameters"]).to_event(1),)
+    return Prediction(components=components, **{name: fields[name] for name in PER_EXAMPLE})
