@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -81,11 +81,11 @@ def comparisons(
         resampled: function of the name of a test set to the values on its resampled examples.
     """
     compared = {}
-    for subject, metric in _subjects(results["set"]):
+    for title, subject, metric in _subjects(results["set"]):
         if _columns(subject, metric, set(results[results["set"] == subject].dropna(axis=1, how="all"))) != {}:
             values = resampled(subject) if resampled and metric == "" and subject != "shift" else None
             options = {"metric": metric, "baselines": baselines, "resampled": values}
-            compared[_title(subject, metric)] = compare_results(results, subject, **options)
+            compared[title] = compare_results(results, subject, **options)
     return compared
 
 
@@ -96,7 +96,7 @@ def from_statistics(lines: pd.DataFrame) -> dict[str, Comparison]:
         lines: columns ``run, method, set, metric, mean, std, n, baseline, baseline_method, difference, low, high``.
     """
     compared, names = {}, lines["set"].replace("^shift/.*", "shift", regex=True)
-    for subject, metric in _subjects(lines["set"]):
+    for title, subject, metric in _subjects(lines["set"]):
         cells: dict[str, dict[str, Cell]] = {}
         baselines, known = {}, set(lines[names == subject]["metric"])
         columns = _columns(subject, metric, known) or {
@@ -111,9 +111,7 @@ def from_statistics(lines: pd.DataFrame) -> dict[str, Comparison]:
                 baselines[row_label(line["run"], line["method"])] = other
         if cells:
             groups = _groups(cells)
-            compared[_title(subject, metric)] = Comparison(
-                columns, groups, baselines, cells, best_rows(cells, groups, columns)
-            )
+            compared[title] = Comparison(columns, groups, baselines, cells, best_rows(cells, groups, columns))
     return compared
 
 
@@ -163,21 +161,17 @@ def write(folder: Path, results: pd.DataFrame, compared: Mapping[str, Comparison
         save_figure(folder / "differences.svg", figure)
 
 
-def _subjects(sets: pd.Series) -> list[tuple[str, str]]:
-    """Return the subjects of test sets, OOD sets with each metric of detection."""
+def _subjects(sets: pd.Series) -> Iterator[tuple[str, str, str]]:
+    """Yield title, subject and metric of detection of each comparison on some test sets."""
     names = list(sets.unique())
-    plain = [name for name in names if name == "test" or name.startswith("domain/")]
-    plain += ["shift"] if any(name.startswith("shift/") for name in names) else []
-    detected = [(name, metric) for name in names if name.startswith("ood/") for metric in OOD_DISPLAY]
-    return [(name, "") for name in plain] + detected
-
-
-def _title(subject: str, metric: str) -> str:
-    if metric:
-        return f"Detection of {subject.removeprefix('ood/')}, {OOD_DISPLAY[metric].title}"
-    if subject == "shift":
-        return "Corrupted test images, mean"
-    return f"Test data{subject.removeprefix('test').replace('domain/', ', ')}"
+    for name in names:
+        if name == "test" or name.startswith("domain/"):
+            yield f"Test data{name.removeprefix('test').replace('domain/', ', ')}", name, ""
+    if any(name.startswith("shift/") for name in names):
+        yield "Corrupted test images, mean", "shift", ""
+    for name in (name for name in names if name.startswith("ood/")):
+        for metric, display in OOD_DISPLAY.items():
+            yield f"Detection of {name.removeprefix('ood/')}, {display.title}", name, metric
 
 
 def _columns(subject: str, metric: str, known: Collection[str]) -> dict[str, MetricDisplay] | None:
