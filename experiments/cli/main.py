@@ -8,16 +8,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from probattn.experiments.cli import checks, demo, evaluate, export, predict, presets, reproduce, study
+from probattn.experiments.cli import checks, demo, evaluate, export, predict, reproduce, study
 from probattn.experiments.cli.bench import bench
+from probattn.experiments.cli.presets_command import presets
 from probattn.experiments.cli.terminal import fail
-from probattn.experiments.cli.train import train
+from probattn.experiments.cli.train_command import train
 from probattn.experiments.runs.environment import keep_memory
 
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory|Storage size calculation overflowed")
 """Messages of PyTorch's errors where memory does not suffice."""
 COMMANDS = (
-    *(train, evaluate.evaluate, predict.predict, demo.demo, presets.presets, study.compare, study.study),
+    *(train, evaluate.evaluate, predict.predict, demo.demo, presets, study.compare, study.study),
     *(checks.check_posterior, checks.check_gp, checks.check_gpu, bench, export.export, reproduce.reproduce),
 )
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -1,9 +1,7 @@
 """Versions and hardware that a run is trained with, and the memory of this process."""
 
 import ctypes
-import os
 import platform
-import sys
 
 import torch
 
@@ -17,15 +15,6 @@ def environment(device: str) -> dict[str, str]:
     cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     hardware = torch.cuda.get_device_name() if device == "cuda" else cpu
     return {"probattn": probattn.__version__, "torch": torch.__version__, "hardware": hardware}
-
-
-def total_memory(device: str) -> int:
-    """Return the memory of a device in bytes; the largest integer on systems that do not tell."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[1]
-    if not hasattr(os, "sysconf"):  # Windows
-        return sys.maxsize
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def keep_memory() -> None:

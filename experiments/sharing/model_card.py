@@ -1,11 +1,11 @@
 """Model cards: the ``README.md`` of a shared run."""
 
 import csv
+import shlex
 from importlib.resources import files
 
 import jinja2
 
-from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.data.images.image_datasets import ImageDataset
 from probattn.experiments.data.tables.table_dataset import TableDataset
 from probattn.experiments.evaluation.calibration import Calibration
@@ -20,16 +20,14 @@ TEMPLATE = "model_card.md.jinja"
 def model_card(run: TrainedRun, calibration: Calibration | None) -> str:
     """Return the model card of a run: what it is, how it is used, how it was trained, and its metrics, if any."""
     kinds = {ImageDataset: "image", TableDataset: "tabular"}
-    flat, command = run.settings.flat(), f"probattn train {run.name}"
-    if run.name in PRESETS and without_paths(flat) == flat:
-        command = train_command(run.name, run.settings)
+    words = [without_paths(word.split("=", 1)) for word in shlex.split(train_command(run.name, run.settings))]
     template = files("probattn.experiments.sharing").joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown, not HTML
     return environment.from_string(template).render(
         run=run,
         kind=kinds.get(type(run.dataset), "text"),
         data=run.dataset,
-        command=command,
+        command=shlex.join(map("=".join, words)),
         calibration=calibration,
         metrics=test_metrics(run),
     )

@@ -3,10 +3,12 @@
 import inspect
 import json
 from dataclasses import asdict, fields, replace
+from importlib.metadata import EntryPoint
 
 import pytest
 
 import probattn
+from probattn.experiments.config import data, imported
 from probattn.experiments.config.layers import KNOWN, Layer, layer_class
 from probattn.experiments.config.presets import PRESETS
 from probattn.experiments.config.settings import Settings, describe
@@ -226,3 +228,19 @@ def test_every_setting_of_a_preset_has_a_meaning():
     for name in ("digits/kep-svgp", "kep-svgp/cola", "tabular/csv", "finetune/cola", "cgp/cifar10-sparse", "image/hf"):
         described = describe(PRESETS[name])
         assert [key for key, (meaning, _) in described.items() if not meaning] == []
+
+
+def test_packages_bring_layers_likelihoods_and_data_sets_by_entry_points(own_module, monkeypatch):
+    brought = {"probattn.layers": ("scaled", "Scaled"), "probattn.datasets": ("blobs", "blobs")}
+
+    def entry_points(*, group, name=None):
+        title, attribute = brought.get(group, (None, ""))
+        entry = EntryPoint(title or "", f"{own_module}:{attribute}", group)
+        return [entry] if title and name in (None, title) else []
+
+    for module in (imported, data):
+        monkeypatch.setattr(module, "entry_points", entry_points)
+    settings = KEP.with_changes(["layer.name=scaled", "layer.factor=3", "data.name=blobs", "data.number=10"])
+    assert (settings.layer.constructor.__name__, settings.layer.factor, settings.data.number) == ("Scaled", 3.0, 10)
+    with pytest.raises(SettingsError, match="did you mean scaled"):
+        KEP.with_changes(["layer.name=scald"])
