@@ -36,7 +36,7 @@ def presets(
 
 
 def _list_presets(known: "dict[str, Settings]") -> None:
-    epochs = Column("epochs", justify="right")
+    epochs = Column("epochs", justify="right", no_wrap=True)
     table = Table(
         Column("preset", no_wrap=True), "depth × width, heads", Column("layer", overflow="fold"), "in blocks", epochs
     )

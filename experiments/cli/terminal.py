@@ -103,7 +103,7 @@ def show_table(table: Table) -> None:
         gaps = []
         for column in table.columns:
             lines = [str(text) for text in (column.header, *column.cells)]
-            longest = max(map(len, " ".join(lines).split()), default=1)
+            longest = max(map(len, lines if column.no_wrap else " ".join(lines).split()), default=1)
             column.width, column.overflow = longest if column.no_wrap else min(MAX_WORD, longest), "fold"
             gaps.append((max(0, max(map(len, lines)) - column.width), column))
         needed = console.measure(table, options=wide).maximum

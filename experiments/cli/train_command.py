@@ -128,7 +128,7 @@ def _base(
             fail(f"{out} holds no run to resume; name a preset to start one")
         where = f"add 'preset: NAME' to {config}" if config else "name one, or a file of settings with --config FILE"
         fail(f"no preset: {where}; `probattn presets` lists all")
-    name = preset or base
+    name = base if preset is None else preset
     return name, presets.preset(name).merged(content), False
 
 

@@ -203,7 +203,7 @@ def test_evaluate_needs_no_log(command, kep):
 def test_evaluate_by_methods_on_shifted_and_ood_images(command, kep, no_figures):
     code, text, err = command("evaluate", kep, *SHIFT, "--ood", "letters", "--method", "temperature,laplace")
     assert (code, err) == (0, "")
-    for words in ("scaling", "KFLLLA", "Corrupted test images", "Detection of letters", "plain sets"):
+    for words in ("temperature", "KFLLLA", "Corrupted test images", "Detection of letters", "plain sets"):
         assert words in text
     frame = pd.read_csv(kep / "scores.csv")
     assert set(frame["method"]) == {"posterior", "temperature", "laplace"}
