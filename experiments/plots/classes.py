@@ -17,8 +17,6 @@ from probattn.inference.metrics import ood
 BINS = 15
 LIKELY = 10
 """Largest number of classes beside an image: of more the most likely."""
-Answers = tuple[Tensor, Tensor]
-"""Probabilities and labels."""
 
 
 def reliability(probs: Tensor, labels: Tensor) -> Figure:
@@ -43,7 +41,7 @@ def reliability(probs: Tensor, labels: Tensor) -> Figure:
     return figure
 
 
-def risk_coverage(runs: Mapping[str, Answers]) -> Figure:
+def risk_coverage(runs: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Draw the error rate of the accepted answers against the share accepted, the most confident first.
 
     The best possible order of each run's answers is dashed.
@@ -55,7 +53,7 @@ def risk_coverage(runs: Mapping[str, Answers]) -> Figure:
     top = 0.0
     for number, (name, (probs, labels)) in enumerate(runs.items()):
         coverage, risk = (part.double().numpy() for part in metrics.risk_coverage(probs, labels))
-        colour = style.LINES[number % len(style.LINES)]
+        colour = style.line_colour(number)
         ax.plot(coverage, risk, color=colour, lw=1.8, label=style.wrapped(name, 56))
         ideal = np.clip(1 - metrics.accuracy(probs, labels) / coverage, 0, None)
         ax.plot(coverage, ideal, color=colour, lw=1, ls="--")
@@ -95,13 +93,10 @@ def ood_confidence(test: Prediction, ood_sets: Mapping[str, Prediction]) -> Figu
     figure, axes = style.panels(len(ood_sets), width=3.2, height=2.1, sharey=True)
     right = test.probs.argmax(-1) == test.labels
     for ax, (name, unknown) in zip(axes, ood_sets.items(), strict=True):
-        groups = (
-            (unknown.confidence, {"histtype": "stepfilled", "color": style.PURPLE, "alpha": 0.45, "label": "OOD"}),
-            (test.confidence[right], {"histtype": "step", "color": style.BLUE, "lw": 1.6, "label": "right"}),
-            (test.confidence[~right], {"histtype": "step", "color": style.ORANGE, "lw": 1.6, "label": "wrong"}),
-        )
-        for values, look in groups:
+        groups = {"OOD": unknown.confidence, "right": test.confidence[right], "wrong": test.confidence[~right]}
+        for (group, values), colour in zip(groups.items(), (style.PURPLE, style.BLUE, style.ORANGE), strict=True):
             shares = np.full(len(values), 1 / max(len(values), 1))
+            look = {"histtype": "step", "lw": 1.6, "color": colour, "label": group}
             ax.hist(values.double().cpu().clamp(max=1).numpy(), np.linspace(0, 1, 21), weights=shares, **look)
         auroc = ood.detection_metrics(-test.confidence, -unknown.confidence)["auroc"]
         ax.set_title(f"{style.wrapped(name, 26)}: AUROC {100 * auroc:.1f}\u00a0%", **style.TITLE)
