@@ -36,7 +36,7 @@ def by_class(result: RunResult) -> pd.DataFrame:
 
 def confused_pairs(result: RunResult, count: int = 12) -> list[tuple[str, str, int]]:
     """Return the most frequent wrong answers: true class, answer, and the number of examples."""
-    matrix = confusion(result).to_numpy()
-    pairs = [(matrix[pair], *pair) for pair in zip(*matrix.nonzero(), strict=True) if pair[0] != pair[1]]
-    pairs = sorted(pairs, key=lambda pair: -pair[0])[:count]
-    return [(result.classes[true], result.classes[answer], int(examples)) for examples, true, answer in pairs]
+    matrix, classes = confusion(result).to_numpy(), result.classes
+    pairs = [(true, answer) for true, answer in np.argwhere(matrix) if true != answer]
+    pairs = sorted(pairs, key=lambda pair: -matrix[tuple(pair)])[:count]
+    return [(classes[true], classes[answer], int(matrix[true, answer])) for true, answer in pairs]

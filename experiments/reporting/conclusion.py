@@ -9,9 +9,12 @@ from torch import Tensor
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.reporting.class_table import by_class, confused_pairs
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import RESAMPLES, metric_intervals, share_interval
+from probattn.experiments.reporting.intervals import metric_intervals, share_interval
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
+
+RESAMPLES = 200
+"""Labels drawn from the predictions, for the calibration error that chance alone makes."""
 
 
 def conclusion(result: RunResult) -> list[str]:
@@ -56,16 +59,14 @@ def _of_numbers(result: RunResult) -> dict[str, object]:
     prediction, labels = result.numbers, result.labels
     error, truth = (prediction.mean - labels).double().flatten(), labels.double().flatten()
     low, high = regression.interval(prediction, 0.9)
-    covered = int(((low <= labels) & (labels <= high)).sum())
-    certain = prediction.variance.flatten().argsort()[: math.ceil(0.8 * len(error))]
-    return {
-        "rmse": _size(error),
+    covered, count = int(((low <= labels) & (labels <= high)).sum()), len(truth)
+    certain = prediction.variance.flatten().argsort()[: math.ceil(0.8 * count)]
+    errors = {"rmse": error, "constant": truth - truth.mean(), "certain": error[certain]}
+    return {name: _size(part) for name, part in errors.items()} | {
         "interval": metric_intervals(result).get("rmse", (math.nan, math.nan)),
-        "constant": _size(truth - truth.mean()),
         "thirds": [_size(error[part]) for part in truth.argsort().tensor_split(3) if len(part)],
-        "covered": covered / len(truth),
-        "bounds": share_interval(covered, len(truth)),
-        "certain": _size(error[certain]),
+        "covered": covered / count,
+        "bounds": share_interval(covered, count),
     }
 
 

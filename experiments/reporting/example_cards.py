@@ -5,8 +5,8 @@ import io
 import textwrap
 
 import torch
-from PIL import Image
 from torch import Tensor
+from torchvision.transforms.functional import to_pil_image
 
 from probattn.experiments.evaluation.metric_display import format_number
 from probattn.experiments.evaluation.run_result import RunResult
@@ -55,8 +55,7 @@ def _card(result: RunResult, number: int) -> dict[str, object]:
 
 def _picture(pixels: Tensor) -> str:
     """Return an image ``(channels, H, W)`` as a data URI; of other than three channels the first is grey."""
-    array = pixels.numpy()
-    image = Image.fromarray(array.transpose(1, 2, 0) if len(array) == 3 else array[0])
+    image = to_pil_image(pixels if len(pixels) == 3 else pixels[:1])
     kind = "jpeg" if max(image.size) > SIDE else "png"
     image.thumbnail((SIDE, SIDE))
     file = io.BytesIO()

@@ -1,17 +1,13 @@
 """Intervals of 95 % of a run's metrics, from its test examples."""
 
-import math
-
-import torch
+import numpy as np
 from scipy.stats import binomtest
-from torch import Tensor
 
-from probattn.experiments.evaluation.metric_display import displays
+from probattn.experiments.evaluation.resampling import resampled_metrics
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.inference import metrics
-from probattn.inference.metrics import regression
+from probattn.experiments.evaluation.seed_statistics import TAILS
+from probattn.inference import Prediction
 
-RESAMPLES = 200
 Interval = tuple[float, float]
 
 
@@ -26,28 +22,11 @@ def metric_intervals(result: RunResult) -> dict[str, Interval]:
     They are quantiles of the resampled metric, moved by its bias, which is large for calibration errors. The interval
     of accuracy is exact; metrics without a finite interval are left out.
     """
-    count = len(result.labels)
-    order = torch.randint(count, (RESAMPLES, count), generator=torch.Generator().manual_seed(0))
-    if result.probs is None:
-        resampled = {key: values[order].mean(1) for key, values in _by_example(result).items()}
-        resampled["rmse"] = resampled["rmse"].sqrt()
-    else:
-        pairs = [(result.probs[index], result.labels[index]) for index in order]
-        names = [key for key in displays(result.metrics) if key in result.metrics]
-        resampled = {key: torch.tensor([getattr(metrics, key)(*pair) for pair in pairs]) for key in names}
-    intervals = {}
-    for key, values in resampled.items():
-        ends = values.double().quantile(torch.tensor([0.025, 0.975]).double()) - values.double().mean()
-        intervals[key] = tuple((result.metrics[key] + ends).tolist())
-    if "accuracy" in result.metrics:
+    prediction = Prediction(probs=result.probs, labels=result.labels) if result.numbers is None else result.numbers
+    resampled = {key: values for key, values in resampled_metrics(prediction).items() if key in result.metrics}
+    ends = {key: result.metrics[key] + np.quantile(values, TAILS) - values.mean() for key, values in resampled.items()}
+    intervals = {key: tuple(pair.tolist()) for key, pair in ends.items() if np.isfinite(pair).all()}
+    if "accuracy" in intervals:
+        count = len(result.labels)
         intervals["accuracy"] = share_interval(round(result.metrics["accuracy"] * count), count)
-    return {key: interval for key, interval in intervals.items() if all(map(math.isfinite, interval))}
-
-
-def _by_example(result: RunResult) -> dict[str, Tensor]:
-    """Return what the metrics of numbers are means of, ``(n,)``; that of RMSE is squared."""
-    prediction, labels = result.numbers, result.labels
-    low, high = regression.interval(prediction, 0.9)
-    parts = {"rmse": (prediction.mean - labels).double() ** 2, "mae": (prediction.median - labels).abs()}
-    parts |= {"crps": prediction.crps(labels), "nll": -prediction.log_prob(labels), "width_90": high - low}
-    return {key: values.reshape(len(labels), -1).double().mean(1) for key, values in parts.items()}
+    return intervals

@@ -40,9 +40,8 @@ def section(result: RunResult) -> Section:
         content |= {"intervals": metric_intervals(result), "displays": displays(result.metrics), "cards": cards(result)}
     if result.has_predictions:
         content |= {"classes": by_class(result), "pairs": confused_pairs(result)}
-    domains = [("test data", result.metrics), *result.domains.items()]
-    content["domains"] = metrics_table(domains, corner="domain")
-    content["variants"] = metrics_table(list(result.variants.items()), corner="each latent variable")
+    content["domains"] = metrics_table([("test data", result.metrics), *result.domains.items()], corner="domain")
+    content["variants"] = metrics_table([*result.variants.items()], corner="each latent variable")
     return Section(result, content)
 
 
@@ -55,11 +54,11 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
         title: heading of the page.
     """
     results = [part.result for part in sections]
-    summary, shifted = summary_table(results), shift_table(results)
-    drawn = shared_figures(results) if len(results) > 1 else {}
-    page = render("report.html", title=title, sections=sections, summary=summary, shifted=shifted, figures=drawn)
+    content = {"summary": summary_table(results), "shifted": shift_table(results), "figures": {}}
+    if len(results) > 1:
+        content["figures"] = shared_figures(results)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(Path(path), page.encode())
+    write_bytes(Path(path), render("report.html", title=title, sections=sections, **content).encode())
 
 
 def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
@@ -69,6 +68,17 @@ def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
     for path, figure in paths.items():
         save_figure(path, figure)
     return list(paths)
+
+
+def summary_table(results: Sequence[RunResult]) -> Table:
+    """Return a row per run in the papers' scale, the best of several in bold."""
+    return metrics_table([(result.label, result.metrics) for result in results], corner="run")
+
+
+def shift_table(results: Sequence[RunResult]) -> Table | None:
+    """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
+    rows = [(result.label, result.mean_shift) for result in results if result.shift]
+    return metrics_table(rows, corner="run, corrupted images") if rows else None
 
 
 def figures(result: RunResult) -> dict[str, Figure]:
@@ -89,22 +99,10 @@ def figures(result: RunResult) -> dict[str, Figure]:
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def summary_table(results: Sequence[RunResult]) -> Table:
-    """Return a row per run in the papers' scale, the best of several in bold."""
-    return metrics_table([(result.label, result.metrics) for result in results], corner="run")
-
-
-def shift_table(results: Sequence[RunResult]) -> Table | None:
-    """Return the means over corruptions and severities, a row per run; None without runs on corrupted images."""
-    rows = [(result.label, result.mean_shift) for result in results if result.shift]
-    return metrics_table(rows, corner="run, corrupted images") if rows else None
-
-
 def shared_figures(results: Sequence[RunResult]) -> dict[str, Figure]:
     """Draw the figures that can show several runs, by name; those without content are left out."""
-    names = [
-        f"{place}. {result.label}" if len(results) > 1 else result.label for place, result in enumerate(results, 1)
-    ]
+    labels = [result.label for result in results]
+    names = labels if len(labels) == 1 else [f"{place}. {label}" for place, label in enumerate(labels, 1)]
     runs = dict(zip(names, results, strict=True))
     answers = {name: (result.probs, result.labels) for name, result in runs.items() if result.has_predictions}
     drawn = {

@@ -24,7 +24,7 @@ def numbers(result, n=40):
     law = Normal(truth.expand(2, n, 1), torch.ones(2, n, 1)).to_event(1)
     prediction = Prediction(mean=truth, variance=torch.ones(n, 1), labels=truth, components=(law,))
     scores = metrics.evaluate(prediction)
-    table = {"images": torch.empty(0), "is_table": True, "classes": ()}
+    table = {"images": torch.empty(0), "classes": ()}
     return replace(result(n=n), probs=None, labels=truth, numbers=prediction, metrics=scores, **table)
 
 
