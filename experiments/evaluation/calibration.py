@@ -126,13 +126,13 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
         return evaluated
 
     def by_class(self, test: Prediction, classes: Sequence[str]) -> list[dict[str, Any]]:
-        """Return class, count, accuracy, and coverage of plain and of by-class sets, for classes with test examples."""
+        """Return ``class``, ``n``, ``accuracy`` and coverage of both kinds of sets, for classes with test examples."""
         probs, labels = self.apply(test).probs, test.labels
         scores = {"accuracy": probs.argmax(1) == labels, "coverage": _covered(self.sets(probs), labels)}
         scores["coverage_by_class"] = _covered(self.sets(probs, by_class=True), labels)
         masks = {number: labels == number for number in labels.unique().tolist()}
         return [
-            {"class": classes[number], "count": int(mask.sum())}
+            {"class": classes[number], "n": int(mask.sum())}
             | _means({key: value[mask] for key, value in scores.items()})
             for number, mask in masks.items()
         ]
@@ -146,15 +146,12 @@ class Calibration(BaseModel, frozen=True, ser_json_inf_nan="strings"):
         """Read the calibration of a run with these weights; None if the run has none.
 
         Raises:
-            CheckpointError: a damaged file, or a calibration of other weights.
+            CheckpointError: it is a calibration of other weights.
         """
         path = folder / CALIBRATION
         if not path.exists():
             return None
-        try:
-            calibration = cls.model_validate_json(path.read_bytes())
-        except ValueError as error:
-            raise CheckpointError(f"{path} is damaged ({error}): evaluate the run again") from error
+        calibration = cls.model_validate_json(path.read_bytes())
         if calibration.weights != weights:
             raise CheckpointError(f"{path} belongs to other weights: evaluate the run again")
         return calibration

@@ -75,12 +75,12 @@ def evaluate(
         scores = {name: score(by_set) for name, by_set in predicted.items()}
         posterior, levels = predicted[methods.POSTERIOR], {"level": level, "max_risk": max_risk}
         calibration = Calibration.fit(posterior["valid"], weights=files["best.pt"], **draws, **levels)
-        source = next((part.source for part in sets.values() if part.source), "")
-        options = {"calibration": calibration, "convergence": convergence, "shift_source": source}
-        result = run_result(run, posterior, scores[methods.POSTERIOR], **options)
+        of_posterior = scores[methods.POSTERIOR]
+        options = {"calibration": calibration, "convergence": convergence}
+        options["shift_source"] = next((part.source for part in sets.values() if part.source), "")
+        result = run_result(run, posterior, of_posterior, **options)
         for row in result.by_class:
-            values = {"n": row["count"]} | {key: row[key] for key in ("accuracy", "coverage", "coverage_by_class")}
-            scores[methods.POSTERIOR][f"class/{row['class']}"] = values
+            of_posterior[f"class/{row['class']}"] = {key: value for key, value in row.items() if key != "class"}
         frame = to_frame(scores, run=result.label, seed=run.settings.train.seed or 0)
         calibration.save(folder)
         write_bytes(folder / SCORES, frame.to_csv(index=False, lineterminator="\n").encode(errors="backslashreplace"))
@@ -90,7 +90,7 @@ def evaluate(
             "options": draws | levels | tests | {"methods": names, "data": root and str(root)},
             "files": files,
             "data": {name: part.digest() for name, part in sets.items()},
-            "posterior": [asdict(site) | {"state": site.state} for site in result.convergence or result.posterior],
+            "posterior": [asdict(site) | {"state": site.state} for site in result.posterior],
             "best_epoch": run.best_epoch,
         }
         write_bytes(folder / EVALUATION, json.dumps(content, indent=2).encode())

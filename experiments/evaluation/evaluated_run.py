@@ -66,7 +66,7 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
     """Read the scores of a run.
 
     Raises:
-        SettingsError: no run, one that was not evaluated, a damaged file, or a run that has changed since.
+        SettingsError: no run, one that was not evaluated, or a run that has changed since.
     """
     record, advice = read_record(folder), f"evaluate it with `probattn evaluate {folder}`"
     try:
@@ -74,8 +74,6 @@ def read_evaluated_run(folder: Path) -> EvaluatedRun:
         scores = pd.read_csv(folder / SCORES, dtype={"run": str, "set": str})
     except FileNotFoundError as error:
         raise SettingsError(f"{folder} was not evaluated: {advice}") from error
-    except ValueError as error:
-        raise SettingsError(f"the evaluation in {folder} is damaged ({error}): {advice} again") from error
     if not content["files"].items() <= file_digests(folder).items():
         raise SettingsError(f"weights or settings of {folder} changed since the run was evaluated: {advice} again")
     return EvaluatedRun(folder, record.name, record.settings, scores, content)

@@ -97,14 +97,11 @@ def check_model(name: str, model: Supervised, guide: Guide, *, has_classes: bool
             raise SettingsError(f"--method mc-dropout: {error}, or leave it out") from error
 
 
-def title(name: str) -> str:
-    """Return the name of a method for tables; empty for the posterior predictive alone."""
-    return " + ".join(filter(None, (TITLES[part] for part in name.split("+"))))
-
-
 def row_label(run: str, method: str) -> str:
     """Return the label of a run's row in a table: its name, and the method unless it is the posterior predictive."""
-    return f"{run}, {method}" if method.startswith(ENSEMBLE) else " + ".join(filter(None, (run, title(method))))
+    if method.startswith(ENSEMBLE):
+        return f"{run}, {method}"
+    return " + ".join(filter(None, (run, *(TITLES[part] for part in method.split("+")))))
 
 
 def fit(run: TrainedRun, name: str, *, num_samples: int, seed: int) -> Method:

@@ -44,7 +44,7 @@ class RunResult:
     images: Tensor  # uint8 (n, channels, H, W); empty if the data are not images
     classes: tuple[str, ...]
     spectra: dict[str, Spectrum]  # by layer
-    posterior: list[SiteConvergence]  # of posterior_summary
+    posterior: list[SiteConvergence]  # of global latent sites; with the gain of refitting, if that was measured
     variants: dict[str, dict[str, float]]  # metrics with each latent site "at its mean", "drawn from q", …
     similarity: dict[str, float] = field(default_factory=dict)  # layer → mean cosine between its tokens, in depth order
     shift: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)  # corruption → severity → metrics
@@ -55,7 +55,6 @@ class RunResult:
     domains: dict[str, dict[str, float]] = field(default_factory=dict)  # other domain → metrics
     texts: tuple[str, ...] = ()  # n texts if the data are texts
     numbers: Prediction | None = None  # predictions of a regression
-    convergence: list[SiteConvergence] | None = None  # None without global latent variables, or if it was not measured
     unfinished: str = ""  # "30 of 40 epochs" if training was stopped early
 
     @property
@@ -100,6 +99,8 @@ def run_result(
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
     posterior = posterior_summary(run.model, run.guide)
+    if posterior and convergence:
+        posterior = run_convergence(run, seed=calibration.seed)
     shift: dict[str, dict[int, dict[str, float]]] = {}
     for name, values in nested(scores, "shift").items():
         corruption, _, severity = name.partition("/")
@@ -120,7 +121,6 @@ def run_result(
         classes=classes,
         spectra=attention_spectra(run.model, run.guide, examples),
         posterior=posterior,
-        convergence=run_convergence(run, seed=calibration.seed) if posterior and convergence else None,
         variants=_variants(run, test, examples, num_samples=calibration.num_samples),
         similarity=token_similarity(run.model, run.guide, examples),
         shift=shift,

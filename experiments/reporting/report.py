@@ -14,7 +14,7 @@ from probattn.experiments.plots import classes, model_diagnostics, regression, s
 from probattn.experiments.plots.svg import save_figure
 from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.experiments.reporting.example_cards import cards, chosen
+from probattn.experiments.reporting.example_cards import cards
 from probattn.experiments.reporting.html import render
 from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
@@ -88,9 +88,6 @@ def figures(result: RunResult) -> dict[str, Figure]:
         drawn["reliability"] = classes.reliability(result.probs, result.labels)
         if len(result.classes) <= CLASSES:
             drawn["confusion"] = classes.confusion(confusion(result))
-        answers = result.images, result.probs, result.labels, result.classes
-        for name, numbers in zip(("confident_errors", "most_uncertain"), chosen(result).values(), strict=True):
-            drawn[name] = classes.gallery(*answers, numbers=numbers)
         if result.ood:
             drawn["ood"] = classes.ood_confidence(Prediction(probs=result.probs, labels=result.labels), result.ood)
     if result.numbers is not None:

@@ -122,7 +122,7 @@ def test_each_class_has_count_accuracy_and_coverage(evaluated):
     probs = calibration.apply(test).probs
     for row in done.result.by_class:
         chosen = test.labels == int(row["class"])
-        assert row["count"] == chosen.sum()
+        assert row["n"] == chosen.sum()
         assert row["accuracy"] == pytest.approx((test.predicted[chosen] == int(row["class"])).double().mean().item())
         inside = 1 - probs[chosen, int(row["class"])].double() <= calibration.quantile
         assert row["coverage"] == pytest.approx(inside.double().mean().item())

@@ -31,7 +31,7 @@ def imbalanced(result, **changes):
 
 def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
     rows = [
-        {"class": name, "count": n, "accuracy": 0, "coverage": share}
+        {"class": name, "n": n, "accuracy": 0, "coverage": share}
         for name, n, share in (("cat", 30, 5 / 30), ("frog", 90, 1.0), ("ship", 180, 1.0))
     ]
     run = imbalanced(result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}})
@@ -47,7 +47,7 @@ def test_rare_classes_that_are_hardly_recognised_or_covered_are_named(result):
 
 
 def test_coverage_that_is_as_promised_is_not_complained_of(result):
-    rows = [{"class": "cat", "count": 30, "accuracy": 0, "coverage": 26 / 30}]
+    rows = [{"class": "cat", "n": 30, "accuracy": 0, "coverage": 26 / 30}]
     run = imbalanced(result, by_class=rows, decisions={"plain sets": {"coverage": 0.9, "size": 1.2}})
     assert "sets" not in conclusion(run)[1]
 
@@ -86,7 +86,7 @@ def test_abstention_is_the_error_rate_of_the_most_confident(result):
 def test_the_posterior_contributes_what_averaging_changes(result, mean, drawn, word):
     run = result(variants={"at its mean": {"nll": mean}, "drawn from q": {"nll": drawn}})
     site = SiteConvergence(site="u", size=10, num_data=100, kl=50.0, std_ratio=(0.2, 0.2, 0.2), gain=100.0)
-    *_, last = conclusion(replace(run, convergence=[site, replace(site, gain=0.0)]))
+    *_, last = conclusion(replace(run, posterior=[site, replace(site, gain=0.0)]))
     assert f"{word} " in last
     assert "not converged at 1 of 2 sites" in last
     assert "no latent variables" in conclusion(result())[-1]
