@@ -55,14 +55,9 @@ def unit(scale: float) -> str:
     return {100: "%", 1000: "×10³", 1: ""}.get(scale, f"×{scale:g}")
 
 
-def arrow(metric: MetricDisplay) -> str:
-    """Return ↑ if higher is better, else ↓."""
-    return "↑" if metric.higher_is_better else "↓"
-
-
 def heading(metric: MetricDisplay) -> str:
-    """Return the heading of a metric's column: its title, unit and direction."""
-    return " ".join(filter(None, (metric.title, unit(metric.scale), arrow(metric))))
+    """Return the heading of a metric's column: its title, its unit, and ↑ if higher is better, else ↓."""
+    return " ".join(filter(None, (metric.title, unit(metric.scale), "↑" if metric.higher_is_better else "↓")))
 
 
 def format_value(value: float, scale: float = 1.0, decimals: int = 2) -> str:

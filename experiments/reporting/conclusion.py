@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from probattn.experiments.evaluation.run_result import RunResult
-from probattn.experiments.reporting.class_table import by_class, confused_pairs
+from probattn.experiments.reporting import example_statistics as statistics
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import metric_intervals, share_interval
 from probattn.inference import metrics
 from probattn.inference.metrics import regression
 
@@ -32,15 +31,15 @@ def _of_classes(result: RunResult) -> dict[str, object]:
     right = int((probs.argmax(-1) == labels).sum())
     risk = metrics.risk_coverage(probs, labels)[1]
     calibrated = probs.multinomial(RESAMPLES, replacement=True, generator=torch.Generator().manual_seed(0)).T
-    classes = by_class(result)
+    classes = statistics.by_class(result)
     covered = classes.dropna(subset=["coverage"]).nsmallest(1, "coverage") if "coverage" in classes else classes[:0]
     return {
         "accuracy": right / count,
         "right": right,
-        "interval": share_interval(right, count),
+        "interval": statistics.share_interval(right, count),
         "largest": classes.loc[classes["examples"].idxmax()],
         "worst": classes[classes["right"] < classes["examples"]][:3].to_dict("records"),
-        "pair": confused_pairs(result, 1),
+        "pair": statistics.confused_pairs(result, 1),
         "missing": list(classes["class"][classes["examples"] == 0]),
         "uncovered": [row for row in covered.to_dict("records") if _is_uncovered(row, result)],
         "confidence": float(probs.amax(-1).mean()),
@@ -51,7 +50,7 @@ def _of_classes(result: RunResult) -> dict[str, object]:
 
 def _is_uncovered(row: dict[str, float], result: RunResult) -> bool:
     """Return True if sets hold a class clearly more rarely than all classes on average."""
-    interval = share_interval(round(row["coverage"] * row["examples"]), row["examples"])
+    interval = statistics.share_interval(round(row["coverage"] * row["examples"]), row["examples"])
     return interval[1] < result.decisions["plain sets"]["coverage"]
 
 
@@ -63,10 +62,10 @@ def _of_numbers(result: RunResult) -> dict[str, object]:
     certain = prediction.variance.flatten().argsort()[: math.ceil(0.8 * count)]
     errors = {"rmse": error, "constant": truth - truth.mean(), "certain": error[certain]}
     return {name: _size(part) for name, part in errors.items()} | {
-        "interval": metric_intervals(result).get("rmse", (math.nan, math.nan)),
+        "interval": statistics.metric_intervals(result).get("rmse", (math.nan, math.nan)),
         "thirds": [_size(error[part]) for part in truth.argsort().tensor_split(3) if len(part)],
         "covered": covered / count,
-        "bounds": share_interval(covered, count),
+        "bounds": statistics.share_interval(covered, count),
     }
 
 

@@ -12,11 +12,10 @@ from probattn.experiments.evaluation.metric_display import displays
 from probattn.experiments.evaluation.run_result import RunResult
 from probattn.experiments.plots import classes, model_diagnostics, regression, shift
 from probattn.experiments.plots.svg import save_figure
-from probattn.experiments.reporting.class_table import by_class, confused_pairs, confusion
 from probattn.experiments.reporting.conclusion import conclusion
 from probattn.experiments.reporting.example_cards import cards
+from probattn.experiments.reporting.example_statistics import by_class, confused_pairs, confusion, metric_intervals
 from probattn.experiments.reporting.html import render
-from probattn.experiments.reporting.intervals import metric_intervals
 from probattn.experiments.reporting.tables import Table, metrics_table
 from probattn.inference import Prediction
 from probattn.inference.io.files import write_bytes
@@ -61,13 +60,11 @@ def write(path: str | os.PathLike, sections: Sequence[Section], *, title: str) -
     write_bytes(Path(path), render("report.html", title=title, sections=sections, **content).encode())
 
 
-def save_figures(folder: str | os.PathLike, result: RunResult) -> list[Path]:
-    """Save the run's figures as ``folder/NAME.svg`` and return their paths."""
+def save_figures(folder: str | os.PathLike, result: RunResult) -> None:
+    """Save the run's figures as ``folder/NAME.svg``."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    paths = {Path(folder) / f"{name}.svg": figure for name, figure in figures(result).items()}
-    for path, figure in paths.items():
-        save_figure(path, figure)
-    return list(paths)
+    for name, figure in figures(result).items():
+        save_figure(Path(folder) / f"{name}.svg", figure)
 
 
 def summary_table(results: Sequence[RunResult]) -> Table:

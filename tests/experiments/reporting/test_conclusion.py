@@ -7,9 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from probattn.experiments.reporting.class_table import confused_pairs
 from probattn.experiments.reporting.conclusion import conclusion
-from probattn.experiments.reporting.intervals import metric_intervals
+from probattn.experiments.reporting.example_statistics import confused_pairs, metric_intervals
 from probattn.inference import metrics
 from probattn.inference.diagnostics.convergence import SiteConvergence
 
