@@ -115,7 +115,7 @@ def predict_sets(
         key: the run's files, and ``num_samples`` and ``seed`` of the draws.
         say: called with a message about the progress.
     """
-    options = {"num_samples": key["num_samples"], "seed": key["seed"]}
+    options = {name: key[name] for name in ("num_samples", "seed")}
     fitted = functools.cache(functools.partial(methods.fit, run, **options))
     predicted: dict[str, dict[str, Prediction]] = {method: {} for method in names}
     for number, (name, part) in enumerate(sets.items(), 1):

@@ -93,8 +93,7 @@ def run_result(
         shift_source: where corrupted images are from.
     """
     data, test, classes = run.dataset.test, predictions["test"], run.dataset.classes
-    log = run.folder / "log.jsonl"
-    records = read_log(log) if log.exists() else []
+    records = read_log(run.folder / "log.jsonl") if (run.folder / "log.jsonl").exists() else []
     steps, epochs = ([record for record in records if record["kind"] == kind] for kind in ("step", "epoch"))
     examples = [tuple(part[:EXAMPLES] for part in next(iter(run.batches(data))))]
     torch.manual_seed(calibration.seed)
@@ -103,7 +102,7 @@ def run_result(
         posterior = run_convergence(run, seed=calibration.seed)
     shift: dict[str, dict[int, dict[str, float]]] = {}
     for name, values in nested(scores, "shift").items():
-        corruption, _, severity = name.partition("/")
+        corruption, severity = name.split("/")
         shift.setdefault(corruption, {})[int(severity)] = values
     done = {"best epoch": run.best_epoch, "num_samples": calibration.num_samples, **run.environment}
     return RunResult(
